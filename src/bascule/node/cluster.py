@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,8 @@ REFUSED: Final = 1
 """The error code of a control request that failed; the body says how."""
 STANDING_SECONDS: Final = 1.0
 """Between two questions of a node that no controller reaches."""
+RAFT_SECONDS_MAX: Final = 3.0
+"""How long a connection waits for Raft: as long as who connects waits for an answer."""
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
@@ -120,7 +123,7 @@ class ClusterNode:
             wanted=self._replica_fetches.wanted_isrs, send=send,
         )  # fmt: skip
         self.listener = self._make_listener()
-        self._raft_runs = False
+        self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
         self._nodes_changed = asyncio.Event()
         self._addresses_changed = asyncio.Event()
@@ -156,9 +159,16 @@ class ClusterNode:
                 ControlRequest: self._on_control,
                 ReplicaFetchRequest: self._replica_fetches.handle,
             },
-            on_raft=self._driver.transport.adopt,
+            on_raft=self._adopt_raft,
             on_heartbeats=self._heartbeats.adopt,
         )
+
+    async def _adopt_raft(self, sock: socket.socket) -> None:
+        """Give Raft a connection. Until Raft runs here it knows no peers, so those that have
+        started before this node wait. Raises: OSError, TimeoutError."""
+        async with asyncio.timeout(RAFT_SECONDS_MAX):
+            await self._raft_runs.wait()
+        await self._driver.transport.adopt(sock)
 
     @property
     def began_alone(self) -> bool:
@@ -215,7 +225,7 @@ class ClusterNode:
             self.peers.set_peer(node, host, port)
         addresses.pop(config.node_id, None)
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
-        self._raft_runs = True
+        self._raft_runs.set()
         await self._open_metadata()
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
@@ -339,7 +349,7 @@ class ClusterNode:
         await self._heartbeats.close()
         await asyncio.to_thread(self.replicator.close)
         self.peers.close()
-        if self._raft_runs:
+        if self._raft_runs.is_set():
             await self._driver.stop()
 
     def _on_silent(self, leader: int, reason: str) -> None:
