@@ -20,7 +20,13 @@ from bascule.errors import (
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
 from bascule.metadata.commands import ChangePartitions, PartitionChange
-from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
+from bascule.metadata.elections import (
+    ComparedLogs,
+    LogEnd,
+    change_isr,
+    unclean_elections,
+    why_leaderless,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
 from bascule.metadata.replicas.placement import place_partitions
@@ -32,6 +38,7 @@ from bascule.metadata.requests import (
     ChangeIsrs,
     Create,
     Delete,
+    ElectUncleanly,
     FinishLeaving,
     IsrChange,
     Leave,
@@ -64,8 +71,9 @@ def waits(image: Image, stream_id: bytes, state: PartitionState) -> str:
     return why_leaderless(image, definition, state)
 
 
-def check(before: Image, image: Image) -> None:
-    """What holds in every image, and from one to the next."""
+def check(before: Image, image: Image, *, are_compared: bool = False) -> None:
+    """What holds in every image, and from one to the next. `are_compared`: after the logs of all
+    replicas that may be elected uncleanly."""
     assert image.removed.isdisjoint(image.nodes)
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
@@ -81,11 +89,11 @@ def check(before: Image, image: Image) -> None:
         assert set(state.isr) <= set(state.replicas)
         alive = [node for node in state.isr if image.nodes[node].alive]
         assert (state.leader == NO_LEADER) == bool(waits(image, stream_id, state))
-        if stream_id in unclean:
+        if stream_id not in unclean:
+            assert state.unclean_epoch == 0
+        elif are_compared:
             living = [node for node in state.replicas if image.nodes[node].alive]
             assert (state.leader == NO_LEADER) == (not living), "any replica will do"
-        else:
-            assert state.unclean_epoch == 0
         if alive:
             assert state.leader in alive, "who is in sync and alive leads"
         else:
@@ -178,6 +186,9 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         except (BasculeError, KeyError):
             assert controller.image == before
         check(before, controller.image)
+        before = controller.image
+        controller.elect_uncleanly({node: (number, node) for node in NODES})
+        check(before, controller.image, are_compared=True)
         assert settle(controller.image) == (), "nothing is left for the next controller"
     chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
     assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
@@ -273,6 +284,11 @@ def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingCon
     controller.create("a", replicas=2, unclean=True)
     before = controller.state("a")
     leader, other = outside(controller, "a")
+    assert controller.state("a").leader == NO_LEADER
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits.endswith("are compared for an unclean election")
+    before = controller.state("a")
+    controller.elect_uncleanly()
     state = controller.state("a")
     assert (state.leader, state.isr) == (other, (other,))
     assert state.unclean_epoch == state.leader_epoch == before.leader_epoch + 1
@@ -290,6 +306,7 @@ def test_an_unclean_election_is_shown_until_it_is_acknowledged(
 ) -> None:
     controller.create("a", replicas=2, unclean=True)
     leader, _ = outside(controller, "a")
+    controller.elect_uncleanly()
     before = controller.state("a")
     assert before.shown_unclean_epoch == before.leader_epoch
     controller.submit(AcknowledgeLoss("a", 0))
@@ -303,6 +320,7 @@ def test_an_unclean_election_is_shown_until_it_is_acknowledged(
     controller.submit(isr_change(controller, "a", grow=True, node=leader))
     assert controller.image.streams["a"].id not in controller.image.index.troubled
     outside(controller, "a")
+    controller.elect_uncleanly()
     (ref,) = find_troubles(controller.image).unclean
     assert ref.unclean_epoch > after.unclean_epoch, "the next one is shown"
     for error, request in (
@@ -313,16 +331,73 @@ def test_an_unclean_election_is_shown_until_it_is_acknowledged(
             controller.submit(request)
 
 
+def lose_all_in_turn(controller: DecidingController) -> tuple[int, int]:
+    """Of three replicas the last in sync is lost, and the others are back; return those."""
+    controller.create("a", replicas=3, unclean=True)
+    last, first, second = controller.state("a").replicas
+    for node in (first, second, last):
+        controller.lose(node)
+    assert controller.state("a").isr == (last,)
+    for node in (first, second):
+        controller.submit(RegisterProcess(registration(node, incarnation=2)))
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "longer"),
+    [
+        ((0, 40), (0, 80), 1),
+        ((0, 80), (0, 40), 0),
+        ((1, 40), (0, 80), 0),
+        ((-1, 0), (0, 1), 1),
+        ((1, 40), (1, 40), 0),
+    ],
+)
+def test_the_longest_log_is_elected(
+    controller: DecidingController,
+    of_first: tuple[int, int],
+    of_second: tuple[int, int],
+    longer: int,
+) -> None:
+    """By the last leader epoch, then the end; else the preferred replica."""
+    first, second = lose_all_in_turn(controller)
+    controller.elect_uncleanly({first: of_first, second: of_second})
+    assert controller.state("a").leader == (first, second)[longer]
+
+
+def test_who_was_not_asked_or_is_gone_is_not_elected(controller: DecidingController) -> None:
+    first, second = lose_all_in_turn(controller)
+    state, stream_id = controller.state("a"), controller.image.streams["a"].id
+    ends = tuple(
+        LogEnd(node, controller.image.nodes[node].epoch, 0, end)
+        for node, end in ((first, 80), (second, 40))
+    )
+    compared = ComparedLogs(stream_id, 0, state.version, ends)
+    for stale in (
+        compared._replace(version=state.version - 1),
+        compared._replace(partition=1),
+        compared._replace(stream_id=b"other"),
+        compared._replace(ends=()),
+    ):
+        assert decide(controller.image, ElectUncleanly((stale,))) == ()
+    controller.submit(RegisterProcess(registration(first, incarnation=3)))
+    controller.submit(ElectUncleanly((compared,)))
+    assert controller.state("a").leader == second, "the other's log may be shorter now"
+    assert decide(controller.image, ElectUncleanly((compared,))) == (), "it has a leader"
+
+
 def test_the_setting_can_be_altered_when_the_partition_waits(
     controller: DecidingController,
 ) -> None:
     controller.create("a", replicas=2)
     _, other = outside(controller, "a")
+    controller.elect_uncleanly()
+    assert controller.state("a").leader == NO_LEADER, "it is not allowed"
+    controller.submit(Alter("a", {"unclean_election": True}))
     before = controller.image
-    commands = decide(before, Alter("a", {"unclean_election": True}))
-    controller.commit(commands)
+    controller.elect_uncleanly()
     assert controller.state("a").leader == other
-    (change,) = [each for each in commands if isinstance(each, ChangePartitions)]
+    change = ChangePartitions((PartitionChange(before.streams["a"].id, 0, controller.state("a")),))
     assert list(unclean_elections(before, change)) == list(change.changes)
     assert list(unclean_elections(controller.image, change)) == [], "it is in the image already"
 
@@ -351,6 +426,7 @@ def test_with_the_setting_a_partition_waits_for_any_replica(
     (ref,) = find_troubles(controller.image).leaderless
     assert ref.waits.endswith("; no other replica is alive either")
     controller.submit(RegisterProcess(registration(other, incarnation=2)))
+    controller.elect_uncleanly()
     assert controller.state("a").leader == other
     assert controller.state("a").unclean_epoch == controller.state("a").leader_epoch
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import decode_commands, encode_commands
+from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ChangeIsrs,
     ControllerRequest,
     Create,
+    ElectUncleanly,
     IsrChange,
     LoseNode,
     RegisterProcess,
@@ -69,6 +73,19 @@ class DecidingController:
 
     def lose(self, node: int) -> None:
         self.submit(LoseNode(node, self.image.nodes[node].epoch))
+
+    def elect_uncleanly(self, logs: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> None:
+        """Compare the logs of all replicas that may be elected: node -> last epoch and end."""
+        compared = []
+        for stream_id, index, state in self.image.troubled_states():
+            nodes = unclean_candidates(self.image, stream_id, state)
+            ends = tuple(
+                LogEnd(node, self.image.nodes[node].epoch, *logs.get(node, (0, 0)))
+                for node in nodes
+            )
+            if ends:
+                compared.append(ComparedLogs(stream_id, index, state.version, ends))
+        self.submit(ElectUncleanly(tuple(compared)))
 
     def state(self, name: str, partition: int = 0) -> PartitionState:
         return self.image.partitions[self.image.streams[name].id][partition]

@@ -23,12 +23,14 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
+    ComparedLogs,
     acknowledge_loss,
     change_isr,
     changes_after_loss,
     changes_after_return,
     changes_after_silence,
     changes_before_stop,
+    elect_uncleanly,
     resign,
 )
 from bascule.metadata.image import Image
@@ -150,6 +152,13 @@ class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
     partition: int | None
 
 
+class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
+    """The controller has compared the logs of replicas that are not in sync; see
+    `elections.elect_uncleanly`."""
+
+    compared: tuple[ComparedLogs, ...]
+
+
 class Admit(msgspec.Struct, tag=True, frozen=True):
     """A node with an empty data directory wants to join; see `nodes.admit`."""
 
@@ -200,6 +209,7 @@ PartitionRequest: TypeAlias = (
     | StepDown
     | Resign
     | Reassign
+    | ElectUncleanly
     | AcknowledgeLoss
     | MoveReplicas
     | BalanceLeaders
@@ -274,6 +284,8 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = changes_before_stop(image, request.node_id, request.epoch)
         case Reassign():
             change = _reassign(image, request)
+        case ElectUncleanly():
+            change = elect_uncleanly(image, request.compared)
         case AcknowledgeLoss():
             definition = _stream(image, request.name)
             change = acknowledge_loss(image, definition.id, request.partition)
@@ -331,11 +343,6 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
         # The moves first: with more replicas the stream may need more of them in sync.
         commands += [ChangePartitions(moved)] if moved else []
     commands.append(altered)
-    if config.unclean_election:
-        for command in commands:
-            image = apply(image, command)
-        change = changes_after_return(image, (before.id,))
-        commands += [] if change is None else [change]
     return tuple(commands)
 
 
@@ -425,7 +432,7 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     if present is not None and present.alive:
         # Nobody noticed the end of its last process, which led until now.
         lost = LoseNode(present.node_id, present.epoch)
-        commands += _lose(image, lost, is_back=True)
+        commands += _lose(image, lost)
     commands.append(RegisterNode(node))
     for command in commands:
         image = apply(image, command)
@@ -455,10 +462,10 @@ def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...
     return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
-def _lose(image: Image, request: LoseNode, *, is_back: bool = False) -> tuple[ClusterCommand, ...]:
+def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
     node = image.nodes.get(request.node_id)
     if node is None or not node.alive or node.epoch != request.epoch:
         return ()
     fence = FenceNode(request.node_id, request.epoch)
-    change = changes_after_loss(apply(image, fence), request.node_id, is_back=is_back)
+    change = changes_after_loss(apply(image, fence), request.node_id)
     return (fence,) if change is None else (fence, change)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
-from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.controller import ClusterController, keep_running
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
@@ -23,6 +23,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
+from bascule.controller.unclean_elections import LOGS, UncleanElections
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
@@ -137,7 +138,8 @@ class ClusterNode:
         """Of the peer listener."""
 
     def _add_controls(self, partitions: Partitions, reconciler: Reconciler) -> None:
-        """Answer nodes that join, and hand partitions over when their leaders change."""
+        """Answer nodes that join, hand partitions over when their leaders change, and say where
+        logs end."""
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
         handovers = reconciler.roles.handovers = Handovers(
@@ -149,6 +151,10 @@ class ClusterNode:
             reconciler,
         )
         self.controller.add_control(HANDOVER, handovers.answer)
+        self._unclean_elections = UncleanElections(
+            self._config.node_id, partitions, self._metadata, self.peers
+        )
+        self.controller.add_control(LOGS, self._unclean_elections.answer)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
@@ -231,6 +237,9 @@ class ClusterNode:
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
         await self.refusal.guard(self.controller.open(self.registration("", "")))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
+        self._tasks.append(
+            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run))
+        )
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
         """The founding nodes by the configuration or the file. Raises: ConfigError."""

@@ -172,12 +172,12 @@ class ClusterController:
 
     async def open(self, registration: NodeRegistration) -> None:
         """Register this process, however long there is no controller, then follow the image."""
-        self._tasks.append(asyncio.create_task(_keep_running("duties", self._duties.run)))
+        self._tasks.append(asyncio.create_task(keep_running("duties", self._duties.run)))
         await self._duties.register(registration)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
-        self._tasks.append(asyncio.create_task(_keep_running("upkeep", self._upkeep.run)))
+        self._tasks.append(asyncio.create_task(keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now, however long there is
@@ -572,7 +572,7 @@ class ClusterController:
         return b""
 
 
-async def _keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a task that never ends; a bug in it must not leave the cluster without it."""
     while True:
         try:

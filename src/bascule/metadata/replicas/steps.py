@@ -78,7 +78,7 @@ def settle_in_steps(image: Image) -> Steps:
     lost = [node_id for node_id, node in image.nodes.items() if not node.alive]
     del image
     for node_id in lost:
-        yield from _finish_loss(node_id, is_back=False)
+        yield from _finish_loss(node_id)
     yield from _elect()
     return ()
 
@@ -89,7 +89,7 @@ def _lose(request: LoseNode) -> Steps:
         return ()
     if node.alive:
         yield (FenceNode(request.node_id, request.epoch),)
-    yield from _finish_loss(request.node_id, is_back=False)
+    yield from _finish_loss(request.node_id)
     return ()
 
 
@@ -104,7 +104,7 @@ def _register(request: RegisterProcess) -> Steps:
         del image
         if present.alive:
             yield (FenceNode(node.node_id, present.epoch),)
-        yield from _finish_loss(node.node_id, is_back=True)
+        yield from _finish_loss(node.node_id)
         check_registration((yield ()), node)
     yield (RegisterNode(node),)
     yield from _elect()
@@ -120,14 +120,14 @@ def _replace(request: ReplaceLeader) -> Steps:
     return ()
 
 
-def _finish_loss(lost: int, *, is_back: bool) -> Changing:
+def _finish_loss(lost: int) -> Changing:
     """The changes after the loss of a node that is fenced; none once it is alive again."""
     ids = yield from _visited(lambda state: lost in state.isr)
 
     def change(now: Image, part: list[bytes]) -> ChangePartitions | None:
         if lost in now.nodes and now.nodes[lost].alive:
             return None
-        return changes_after_loss(now, lost, is_back=is_back, ids=part)
+        return changes_after_loss(now, lost, part)
 
     yield from _change(ids, change)
 
