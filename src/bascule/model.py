@@ -207,6 +207,13 @@ class PartitionState:
     """Replicas out of `isr` that have every committed record, sorted; see `replicas.eligible`."""
     lossy: tuple[int, ...] = ()
     """Replicas that had every committed record until their machines lost writes, sorted."""
+    acknowledged_epoch: int = 0
+    """The `unclean_epoch` that an operator has acknowledged; 0: none."""
+
+    @property
+    def shown_unclean_epoch(self) -> int:
+        """`unclean_epoch` as operators see it: 0 once they have acknowledged it."""
+        return 0 if self.unclean_epoch == self.acknowledged_epoch else self.unclean_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +311,7 @@ class PartitionInfo:
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     unclean_epoch: int = 0
-    """See `PartitionState.unclean_epoch`."""
+    """See `PartitionState.shown_unclean_epoch`."""
     waits: str = ""
     """Why nobody leads it; empty: it has a leader."""
     target: tuple[int, ...] = ()
@@ -410,7 +417,7 @@ class PartitionRef:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     unclean_epoch: int = 0
-    """See `PartitionState.unclean_epoch`."""
+    """See `PartitionState.shown_unclean_epoch`."""
     waits: str = ""
     """Why nobody leads it; empty: it has a leader."""
 
@@ -436,7 +443,8 @@ class ClusterInfo:
     under_replicated: tuple[PartitionRef, ...]
     """Partitions with a replica that is not in sync."""
     unclean: tuple[PartitionRef, ...] = ()
-    """Partitions that may have lost committed records in an unclean election."""
+    """Partitions that may have lost committed records in an unclean election, until an operator
+    has acknowledged it."""
     voters: tuple[int, ...] = ()
     """Nodes that elect the controller, and of which a majority has to agree."""
     learners: tuple[int, ...] = ()

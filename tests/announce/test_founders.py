@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bascule.announce.founders import FounderAgreement, Refused
 from bascule.wire.founding import (
@@ -266,7 +268,10 @@ def refusal(agreement: FounderAgreement) -> str:
 def test_who_is_refused() -> None:
     agreement = empty(ONE)
     heard(agreement, says(founder(1, 9, "elsewhere:1")))
-    assert "there is another node 1, at elsewhere:1" in refusal(agreement)
+    assert (
+        f"two nodes have the number 1: this one, at {ONE.peer}, and one at elsewhere:1"
+        in refusal(agreement)
+    )
 
     first = empty(ONE)
     heard(first, says(founder(1, 9), age_ms=0), now_ms=60_000)
@@ -284,6 +289,26 @@ def test_who_is_refused() -> None:
     agreement = empty(TWO)
     heard(agreement, says(Founder(2, TWO.directory, "copy:1")))
     assert "has a copy" in refusal(agreement)
+
+
+@given(
+    apart=st.integers(0, 5_000), delays=st.tuples(*[st.integers(0, 499)] * 2), swapped=st.booleans()
+)
+def test_two_nodes_with_one_number_never_both_wait(
+    apart: int, delays: tuple[int, int], swapped: bool
+) -> None:
+    """Whatever their ages seem to be to each other, one of them is refused."""
+    elder, younger = (founder(1, 2), founder(1, 1)) if swapped else (founder(1, 1), founder(1, 2))
+    first = FounderAgreement(elder, KeptPromise(elder.directory), expect=3, now_ms=0)
+    second = FounderAgreement(younger, KeptPromise(younger.directory), expect=3, now_ms=apart)
+    sent = apart + 100
+    to_first, to_second = second.announcement(sent), first.announcement(sent)
+    heard(first, to_first, now_ms=sent + delays[0])
+    heard(second, to_second, now_ms=sent + delays[1])
+    now = sent + max(delays)
+    assert isinstance(first.wanted(now), Refused) or isinstance(second.wanted(now), Refused)
+    if apart >= 3_000:
+        assert first.wanted(now) is None, "who was there first stays"
 
 
 @pytest.mark.parametrize(

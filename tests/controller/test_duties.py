@@ -130,7 +130,7 @@ def test_a_bug_in_a_duty_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyError("a bug")
 
     async def scene() -> None:
-        task = asyncio.create_task(controller._keep_running("duties", run))
+        task = asyncio.create_task(controller.keep_running("duties", run))
         async with asyncio.timeout(SECONDS_MAX):
             await until(lambda: runs > 2)
         task.cancel()

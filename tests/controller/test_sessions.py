@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from bascule.controller.cluster.sessions import (
+    FOUND_RESTARTED,
     LAPSE_SECONDS,
     PING_SECONDS,
     PING_TIMEOUT_SECONDS,
+    RESTARTED,
     SESSION_SECONDS,
     WATCH_SECONDS,
     Pong,
@@ -164,11 +166,22 @@ async def test_a_controller_whose_event_loop_is_busy_blames_nobody(cluster: Clus
 async def test_a_process_in_place_of_another_means_that_the_other_is_lost(
     cluster: Cluster,
 ) -> None:
+    await elapse(0.01)
+    cluster.pong = {"incarnation": 99}
+    await elapse(2 * PING_SECONDS)
+    assert {(node, reason) for node, reason, _ in cluster.lost} == {(2, RESTARTED), (3, RESTARTED)}
+
+
+@virtually
+async def test_a_process_that_a_new_controller_finds_in_place_of_another_is_no_surprise(
+    cluster: Cluster,
+) -> None:
+    """As after a start of the whole cluster."""
     cluster.pong = {"incarnation": 99}
     await elapse(0.01)
     assert {(node, reason) for node, reason, _ in cluster.lost} == {
-        (2, "its process was started again"),
-        (3, "its process was started again"),
+        (2, FOUND_RESTARTED),
+        (3, FOUND_RESTARTED),
     }
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -266,7 +270,7 @@ def test_embedded_servers_route_to_each_other(tmp_path: Path) -> None:
         assert asyncio.run(scene()) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", ["confluent", "aiokafka"])
+@pytest.mark.parametrize("kind", ["confluent", "aiokafka", "kcat"])
 def test_kafka_clients_go_on_at_the_new_leader(cluster: RunningCluster, kind: str) -> None:
     """They read everything once and in order, without an error to their user."""
     cluster.nodes[1].create("flights", "flights.>", replicas=3)
@@ -276,16 +280,16 @@ def test_kafka_clients_go_on_at_the_new_leader(cluster: RunningCluster, kind: st
     with bascule.connect_sync(survivor.addresses["http"]) as client:
         client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(half))
         addresses = [node.addresses["client"] for node in cluster.nodes.values()]
-        consumer = READERS[kind](addresses, count)
-        found = list(itertools.islice(consumer, half))
-        cluster.nodes[before].stop(signal.SIGKILL)
-        cluster.leader("flights")
-        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(half, count))
-        found += consumer
+        with contextlib.closing(READERS[kind](addresses, count)) as consumer:
+            found = list(itertools.islice(consumer, half))
+            cluster.nodes[before].stop(signal.SIGKILL)
+            cluster.leader("flights")
+            client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(half, count))
+            found += consumer
     assert found == [b"%d" % n for n in range(count)]
 
 
-def read_by_confluent(addresses: list[str], count: int) -> Iterator[bytes]:
+def read_by_confluent(addresses: list[str], count: int) -> Generator[bytes, None, None]:
     import confluent_kafka
 
     consumer = confluent_kafka.Consumer(
@@ -302,7 +306,7 @@ def read_by_confluent(addresses: list[str], count: int) -> Iterator[bytes]:
     consumer.close()
 
 
-def read_by_aiokafka(addresses: list[str], count: int) -> Iterator[bytes]:
+def read_by_aiokafka(addresses: list[str], count: int) -> Generator[bytes, None, None]:
     import aiokafka
 
     async def start() -> aiokafka.AIOKafkaConsumer:
@@ -321,7 +325,33 @@ def read_by_aiokafka(addresses: list[str], count: int) -> Iterator[bytes]:
         runner.run(consumer.stop())
 
 
-READERS = {"confluent": read_by_confluent, "aiokafka": read_by_aiokafka}
+def read_by_kcat(addresses: list[str], count: int) -> Generator[bytes, None, None]:
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        pytest.skip("kcat is not installed (Debian package kcat)")
+    command = [kcat, "-C", "-b", ",".join(addresses), "-t", "flights", "-p", "0"]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            [*command, "-o", "beginning", "-c", str(count), "-u"],
+            stdout=subprocess.PIPE,
+            stderr=said,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield line.removesuffix(b"\n")
+            code = process.wait(WAIT_SECONDS_MAX)
+        finally:
+            process.kill()
+        said.seek(0)
+        text = said.read().decode()
+    # It says on standard error that it cannot connect to the lost node, and asks the others.
+    assert (code, "% ERROR: Topic" in text) == (0, False), text
+
+
+READERS = {"confluent": read_by_confluent, "aiokafka": read_by_aiokafka, "kcat": read_by_kcat}
 
 
 def test_the_python_client_reads_on_at_the_new_leader(cluster: RunningCluster) -> None:

@@ -73,6 +73,10 @@ def wait_logged(node: Node, text: str) -> None:
     )
 
 
+def peer_port(node: Node) -> str:
+    return node.options[node.options.index("--peer-port") + 1]
+
+
 def wait_formed(nodes: list[Node]) -> None:
     """Return once all nodes serve, as one cluster."""
     for node in nodes:
@@ -136,7 +140,15 @@ def test_founders_wait_for_all_and_for_those_of_their_cluster(make: Make) -> Non
     assert "waits_for=\"['node 3']\"" in one.log.read_text()
     assert one.stop() == 0, "it can be stopped"
     double = make(2, name="double")
-    assert "there is another node 2" in refused_start(double)
+    said = refused_start(double)
+    assert "two nodes have the number 2" in said
+    for node in (two, double):
+        assert f"127.0.0.1:{peer_port(node)}" in said
+    wait_logged(two, "another node has the number of this one")
+    (line,) = [line for line in two.log.read_text().splitlines() if "another node has" in line]
+    assert " error " in line
+    assert f" peer=127.0.0.1:{peer_port(double)} " in line
+    assert f" own_peer=127.0.0.1:{peer_port(two)} " in line
     assert two.process is not None
     assert two.process.poll() is None, "who was there first stays"
 

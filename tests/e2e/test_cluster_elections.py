@@ -115,6 +115,11 @@ def test_an_unclean_election_is_asked_for_visible_and_counted(tmp_path: Path) ->
         assert counted == 1
         assert publish(cluster, range(1_000, 1_010)) == list(range(SIZE, SIZE + 10))
 
+        assert "acknowledge-loss" in bascule_command(survivor, "cluster", "status")
+        bascule_command(survivor, "stream", "acknowledge-loss", "flights")
+        assert status(survivor)["unclean"] == []
+        assert cluster.partition("flights")["unclean_epoch"] == 0
+
         # The node that was in sync removes what the new leader does not have.
         cluster.nodes[last].start()
         cluster.wait_in_sync("flights")
@@ -125,3 +130,47 @@ def test_an_unclean_election_is_asked_for_visible_and_counted(tmp_path: Path) ->
         assert values == [*range(SIZE), *range(1_000, 1_010)]
         cluster.stop()
         assert cluster.log_bytes(last, "flights") == cluster.log_bytes(other, "flights")
+
+
+def test_the_longest_log_of_those_out_of_sync_leads(tmp_path: Path) -> None:
+    """Both replicas that are back lack records; the preferred one of them lacks more."""
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(tmp_path / "nodes", nats=nats.url) as cluster,
+    ):
+        cluster.join(4)
+        cluster.nodes[1].create("flights", "flights.>", replicas=3, min_isr=1)
+        servers = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+        with bascule.connect_sync(servers) as client:
+            client.reassign_stream("flights", [1, 4, 3])
+        cluster.wait_moved("flights")
+        wait_until(cluster, lambda: cluster.leader("flights") == 1 or None)
+        publish(cluster, range(SIZE))
+        # Nodes 1 and 2 are a majority of the voters as long as node 1 runs.
+        for number, lost in enumerate((4, 3), start=1):
+            cluster.nodes[lost].stop(signal.SIGKILL)
+            wait_until(
+                cluster, lambda lost=lost: lost not in cluster.partition("flights")["isr"] or None
+            )
+            publish(cluster, range(number * SIZE, (number + 1) * SIZE))
+        cluster.nodes[1].stop(signal.SIGKILL)
+        cluster.start(4, 3)
+        survivor = cluster.nodes[2]
+        wait_until(cluster, lambda: status(survivor)["leaderless"])
+        wait_until(
+            cluster,
+            lambda: (
+                [n["alive"] for n in status(survivor)["nodes"]] == [False, True, True, True] or None
+            ),
+        )
+        bascule_command(survivor, "stream", "alter", "flights", "--unclean-election")
+        assert cluster.leader("flights") == 3
+        (event,) = wait_until(cluster, lambda: events(cluster, "ends of logs compared") or None)
+        assert event["stream"] == "flights"
+        text = "".join(node.log.read_text() for node in cluster.nodes.values())
+        assert re.search(rf'ends="3=\d+:{2 * SIZE} 4=\d+:{SIZE}"', text)
+        wait_until(cluster, lambda: cluster.partition("flights")["isr"] == [3, 4] or None)
+        servers = ",".join(node.addresses["http"] for node in cluster.alive())
+        with bascule.connect_sync(servers) as client:
+            values = [int(message.value) for message in client.read("flights")]
+        assert values == [*range(2 * SIZE)]

@@ -30,6 +30,19 @@ def test_a_node_that_has_lost_its_disk_does_not_come_back(cluster: RunningCluste
     assert cluster.leader("_offsets") != 2, "the others go on"
 
 
+def test_a_healthy_start_warns_of_no_peer(cluster: RunningCluster) -> None:
+    """Whoever starts first connects to nodes that do not know it yet, and so does one that
+    joins."""
+    cluster.join(4)
+    cluster.stop()
+    cluster.start()
+    cluster.wait_in_sync("_offsets")
+    lines = [line for node in cluster.nodes.values() for line in node.log.read_text().splitlines()]
+    assert any(" info    bascule.raft_driver raft peer connected " in line for line in lines)
+    assert [line for line in lines if "raft connection closed" in line] == []
+    assert [line for line in lines if "its process was started again" in line] == []
+
+
 def test_a_majority_is_enough_once_the_cluster_has_formed(cluster: RunningCluster) -> None:
     for node in cluster.nodes.values():
         node.stop()

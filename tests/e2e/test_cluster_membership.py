@@ -11,6 +11,8 @@ import signal
 import subprocess
 import tarfile
 import urllib.error
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,52 @@ def test_a_number_is_used_again_by_an_empty_directory(cluster: RunningCluster) -
         assert client.publish("flights.x", b"1", timeout=30).replicas >= 2
 
 
+@dataclass
+class NodeByCommand(Node):
+    """A node that `bascule node join --run` starts."""
+
+    join: Sequence[str] = ()
+
+    def command(self, ready: Path) -> list[str]:
+        serve = ["--peer-port", "0", "--client-port", "0", "--http-port", "0"]
+        data = str(self.directory / "data")
+        return [
+            str(BIN / "bascule"), "node", "join", "--run", "--data", data, *self.join, "--", *serve,
+            "--ready-file", str(ready),
+        ]  # fmt: skip
+
+
+def test_the_cluster_says_how_a_node_joins_it(cluster: RunningCluster, tmp_path: Path) -> None:
+    servers = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+    said = run_command(cluster, "node", "join", "--data", "d4")
+    peers = ",".join(f"127.0.0.1:{port}" for port in cluster.peer_ports.values())
+    assert said == {
+        "node_id": 4,
+        "command": [
+            "bascule", "serve", "--node-id", "4", "--join", peers, "--data", "d4",
+            "--cluster", "bascule", "--nats", cluster.nats,
+        ],
+    }  # fmt: skip
+    (tmp_path / "joined").mkdir()
+    joined = NodeByCommand(tmp_path / "joined", join=["--server", servers, "--node-id", "7"])
+    cluster.nodes[7] = joined
+    joined.start()
+    assert [each["node_id"] for each in cluster.info()["nodes"]] == [1, 2, 3, 7]
+    for options, text in (
+        (["--node-id", "7", "--data", "other"], "the cluster has a node 7"),
+        (["--data", str(joined.directory / "data"), "--run"], "is not empty"),
+    ):
+        done = subprocess.run(
+            [str(BIN / "bascule"), "node", "join", "--server", servers, *options],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert text in done.stderr
+
+
 def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCluster) -> None:
     cluster.join(4)
     cluster.nodes[4].stop()
@@ -179,6 +227,59 @@ def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCl
     wait_for(lambda: len(cluster.info()["nodes"]) == 3 or None, survivor.process, survivor.log)
     cluster.nodes[4].spawn_again()
     assert "it was removed from the cluster" in refused(cluster.nodes[4])
+
+
+def test_a_removal_is_taken_back_while_it_is_in_progress(cluster: RunningCluster) -> None:
+    """The only node that could take over the replicas hangs, so the removal waits for it."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.join(4)
+    cluster.wait_in_sync("flights")
+    survivor, spare = cluster.nodes[1], cluster.nodes[4].process
+    assert spare is not None
+
+    def is_alive() -> bool:
+        return any(each["node_id"] == 4 and each["alive"] for each in cluster.info()["nodes"])
+
+    def begin() -> bool | None:
+        """Begin before the controller notices that node 4 hangs; refused afterwards."""
+        wait_for(lambda: is_alive() or None, survivor.process, survivor.log)
+        spare.send_signal(signal.SIGSTOP)
+        try:
+            survivor.call("DELETE", "/v1/nodes/2")
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, "too few nodes"
+            spare.send_signal(signal.SIGCONT)
+            return None
+        return True
+
+    def node_2() -> dict[str, Any]:
+        found = next(each for each in cluster.info()["nodes"] if each["node_id"] == 2)
+        return dict(found)
+
+    try:
+        wait_for(begin, survivor.process, survivor.log)
+        assert node_2()["is_leaving"]
+        wait_for(lambda: None if is_alive() else True, survivor.process, survivor.log)
+        answer = run_command(cluster, "node", "remove", "2", "--cancel")
+        assert answer["node_id"] == 2
+        assert answer["replicas"] >= 1
+        assert not node_2()["is_leaving"]
+    finally:
+        spare.send_signal(signal.SIGCONT)
+    wait_for(lambda: is_alive() or None, survivor.process, survivor.log)
+    for stream in ("flights", "_offsets"):
+        cluster.wait_moved(stream)
+        cluster.wait_in_sync(stream)
+    with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
+        assert client.publish("flights.x", b"1", timeout=30).replicas >= 2
+    # The node that stayed is there for what comes next.
+    moved = run_command(
+        cluster, "stream", "reassign", "flights", "--replicas-on", "2,4,1", "--wait"
+    )
+    assert moved["partitions"][0]["replicas"] == [2, 4, 1]
+    assert [each["node_id"] for each in cluster.info()["nodes"]] == [1, 2, 3, 4]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        survivor.call("POST", "/v1/nodes/9/cancel-removal")
 
 
 def test_numbers_and_directories_belong_together(

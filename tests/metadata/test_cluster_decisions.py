@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
+from bascule.errors import (
+    BasculeError,
+    FencedEpoch,
+    NotEnoughNodes,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import (
     CHUNK_STREAMS,
@@ -20,17 +26,25 @@ from bascule.metadata.command_codec import (
     encode_snapshot,
 )
 from bascule.metadata.commands import ChangePartitions, PartitionChange
-from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
+from bascule.metadata.elections import (
+    ComparedLogs,
+    LogEnd,
+    change_isr,
+    unclean_elections,
+    why_leaderless,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
 from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import (
+    AcknowledgeLoss,
     Admit,
     Alter,
     BalanceLeaders,
     ChangeIsrs,
     Create,
     Delete,
+    ElectUncleanly,
     FinishLeaving,
     IsrChange,
     Leave,
@@ -40,6 +54,7 @@ from bascule.metadata.requests import (
     RegisterProcess,
     Resign,
     SetPaused,
+    Stay,
     StepDown,
     decide,
     settle,
@@ -63,8 +78,9 @@ def waits(image: Image, stream_id: bytes, state: PartitionState) -> str:
     return why_leaderless(image, definition, state)
 
 
-def check(before: Image, image: Image, rebooted: int = 0) -> None:
-    """What holds in every image, and from one to the next. `rebooted` has lost writes between."""
+def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool = False) -> None:
+    """What holds in every image, and from one to the next. `rebooted` has lost writes between.
+    `are_compared`: after the logs of all replicas that may be elected uncleanly."""
     assert image.removed.isdisjoint(image.nodes)
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
@@ -82,11 +98,11 @@ def check(before: Image, image: Image, rebooted: int = 0) -> None:
         assert set(state.lossy) <= set(state.replicas) - set(state.isr)
         alive = [node for node in (*state.isr, *state.eligible) if image.nodes[node].alive]
         assert (state.leader == NO_LEADER) == bool(waits(image, stream_id, state))
-        if stream_id in unclean:
+        if stream_id not in unclean:
+            assert state.unclean_epoch == 0
+        elif are_compared:
             living = [node for node in state.replicas if image.nodes[node].alive]
             assert (state.leader == NO_LEADER) == (not living), "any replica will do"
-        else:
-            assert state.unclean_epoch == 0
         if alive:
             assert state.leader in alive, "who has everything and is alive leads"
             assert state.leader in state.isr
@@ -161,7 +177,7 @@ class Records:
 KINDS = (
     "reboot", "reboot", "damage", "needs",
     "start", "lose", "create", "delete", "shrink", "grow", "more",
-    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance", "stop",
+    "replicas", "reassign", "leave", "stay", "force", "admit", "upkeep", "balance", "stop",
 )  # fmt: skip
 
 
@@ -214,6 +230,8 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(Reassign(name, None, tuple(chosen)))
             elif kind in ("leave", "force"):
                 controller.submit(Leave(node, force=kind == "force"))
+            elif kind == "stay":
+                controller.submit(Stay(node))
             elif kind == "admit":
                 controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
             elif kind == "upkeep":
@@ -229,6 +247,10 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
             assert controller.image == before
         check(before, controller.image, rebooted)
         records.follow(before, controller.image, rebooted=rebooted, damaged=damaged)
+        before = controller.image
+        controller.elect_uncleanly({node: (number, node) for node in NODES})
+        check(before, controller.image, are_compared=True)
+        records.follow(before, controller.image, rebooted=0, damaged=0)
         assert settle(controller.image) == (), "nothing is left for the next controller"
     requests = (RequestId(b"a", 7), RequestId(b"b", 5))
     chunks = list(encode_snapshot(controller.image, requests))
@@ -325,6 +347,11 @@ def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingCon
     controller.create("a", replicas=2, min_isr=1, unclean=True)
     before = controller.state("a")
     leader, other = outside(controller, "a")
+    assert controller.state("a").leader == NO_LEADER
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits.endswith("are compared for an unclean election")
+    before = controller.state("a")
+    controller.elect_uncleanly()
     state = controller.state("a")
     assert (state.leader, state.isr) == (other, (other,))
     assert state.unclean_epoch == state.leader_epoch == before.leader_epoch + 1
@@ -337,16 +364,103 @@ def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingCon
     assert controller.state("a") == state, "who comes back has to catch up"
 
 
+def test_an_unclean_election_is_shown_until_it_is_acknowledged(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2, min_isr=1, unclean=True)
+    leader, _ = outside(controller, "a")
+    controller.elect_uncleanly()
+    before = controller.state("a")
+    assert before.shown_unclean_epoch == before.leader_epoch
+    controller.submit(AcknowledgeLoss("a", 0))
+    after = controller.state("a")
+    assert after == replace(
+        before, acknowledged_epoch=before.unclean_epoch, version=before.version + 1
+    )
+    assert find_troubles(controller.image).unclean == ()
+    assert decide(controller.image, AcknowledgeLoss("a", None)) == (), "nothing is left"
+    controller.submit(RegisterProcess(registration(leader, incarnation=2)))
+    controller.submit(isr_change(controller, "a", grow=True, node=leader))
+    assert controller.image.streams["a"].id not in controller.image.index.troubled
+    outside(controller, "a")
+    controller.elect_uncleanly()
+    (ref,) = find_troubles(controller.image).unclean
+    assert ref.unclean_epoch > after.unclean_epoch, "the next one is shown"
+    for error, request in (
+        (UnknownStream, AcknowledgeLoss("b", None)),
+        (UnknownPartition, AcknowledgeLoss("a", 2)),
+    ):
+        with pytest.raises(error):
+            controller.submit(request)
+
+
+def lose_all_in_turn(controller: DecidingController) -> tuple[int, int]:
+    """Of three replicas the last in sync is lost, and the others are back; return those."""
+    controller.create("a", replicas=3, min_isr=1, unclean=True)
+    last, first, second = controller.state("a").replicas
+    for node in (first, second, last):
+        controller.lose(node)
+    assert controller.state("a").isr == (last,)
+    for node in (first, second):
+        controller.submit(RegisterProcess(registration(node, incarnation=2)))
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "longer"),
+    [
+        ((0, 40), (0, 80), 1),
+        ((0, 80), (0, 40), 0),
+        ((1, 40), (0, 80), 0),
+        ((-1, 0), (0, 1), 1),
+        ((1, 40), (1, 40), 0),
+    ],
+)
+def test_the_longest_log_is_elected(
+    controller: DecidingController,
+    of_first: tuple[int, int],
+    of_second: tuple[int, int],
+    longer: int,
+) -> None:
+    """By the last leader epoch, then the end; else the preferred replica."""
+    first, second = lose_all_in_turn(controller)
+    controller.elect_uncleanly({first: of_first, second: of_second})
+    assert controller.state("a").leader == (first, second)[longer]
+
+
+def test_who_was_not_asked_or_is_gone_is_not_elected(controller: DecidingController) -> None:
+    first, second = lose_all_in_turn(controller)
+    state, stream_id = controller.state("a"), controller.image.streams["a"].id
+    ends = tuple(
+        LogEnd(node, controller.image.nodes[node].epoch, 0, end)
+        for node, end in ((first, 80), (second, 40))
+    )
+    compared = ComparedLogs(stream_id, 0, state.version, ends)
+    for stale in (
+        compared._replace(version=state.version - 1),
+        compared._replace(partition=1),
+        compared._replace(stream_id=b"other"),
+        compared._replace(ends=()),
+    ):
+        assert decide(controller.image, ElectUncleanly((stale,))) == ()
+    controller.submit(RegisterProcess(registration(first, incarnation=3)))
+    controller.submit(ElectUncleanly((compared,)))
+    assert controller.state("a").leader == second, "the other's log may be shorter now"
+    assert decide(controller.image, ElectUncleanly((compared,))) == (), "it has a leader"
+
+
 def test_the_setting_can_be_altered_when_the_partition_waits(
     controller: DecidingController,
 ) -> None:
     controller.create("a", replicas=2, min_isr=1)
     _, other = outside(controller, "a")
+    controller.elect_uncleanly()
+    assert controller.state("a").leader == NO_LEADER, "it is not allowed"
+    controller.submit(Alter("a", {"unclean_election": True}))
     before = controller.image
-    commands = decide(before, Alter("a", {"unclean_election": True}))
-    controller.commit(commands)
+    controller.elect_uncleanly()
     assert controller.state("a").leader == other
-    (change,) = [each for each in commands if isinstance(each, ChangePartitions)]
+    change = ChangePartitions((PartitionChange(before.streams["a"].id, 0, controller.state("a")),))
     assert list(unclean_elections(before, change)) == list(change.changes)
     assert list(unclean_elections(controller.image, change)) == [], "it is in the image already"
 
@@ -375,6 +489,7 @@ def test_with_the_setting_a_partition_waits_for_any_replica(
     (ref,) = find_troubles(controller.image).leaderless
     assert ref.waits.endswith("; no other replica is alive either")
     controller.submit(RegisterProcess(registration(other, incarnation=2)))
+    controller.elect_uncleanly()
     assert controller.state("a").leader == other
     assert controller.state("a").unclean_epoch == controller.state("a").leader_epoch
 

@@ -17,16 +17,18 @@ from bascule.metadata.requests import (
     Alter,
     BalanceLeaders,
     ChangeIsrs,
+    Create,
     FinishLeaving,
     IsrChange,
     Leave,
     MoveReplicas,
     Reassign,
     RegisterProcess,
+    Stay,
     StepDown,
     decide,
 )
-from bascule.model import NodeRegistration
+from bascule.model import NodeRegistration, StreamConfig
 from support.deciding_controller import DecidingController, registration
 
 
@@ -211,6 +213,49 @@ def test_a_node_that_leaves_gives_its_replicas_away_first(controller: DecidingCo
     assert controller.image.nodes[1].is_leaving, "a restart does not change that"
     controller.submit(FinishLeaving(1))
     assert 1 in controller.image.removed
+
+
+def test_a_removal_is_taken_back_while_replicas_move(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=3)
+    join(controller, 4)
+    controller.submit(Leave(1, force=False))
+    controller.submit(MoveReplicas(1))
+    moving = next(n for n in range(3) if controller.state("a", n).target)
+    before = controller.state("a", moving)
+    controller.submit(Stay(1))
+    assert not controller.image.nodes[1].is_leaving
+    assert 1 in controller.image.usable()
+    assert controller.state("a", moving) == before, "what has begun goes on"
+    assert decide(controller.image, MoveReplicas(10)) == (), "nothing more begins"
+    assert decide(controller.image, FinishLeaving(1)) == ()
+    enter_isr(controller, "a", 4, partition=moving)
+    assert sorted(controller.state("a", moving).replicas) == [2, 3, 4]
+    assert decide(controller.image, FinishLeaving(1)) == (), "it is not removed at the end of it"
+    for partition in {0, 1, 2} - {moving}:
+        assert controller.state("a", partition).isr == (1, 2, 3)
+    assert decide(controller.image, Stay(1)) == (), "it stays already"
+    controller.submit(Leave(1, force=False))
+    assert controller.image.nodes[1].is_leaving, "it may be removed again"
+
+
+def test_a_removal_that_is_done_is_not_taken_back(controller: DecidingController) -> None:
+    controller.submit(Leave(3, force=False))
+    controller.submit(FinishLeaving(3))
+    for number in (3, 9):
+        with pytest.raises(UnknownNode):
+            controller.submit(Stay(number))
+
+
+def test_the_cluster_s_own_streams_get_their_replicas_back(controller: DecidingController) -> None:
+    """With fewer nodes they have fewer replicas; the node that stays holds one again."""
+    config = StreamConfig("_offsets", replicas=3)
+    controller.submit(Create("_offsets", config, b"o" * 16, 0, internal=True))
+    controller.submit(Leave(1, force=False))
+    controller.submit(MoveReplicas(10))
+    assert sorted(controller.state("_offsets").replicas) == [2, 3], "both are in sync already"
+    controller.submit(Stay(1))
+    controller.submit(MoveReplicas(10))
+    assert sorted(controller.state("_offsets").target) == [1, 2, 3]
 
 
 def test_a_removal_that_leaves_too_few_nodes_is_refused(controller: DecidingController) -> None:

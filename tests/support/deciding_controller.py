@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
+from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ChangeIsrs,
     ControllerRequest,
     Create,
+    ElectUncleanly,
     IsrChange,
     LoseNode,
     RegisterProcess,
@@ -83,6 +87,19 @@ class DecidingController:
     def lose(self, node: int) -> None:
         self.submit(LoseNode(node, self.image.nodes[node].epoch))
 
+    def elect_uncleanly(self, logs: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> None:
+        """Compare the logs of all replicas that may be elected: node -> last epoch and end."""
+        compared = []
+        for stream_id, index, state in self.image.troubled_states():
+            nodes = unclean_candidates(self.image, stream_id, state)
+            ends = tuple(
+                LogEnd(node, self.image.nodes[node].epoch, *logs.get(node, (0, 0)))
+                for node in nodes
+            )
+            if ends:
+                compared.append(ComparedLogs(stream_id, index, state.version, ends))
+        self.submit(ElectUncleanly(tuple(compared)))
+
     def state(self, name: str, partition: int = 0) -> PartitionState:
         return self.image.partitions[self.image.streams[name].id][partition]
 
@@ -106,6 +123,4 @@ def check_touched(before: Image, image: Image, ids: set[bytes]) -> None:
             assert before.streams.get(name) is image.streams.get(name)
             assert before.partitions.get(stream_id) is image.partitions.get(stream_id)
     changed = {*before.deletions.items()} ^ {*image.deletions.items()}
-    assert {(stream_id, each.name) for stream_id, each in changed} <= {
-        (stream_id, names[stream_id]) for stream_id in ids & names.keys()
-    }
+    assert {stream_id for stream_id, _ in changed} <= ids

@@ -31,6 +31,9 @@ HEARD_MS: Final = 3_000
 """A founder that was not heard of for so long is not counted as there: six announcements."""
 AGE_MS: Final = 2_000
 """Nodes that started within this time of each other count as started together."""
+DELAY_MS: Final = 1_000
+"""An announcement is late by less than this. A node that is older by AGE_MS alone may look younger
+to the other than that, so it may be the one that has to yield."""
 DIRECTORIES_MAX: Final = 256
 """Founders of which is kept what they promised; more are ignored."""
 
@@ -190,8 +193,8 @@ class FounderAgreement:
             )
         elif other.node_id == self._me.node_id and self._yields_to(said, now_ms):
             self._refused = Refused(
-                f"there is another node {other.node_id}, at {other.peer}: give each node a number "
-                "of its own with --node-id"
+                f"two nodes have the number {other.node_id}: this one, at {self._me.peer}, and one "
+                f"at {other.peer}; give each node a number of its own with --node-id"
             )
         elif said.expect != self._expect and self._yields_to(said, now_ms):
             self._refused = Refused(
@@ -206,8 +209,10 @@ class FounderAgreement:
         if has_promised != other_has:
             return other_has
         younger_ms = said.age_ms - (now_ms - self._started_ms)
-        if abs(younger_ms) >= AGE_MS:
-            return younger_ms > 0
+        if younger_ms >= AGE_MS:
+            return True
+        if younger_ms <= -(AGE_MS + DELAY_MS):
+            return False
         return self._me.directory > said.founder.directory
 
     def waits_for(self, now_ms: int) -> list[str]:

@@ -21,6 +21,7 @@ from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddl
 from bascule.http.offsets import OffsetsAdmin, OffsetsApi
 from bascule.http.openapi import docs_page, openapi_document
 from bascule.http.requests import (
+    AcknowledgeLossRequest,
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
@@ -84,11 +85,19 @@ class StreamAdmin(Protocol):
         """Raises: UnknownStream, UnknownPartition, ConfigError, NotSupported."""
         ...
 
+    async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
+        """Raises: UnknownStream, UnknownPartition."""
+        ...
+
     async def remove_node(self, number: int, *, force: bool) -> int:
         """How many replicas have to move first.
 
         Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes, NotSupported.
         """
+        ...
+
+    async def cancel_removal(self, number: int) -> int:
+        """How many replicas the node holds. Raises: UnknownNode."""
         ...
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
@@ -167,14 +176,17 @@ class AdminApi(OffsetsApi):
         return json_response(cluster_body(self._node.cluster_info()))
 
     async def handle_remove_node(self, request: Request) -> Response:
-        number = request.path_params["number"]
-        if not (number.isascii() and number.isdigit()):
-            raise MalformedRequest(f"{number!r} is not the number of a node")
+        number = _node_number(request)
         force = request.query_params.get("force", "false")
         if force not in ("true", "false"):
             raise MalformedRequest(f"force must be true or false, got {force!r}", field="force")
-        held = await self._streams.remove_node(int(number), force=force == "true")
-        return json_response(NodeRemoval(node_id=int(number), replicas=held), 202)
+        held = await self._streams.remove_node(number, force=force == "true")
+        return json_response(NodeRemoval(node_id=number, replicas=held), 202)
+
+    async def handle_cancel_removal(self, request: Request) -> Response:
+        number = _node_number(request)
+        held = await self._streams.cancel_removal(number)
+        return json_response(NodeRemoval(node_id=number, replicas=held))
 
     async def handle_list_streams(self, request: Request) -> Response:
         subject = request.query_params.get("subject", ">")
@@ -204,6 +216,13 @@ class AdminApi(OffsetsApi):
         asked = decode_body(await self._body(request), ReassignRequest)
         definition = await self._streams.reassign_stream(
             request.path_params["name"], asked.replicas, partition=asked.partition
+        )
+        return json_response(stream_body(await self._streams.describe(definition.name)))
+
+    async def handle_acknowledge_loss(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request) or b"{}", AcknowledgeLossRequest)
+        definition = await self._streams.acknowledge_loss(
+            request.path_params["name"], partition=asked.partition
         )
         return json_response(stream_body(await self._streams.describe(definition.name)))
 
@@ -284,6 +303,14 @@ class AdminApi(OffsetsApi):
         except ClientDisconnect:
             raise HTTPException(400, "the connection was closed within the body") from None
         return bytes(body)
+
+
+def _node_number(request: Request) -> int:
+    """Raises: MalformedRequest."""
+    number: str = request.path_params["number"]
+    if not (number.isascii() and number.isdigit()):
+        raise MalformedRequest(f"{number!r} is not the number of a node")
+    return int(number)
 
 
 def _health_response(parts: tuple[PartHealth, ...]) -> Response:

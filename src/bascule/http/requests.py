@@ -125,6 +125,12 @@ class ReassignRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
 
 
+class AcknowledgeLossRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The unclean elections that an operator knows of."""
+
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+
+
 class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Records to remove: those before an offset, those before a time, or all committed ones."""
 

@@ -8,6 +8,7 @@ from typing import Final
 from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
 from bascule.http.openapi import ApiOperation
 from bascule.http.requests import (
+    AcknowledgeLossRequest,
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
@@ -79,6 +80,19 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         ),
         example="curl -X DELETE $SERVER/v1/nodes/4",
     ),
+    "cancel_removal": ApiOperation(
+        "POST",
+        "/v1/nodes/{number}/cancel-removal",
+        "Take the removal of a node back while it is in progress; idempotent",
+        {200: ("The node stays. Replicas that move already go on to do so.", NodeRemoval)},
+        errors=(
+            (400, "malformed_request"),
+            (404, "unknown_node"),
+            (501, "not_supported"),
+            (503, "indeterminate"),
+        ),
+        example="curl -X POST $SERVER/v1/nodes/4/cancel-removal",
+    ),
     "list_streams": ApiOperation(
         "GET",
         "/v1/streams",
@@ -148,6 +162,21 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (503, "indeterminate"),
         ),
         example="curl --json '{\"replicas\": [1, 2, 4]}' $SERVER/v1/streams/flights/reassign",
+    ),
+    "acknowledge_loss": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/acknowledge-loss",
+        "Show the unclean elections of a stream no longer; idempotent",
+        {200: ("The stream; `unclean_epoch` of its partitions is 0.", StreamBody)},
+        request=AcknowledgeLossRequest,
+        errors=(
+            *_BODY,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+            (501, "not_supported"),
+            (503, "indeterminate"),
+        ),
+        example="curl --json '{\"partition\": 0}' $SERVER/v1/streams/flights/acknowledge-loss",
     ),
     "pause_stream": ApiOperation(
         "POST",

@@ -89,7 +89,7 @@ class PartitionBody(Struct, kw_only=True):
         int,
         Meta(
             description="Latest leader epoch whose leader was not in sync when it was elected, so "
-            "that committed records may be lost; 0: none."
+            "that committed records may be lost; 0: none, or an operator has acknowledged it."
         ),
     ]
     waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
@@ -192,10 +192,12 @@ class ClusterNodeBody(Struct, kw_only=True):
 
 
 class NodeRemoval(Struct, kw_only=True):
-    """A node that is to be removed."""
+    """A node that is to be removed, or no longer."""
 
     node_id: int
-    replicas: Annotated[int, Meta(description="Replicas that it holds, which move first.")]
+    replicas: Annotated[
+        int, Meta(description="Replicas that it holds; they move before it is removed.")
+    ]
 
 
 class PartitionRefBody(Struct, kw_only=True):

@@ -178,8 +178,10 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | RemoveNode) -> 
             nodes=image.nodes.remove(node.node_id),
             removed=image.removed | {node.node_id},
         )
-    is_fence = isinstance(command, FenceNode)
-    changed = replace(node, alive=False) if is_fence else replace(node, is_leaving=True)
+    if isinstance(command, FenceNode):
+        changed = replace(node, alive=False)
+    else:
+        changed = replace(node, is_leaving=command.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, changed))
 
 

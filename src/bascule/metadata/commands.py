@@ -104,10 +104,12 @@ class AdmitNode:
 
 @dataclass(frozen=True, slots=True)
 class SetLeaving:
-    """The node that registered at `epoch` is to be removed: its replicas move to other nodes."""
+    """The node that registered at `epoch` is to be removed, so its replicas move to other nodes; or
+    it stays, and no more of them move."""
 
     node_id: int
     epoch: int
+    is_leaving: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
@@ -18,6 +18,27 @@ from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 STOPS: Final = "its node stops"
 
 
+class LogEnd(NamedTuple):
+    """Where the log of one replica ends."""
+
+    node_id: int
+    node_epoch: int
+    """Of the registration of the process that said so."""
+    last_epoch: int
+    """The latest leader epoch in the log; -1: it is empty."""
+    end_offset: int
+
+
+class ComparedLogs(NamedTuple):
+    """The logs of the replicas of one partition that has no leader."""
+
+    stream_id: bytes
+    partition: int
+    version: int
+    """Of the partition's state when the replicas were asked."""
+    ends: tuple[LogEnd, ...]
+
+
 def changes_after_loss(
     image: Image, lost: int, *, is_back: bool = False, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
@@ -27,8 +48,8 @@ def changes_after_loss(
     The node leaves every ISR that has another member alive. Partitions that it led get another
     leader from their ISR, or an eligible one. A node that is the only member of an ISR stays in it
     where nobody is eligible, and the partition has no leader until it is back: no other node is
-    sure to have every committed record. With `unclean_election` another replica leads nevertheless.
-    While the node `is_back` already, it has not to be replaced as the last one.
+    sure to have every committed record. While the node `is_back` already, it has not to be replaced
+    as the last one.
     """
     led = _leaders(image)
     changes = []
@@ -40,7 +61,7 @@ def changes_after_loss(
         others = tuple(node for node in state.isr if node != lost)
         if alive.isdisjoint(others):
             if state.leader == lost:
-                elected = None if is_back else _elected_outside(image, stream_id, state, led)
+                elected = None if is_back else _elected_eligible(image, stream_id, state, led)
                 after = elected or _elected(state, NO_LEADER)
                 changes.append(PartitionChange(stream_id, index, after))
             continue
@@ -89,23 +110,20 @@ def changes_after_return(
     image: Image, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
     """Elect a leader for every partition that has none and whose ISR has a member alive, or else
-    an eligible node. With `ids` only in the streams with these ids.
-
-    With `unclean_election` any replica that is alive will do. None: nothing to do.
+    an eligible node. With `ids` only in the streams with these ids. None: nothing to do.
     """
     led = _leaders(image)
     changes = []
     states = image.troubled_states() if ids is None else image.partition_states(ids)
     for stream_id, index, state in states:
-        if state.leader != NO_LEADER:
-            continue
-        after = None
-        if any(_is_alive(image, node) for node in state.isr):
+        if state.leader == NO_LEADER and any(_is_alive(image, node) for node in state.isr):
             leader = _candidate(image, state, led)
             led[leader] += 1
-            after = _elected(state, leader)
+            after: PartitionState | None = _elected(state, leader)
+        elif state.leader == NO_LEADER:
+            after = _elected_eligible(image, stream_id, state, led)
         else:
-            after = _elected_outside(image, stream_id, state, led)
+            after = None
         if after is not None:
             changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
@@ -247,6 +265,59 @@ def change_isr(
     return PartitionChange(stream_id, partition, done, reason)
 
 
+def allows_unclean(image: Image, stream_id: bytes) -> bool:
+    """Whether the stream of this id has `unclean_election`."""
+    definition = image.stream_of(stream_id)
+    return definition is not None and definition.config.unclean_election
+
+
+def unclean_candidates(image: Image, stream_id: bytes, state: PartitionState) -> tuple[int, ...]:
+    """The replicas one of which may be elected although it is not in sync: those that are alive.
+
+    Empty where the partition has a leader or will get one that has every committed record, or
+    where the stream does not allow it.
+    """
+    if state.leader != NO_LEADER or not allows_unclean(image, stream_id):
+        return ()
+    if any(_is_alive(image, node) for node in (*state.isr, *state.eligible)):
+        return ()
+    return tuple(node for node in state.replicas if _is_alive(image, node))
+
+
+def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
+    """Elect leaders from outside of the ISR: of the replicas whose logs were compared that with the
+    latest leader epoch in its log, then the longest log, which loses the fewest records. Of equal
+    ones those come first that were in sync last.
+
+    The leader is then the only member of the ISR. None: the partitions and nodes have changed since
+    the logs were compared.
+    """
+    led = _leaders(image)
+    changes = []
+    for stream_id, index, version, ends in compared:
+        states = image.partitions.get(stream_id, ())
+        if not index < len(states) or states[index].version != version:
+            continue
+        state = states[index]
+        candidates = unclean_candidates(image, stream_id, state)
+        valid = [
+            end
+            for end in ends
+            if end.node_id in candidates and image.nodes[end.node_id].epoch == end.node_epoch
+        ]
+        if not valid:
+            continue
+        longest = max((end.last_epoch, end.end_offset) for end in valid)
+        equal = [end.node_id for end in valid if (end.last_epoch, end.end_offset) == longest]
+        lossy, order = state.lossy, state.replicas
+        leader = min(equal, key=lambda node: (node not in lossy, led[node], order.index(node)))
+        led[leader] += 1
+        elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
+        after = replace(elected, unclean_epoch=elected.leader_epoch)
+        changes.append(PartitionChange(stream_id, index, completed(image, after)))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
 def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[PartitionChange]:
     """Those of the changes that elect a leader which is not in sync in the image `before`."""
     for each in change.changes:
@@ -255,6 +326,26 @@ def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[Parti
             known = states[each.partition].unclean_epoch
             if each.state.unclean_epoch > known:
                 yield each
+
+
+def acknowledge_loss(
+    image: Image, stream_id: bytes, partition: int | None
+) -> ChangePartitions | None:
+    """An operator has taken notice of the unclean elections of a stream, or of one partition: views
+    show them no longer. None: there is none. Raises: UnknownPartition."""
+    states = image.partitions[stream_id]
+    if partition is not None and not 0 <= partition < len(states):
+        raise UnknownPartition(image.index.names[stream_id], partition, len(states))
+    changes = tuple(
+        PartitionChange(
+            stream_id,
+            index,
+            replace(state, acknowledged_epoch=state.unclean_epoch, version=state.version + 1),
+        )
+        for index, state in enumerate(states)
+        if partition in (None, index) and state.shown_unclean_epoch
+    )
+    return ChangePartitions(changes) if changes else None
 
 
 def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionState) -> str:
@@ -268,6 +359,8 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     what = _awaited_nodes(definition, state, awaited)
     if not others:
         return what
+    if unclean_candidates(image, definition.id, state):
+        return f"{what}; the logs of the other replicas are compared for an unclean election"
     if definition.config.unclean_election:
         return f"{what}; no other replica is alive either"
     return (
@@ -292,22 +385,6 @@ def _awaited_nodes(
     return f"waits for one of the nodes {nodes}, the last in sync, which are not alive"
 
 
-def _allows_unclean(image: Image, stream_id: bytes) -> bool:
-    """Whether the stream has `unclean_election`."""
-    definition = image.stream_of(stream_id)
-    return definition is not None and definition.config.unclean_election
-
-
-def _elected_outside(
-    image: Image, stream_id: bytes, state: PartitionState, led: Counter[int]
-) -> PartitionState | None:
-    """The state with a leader from outside of the ISR, none of which is alive; None: nobody may."""
-    elected = _elected_eligible(image, stream_id, state, led)
-    if elected is None and _allows_unclean(image, stream_id):
-        return _elected_uncleanly(image, state, led)
-    return elected
-
-
 def _elected_eligible(
     image: Image, stream_id: bytes, state: PartitionState, led: Counter[int]
 ) -> PartitionState | None:
@@ -320,22 +397,6 @@ def _elected_eligible(
     led[leader] += 1
     after = replace(_elected(state, leader), isr=(leader,))
     return completed(image, with_eligible(image, stream_id, state, after))
-
-
-def _elected_uncleanly(
-    image: Image, state: PartitionState, led: Counter[int]
-) -> PartitionState | None:
-    """The state with a leader from outside of the ISR, which is then its only member; None: no
-    replica is alive. Those come first that were in sync last."""
-    alive = [node for node in state.replicas if _is_alive(image, node)]
-    if not alive:
-        return None
-    lossy, order = state.lossy, state.replicas
-    leader = min(alive, key=lambda node: (node not in lossy, led[node], order.index(node)))
-    led[leader] += 1
-    elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
-    after = replace(elected, unclean_epoch=elected.leader_epoch)
-    return completed(image, after)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:

@@ -82,9 +82,10 @@ def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates
 
 
 def is_troubled(state: PartitionState) -> bool:
-    """Whether a partition has no leader, has a replica out of sync, or had an unclean election."""
+    """Whether a partition has no leader, has a replica out of sync, or had an unclean election
+    that nobody has acknowledged."""
     is_short = len(state.isr) < len(state.replicas)
-    return is_short or state.leader == NO_LEADER or state.unclean_epoch > 0
+    return is_short or state.leader == NO_LEADER or state.shown_unclean_epoch > 0
 
 
 def _is_away(state: PartitionState) -> bool:

@@ -100,6 +100,17 @@ def leave(image: Image, number: int, *, force: bool) -> tuple[Command, ...]:
     return () if node.is_leaving else (SetLeaving(number, node.epoch),)
 
 
+def stay(image: Image, number: int) -> tuple[Command, ...]:
+    """Take the removal of a node back. Its replicas that move already go on to do so.
+
+    Raises: UnknownNode, also where the node has left already.
+    """
+    node = image.nodes.get(number)
+    if node is None:
+        raise UnknownNode(number)
+    return (SetLeaving(number, node.epoch, is_leaving=False),) if node.is_leaving else ()
+
+
 def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:
     """Remove a node that leaves, if it holds nothing any more."""
     node = image.nodes.get(number)

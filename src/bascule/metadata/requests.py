@@ -23,6 +23,8 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
+    ComparedLogs,
+    acknowledge_loss,
     change_isr,
     changes_after_less_needed,
     changes_after_loss,
@@ -30,10 +32,11 @@ from bascule.metadata.elections import (
     changes_after_return,
     changes_after_silence,
     changes_before_stop,
+    elect_uncleanly,
     resign,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave
+from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave, stay
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
@@ -147,6 +150,20 @@ class Reassign(msgspec.Struct, tag=True, frozen=True):
     replicas: tuple[int, ...]
 
 
+class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
+    """An operator knows of unclean elections; see `elections.acknowledge_loss`."""
+
+    name: str
+    partition: int | None
+
+
+class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
+    """The controller has compared the logs of replicas that are not in sync; see
+    `elections.elect_uncleanly`."""
+
+    compared: tuple[ComparedLogs, ...]
+
+
 class Admit(msgspec.Struct, tag=True, frozen=True):
     """A node with an empty data directory wants to join; see `nodes.admit`."""
 
@@ -164,6 +181,12 @@ class Leave(msgspec.Struct, tag=True, frozen=True):
 
     node_id: int
     force: bool
+
+
+class Stay(msgspec.Struct, tag=True, frozen=True):
+    """Take the removal of a node back; see `nodes.stay`."""
+
+    node_id: int
 
 
 class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
@@ -184,9 +207,17 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     count_max: int
 
 
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
 PartitionRequest: TypeAlias = (
-    ChangeIsrs | ReplaceLeader | StepDown | Resign | Reassign | MoveReplicas | BalanceLeaders
+    ChangeIsrs
+    | ReplaceLeader
+    | StepDown
+    | Resign
+    | Reassign
+    | ElectUncleanly
+    | AcknowledgeLoss
+    | MoveReplicas
+    | BalanceLeaders
 )
 ControllerRequest: TypeAlias = (
     Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
@@ -209,7 +240,9 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
-        case RegisterProcess() | LoseNode() | Admit() | LookUp() | Leave() | FinishLeaving():
+        case RegisterProcess() | LoseNode() | Admit() | LookUp():
+            return _decide_on_node(image, request)
+        case Leave() | Stay() | FinishLeaving():
             return _decide_on_node(image, request)
         case Forget():
             ids = tuple(each for each in request.ids if each in image.deletions)
@@ -231,6 +264,8 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
             return ()
         case Leave():
             return leave(image, request.node_id, force=request.force)
+        case Stay():
+            return stay(image, request.node_id)
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
 
@@ -254,6 +289,11 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = changes_before_stop(image, request.node_id, request.epoch)
         case Reassign():
             change = _reassign(image, request)
+        case ElectUncleanly():
+            change = elect_uncleanly(image, request.compared)
+        case AcknowledgeLoss():
+            definition = _stream(image, request.name)
+            change = acknowledge_loss(image, definition.id, request.partition)
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
         case BalanceLeaders():
@@ -339,10 +379,15 @@ def _moved(
     return PartitionChange(stream_id, index, after, reason)
 
 
-def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
-    definition = image.streams.get(request.name)
+def _stream(image: Image, name: str) -> StreamDefinition:
+    definition = image.streams.get(name)
     if definition is None:
-        raise UnknownStream(request.name)
+        raise UnknownStream(name)
+    return definition
+
+
+def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
+    definition = _stream(image, request.name)
     states = image.partitions[definition.id]
     chosen = range(len(states)) if request.partition is None else (request.partition,)
     if request.partition is not None and not 0 <= request.partition < len(states):

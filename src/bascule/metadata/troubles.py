@@ -35,10 +35,10 @@ def find_troubles(image: Image) -> Troubles:
                 state.leader,
                 state.replicas,
                 state.isr,
-                unclean_epoch=state.unclean_epoch,
+                unclean_epoch=state.shown_unclean_epoch,
                 waits=why_leaderless(image, definition, state),
             )
-            if state.unclean_epoch:
+            if ref.unclean_epoch:
                 unclean.append(ref)
             if state.leader == NO_LEADER:
                 leaderless.append(ref)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
-from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.controller import ClusterController, keep_running
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
@@ -22,6 +23,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
+from bascule.controller.unclean_elections import LOGS, UncleanElections
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
@@ -56,6 +58,8 @@ REFUSED: Final = 1
 """The error code of a control request that failed; the body says how."""
 STANDING_SECONDS: Final = 1.0
 """Between two questions of a node that no controller reaches."""
+RAFT_SECONDS_MAX: Final = 3.0
+"""How long a connection waits for Raft: as long as who connects waits for an answer."""
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
@@ -121,7 +125,7 @@ class ClusterNode:
             wanted=self._replica_fetches.wanted_isrs, send=send,
         )  # fmt: skip
         self.listener = self._make_listener()
-        self._raft_runs = False
+        self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
         self._nodes_changed = asyncio.Event()
         self._addresses_changed = asyncio.Event()
@@ -135,7 +139,8 @@ class ClusterNode:
         """Of the peer listener."""
 
     def _add_controls(self, partitions: Partitions, reconciler: Reconciler) -> None:
-        """Answer nodes that join, and hand partitions over when their leaders change."""
+        """Answer nodes that join, hand partitions over when their leaders change, and say where
+        logs end."""
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
         handovers = reconciler.roles.handovers = Handovers(
@@ -147,6 +152,10 @@ class ClusterNode:
             reconciler,
         )
         self.controller.add_control(HANDOVER, handovers.answer)
+        self._unclean_elections = UncleanElections(
+            self._config.node_id, partitions, self._metadata, self.peers
+        )
+        self.controller.add_control(LOGS, self._unclean_elections.answer)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
@@ -157,9 +166,16 @@ class ClusterNode:
                 ControlRequest: self._on_control,
                 ReplicaFetchRequest: self._replica_fetches.handle,
             },
-            on_raft=self._driver.transport.adopt,
+            on_raft=self._adopt_raft,
             on_heartbeats=self._heartbeats.adopt,
         )
+
+    async def _adopt_raft(self, sock: socket.socket) -> None:
+        """Give Raft a connection. Until Raft runs here it knows no peers, so those that have
+        started before this node wait. Raises: OSError, TimeoutError."""
+        async with asyncio.timeout(RAFT_SECONDS_MAX):
+            await self._raft_runs.wait()
+        await self._driver.transport.adopt(sock)
 
     @property
     def began_alone(self) -> bool:
@@ -218,7 +234,7 @@ class ClusterNode:
             self.peers.set_peer(node, host, port)
         addresses.pop(config.node_id, None)
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
-        self._raft_runs = True
+        self._raft_runs.set()
         await self._open_metadata()
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
@@ -228,6 +244,9 @@ class ClusterNode:
         await self.refusal.guard(opening)
         await last_run.on_registered()
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
+        self._tasks.append(
+            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run))
+        )
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
         """The founding nodes by the configuration or the file. Raises: ConfigError."""
@@ -346,7 +365,7 @@ class ClusterNode:
         await self._heartbeats.close()
         await asyncio.to_thread(self.replicator.close)
         self.peers.close()
-        if self._raft_runs:
+        if self._raft_runs.is_set():
             await self._driver.stop()
 
     def _on_silent(self, leader: int, reason: str) -> None:

@@ -246,9 +246,14 @@ class Discovery:
             return
         if other.directory not in self._strangers and len(self._strangers) < HEARD_MAX:
             self._strangers.add(other.directory)
-            log.warning(
+            log.error(
                 "another node has the number of this one",
-                extra={"node": other.node_id, "peer": other.peer, "directory": other.directory},
+                extra={
+                    "node": other.node_id,
+                    "peer": other.peer,
+                    "own_peer": self._address(),
+                    "directory": other.directory,
+                },
             )
 
     def _log_kept(self, kept: KeptPromise) -> None:

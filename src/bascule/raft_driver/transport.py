@@ -41,6 +41,21 @@ QUEUE_BYTES_MAX: Final = 64 << 20
 """Bytes queued for one peer: twice what a few groups may have in flight to it."""
 
 
+UNKNOWN_SECONDS: Final = 5.0
+"""A node that joins connects to all others at once, and is a peer of each when that has applied its
+admission. For so long it is no reason to warn that it is not."""
+UNKNOWN_MAX: Final = 256
+"""Nodes of which is kept since when they connect."""
+
+
+class UnknownPeer(RemoteProtocolError):
+    """A node of the cluster connects that is not a peer, perhaps not yet."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(f"node {node} is not a known peer")
+        self.node = node
+
+
 class TransportStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What the transport has done since its creation."""
 
@@ -84,6 +99,8 @@ class PeerTransport:
         self._unauthenticated: set[_Accepted] = set()
         self._server: asyncio.Server | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._unknown: dict[int, float] = {}
+        """Node that is no peer -> when it connected first, on the loop's clock."""
         self._refused = 0
         self._unknown_dropped = 0
         self.frames_received = 0
@@ -125,6 +142,7 @@ class PeerTransport:
 
     def set_peer(self, node: int, address: Address) -> None:
         """Connect to `node` at `address`, unless it is connected there."""
+        self._unknown.pop(node, None)
         if node == self.node_id:
             return
         link = self._links.get(node)
@@ -199,10 +217,10 @@ class PeerTransport:
         return True
 
     def on_hello(self, accepted: _Accepted, hello: Hello) -> None:
-        """Raises: RemoteProtocolError if the node is not a known peer."""
+        """Raises: UnknownPeer."""
         link = self._links.get(hello.source)
         if link is None:
-            raise RemoteProtocolError(f"node {hello.source} is not a known peer")
+            raise UnknownPeer(hello.source)
         self._unauthenticated.discard(accepted)
         before = self._accepted.get(hello.source)
         if before is not None:
@@ -212,7 +230,16 @@ class PeerTransport:
 
     def on_refused(self, peer: str, error: RemoteProtocolError) -> None:
         self._refused += 1
+        if isinstance(error, UnknownPeer) and self._may_be_known_soon(error.node):
+            log.info("raft peer not known yet", extra={"peer": peer, "node": error.node})
+            return
         log.warning("raft connection closed", extra={"peer": peer, "error": str(error)})
+
+    def _may_be_known_soon(self, node: int) -> bool:
+        now = asyncio.get_running_loop().time()
+        if len(self._unknown) >= UNKNOWN_MAX:
+            return False
+        return now - self._unknown.setdefault(node, now) <= UNKNOWN_SECONDS
 
     def on_gone(self, accepted: _Accepted, node: int) -> None:
         self._unauthenticated.discard(accepted)

@@ -1,4 +1,4 @@
-"""The commands `cluster status`, `node list`, `node info` and `node remove`."""
+"""The commands `cluster status`, `node list`, `node info`, `node join` and `node remove`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from bascule.cli.cluster.joining import join
 from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
@@ -18,7 +19,8 @@ SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
 cluster = typer.Typer(help="Show the cluster.", no_args_is_help=True)
-node = typer.Typer(help="Show the nodes of the cluster, or remove one.", no_args_is_help=True)
+node = typer.Typer(help="Show, add and remove nodes of the cluster.", no_args_is_help=True)
+node.command("join")(join)
 
 
 @cluster.command()
@@ -39,6 +41,10 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     _show_trouble(
         "that may have lost committed records: their leader was elected out of sync", info.unclean
     )
+    if info.unclean:
+        out.print(
+            "  bascule stream acknowledge-loss STREAM removes them from this list", style="dim"
+        )
     if not (info.leaderless or info.under_min_isr or info.under_replicated):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 
@@ -80,6 +86,9 @@ def remove_node(
         bool,
         typer.Option("--force", help="Give its replicas up: for a node that is dead for good."),
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take the removal back: the node stays.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
     yes: YesOption = False,
     server: ServerOption = None,
@@ -89,9 +98,21 @@ def remove_node(
 
     With --force the replicas of a node that is lost are given up, and other nodes copy them from
     those that are left. The number may be used again by a node with an empty data directory.
+
+    With --cancel a removal that is in progress ends: no more replicas move away.
     """
     import bascule
 
+    if cancel:
+        if force or wait:
+            raise ConfigError("--cancel takes a removal back: leave --force and --wait out")
+        with bascule.connect_sync(server) as client:
+            held = client.cancel_removal(number)
+        if json:
+            print_json({"node_id": number, "replicas": held})
+        else:
+            out.print(f"[green]✓[/green] node {number} stays, with {held:,} replicas")
+        return
     confirm(f"remove node {number} from the cluster?", yes=yes)
     with bascule.connect_sync(server) as client:
         held = client.remove_node(number, force=force)

@@ -301,6 +301,26 @@ def repair(
         raise typer.Exit(CORRUPT)
 
 
+@streams.command("acknowledge-loss")
+def acknowledge_loss(
+    name: StreamArgument,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the unclean elections of a stream no longer: you know what may be lost.
+
+    They stay in the log and in the metrics. The next one is shown again.
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        info = client.acknowledge_loss(name, partition=partition)
+    _report(info, "shows no unclean election any more", json=json)
+
+
 @streams.command("rm", hidden=True)
 @streams.command()
 def delete(name: StreamArgument, yes: YesOption = False, server: ServerOption = None) -> None:

@@ -164,10 +164,22 @@ class Admin:
         _, response = await self._ask("POST", f"{_path(name)}/reassign", body=body, name=name)
         return stream_info_of(response)
 
+    async def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """Show unclean elections no longer; see `AdminMixin`."""
+        body = {"partition": partition}
+        path = f"{_path(name)}/acknowledge-loss"
+        _, response = await self._ask("POST", path, body=body, name=name)
+        return stream_info_of(response)
+
     async def remove_node(self, number: int, *, force: bool = False) -> int:
         """Begin to remove a node; see `AdminMixin`."""
         query = "?force=true" if force else ""
         _, response = await self._ask("DELETE", f"/v1/nodes/{number}{query}", node=number)
+        return int(response["replicas"])
+
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back; see `AdminMixin`."""
+        _, response = await self._ask("POST", f"/v1/nodes/{number}/cancel-removal", node=number)
         return int(response["replicas"])
 
     async def pause_stream(self, name: str) -> StreamInfo:

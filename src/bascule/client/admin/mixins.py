@@ -72,6 +72,14 @@ class AdminMixin:
         """
         return await self._opened().reassign_stream(name, replicas, partition=partition)
 
+    async def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """Show the unclean elections of a stream, or of one partition, no longer: an operator knows
+        of the records that may be lost. Idempotent.
+
+        Raises: UnknownStream, UnknownPartition.
+        """
+        return await self._opened().acknowledge_loss(name, partition=partition)
+
     async def remove_node(self, number: int, *, force: bool = False) -> int:
         """Begin to remove a node from the cluster; return how many replicas it still holds.
 
@@ -81,6 +89,17 @@ class AdminMixin:
         Raises: UnknownNode, CannotRemoveNode, RequestFailed where too few nodes would be left.
         """
         return await self._opened().remove_node(number, force=force)
+
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back while it is in progress; return how many replicas it
+        holds.
+
+        Those that move already go on to do so, and the others stay. Nothing happens where the node
+        is not to be removed.
+
+        Raises: UnknownNode, also where the node has left already.
+        """
+        return await self._opened().cancel_removal(number)
 
     async def pause_stream(self, name: str) -> StreamInfo:
         """Make a stream refuse messages until it is resumed. Reading continues. Idempotent.
@@ -213,9 +232,17 @@ class SyncAdminMixin:
         """See `AdminMixin.reassign_stream`."""
         return self._run(self._async_admin.reassign_stream(name, replicas, partition=partition))
 
+    def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """See `AdminMixin.acknowledge_loss`."""
+        return self._run(self._async_admin.acknowledge_loss(name, partition=partition))
+
     def remove_node(self, number: int, *, force: bool = False) -> int:
         """See `AdminMixin.remove_node`."""
         return self._run(self._async_admin.remove_node(number, force=force))
+
+    def cancel_removal(self, number: int) -> int:
+        """See `AdminMixin.cancel_removal`."""
+        return self._run(self._async_admin.cancel_removal(number))
 
     def pause_stream(self, name: str) -> StreamInfo:
         """See `AdminMixin.pause_stream`."""

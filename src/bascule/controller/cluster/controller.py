@@ -42,7 +42,17 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused, StepDown
+from bascule.metadata.requests import (
+    AcknowledgeLoss,
+    Alter,
+    Create,
+    Delete,
+    Leave,
+    Reassign,
+    SetPaused,
+    Stay,
+    StepDown,
+)
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -165,12 +175,12 @@ class ClusterController:
 
         `has_lost_writes`: its machine went down before the node had stopped.
         """
-        self._tasks.append(asyncio.create_task(_keep_running("duties", self._duties.run)))
+        self._tasks.append(asyncio.create_task(keep_running("duties", self._duties.run)))
         await self._duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
-        self._tasks.append(asyncio.create_task(_keep_running("upkeep", self._upkeep.run)))
+        self._tasks.append(asyncio.create_task(keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now, however long there is
@@ -366,6 +376,16 @@ class ClusterController:
         log.info("replicas move", extra=extra)
         return definition
 
+    async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
+        """Show the unclean elections of a stream, or of one partition, no longer.
+
+        Raises: UnknownStream, UnknownPartition, Indeterminate.
+        """
+        await self._metadata.submit(AcknowledgeLoss(name, partition))
+        definition = self.views.definition(name)
+        log.info("loss acknowledged", extra={"stream": name, "partition": partition})
+        return definition
+
     async def remove_node(self, number: int, *, force: bool) -> int:
         """Begin to remove a node; how many replicas have to move first.
 
@@ -376,6 +396,16 @@ class ClusterController:
         held = self.image.index.replicas_on(number)
         extra = {"node": number, "force": force, "replicas": held}
         log.info("node is to be removed", extra=extra)
+        return held
+
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back; how many replicas it holds. Some may move still.
+
+        Raises: UnknownNode, also where it has left already; Indeterminate.
+        """
+        await self._metadata.submit(Stay(number))
+        held = self.image.index.replicas_on(number)
+        log.info("removal of a node taken back", extra={"node": number, "replicas": held})
         return held
 
     async def purge_stream(
@@ -545,7 +575,7 @@ class ClusterController:
         return b""
 
 
-async def _keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a task that never ends; a bug in it must not leave the cluster without it."""
     while True:
         try:

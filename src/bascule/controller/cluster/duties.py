@@ -16,6 +16,7 @@ import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.sessions import (
+    FOUND_RESTARTED,
     LAPSE_SECONDS,
     LAPSED,
     Pong,
@@ -206,5 +207,8 @@ class ControllerDuties:
         return True
 
     async def _on_node_lost(self, node: NodeRegistration, reason: str) -> None:
-        log.warning("node lost", extra={"node": node.node_id, "reason": reason})
+        if reason == FOUND_RESTARTED:
+            log.info("node was started again", extra={"node": node.node_id})
+        else:
+            log.warning("node lost", extra={"node": node.node_id, "reason": reason})
         await self._metadata.submit(LoseNode(node.node_id, node.epoch))

@@ -43,6 +43,9 @@ LAPSE_SECONDS: Final = 3.0
 is longer than the election of a controller takes. What it acknowledges does not depend on it: the
 followers of a deposed leader follow another one, so nothing of it is committed."""
 LAPSED: Final = "it heard no controller, and leads nothing"
+RESTARTED: Final = "its process was started again"
+FOUND_RESTARTED: Final = "its process was started again before this node was the controller"
+"""Nothing to warn of: that is how all nodes look after a start of the whole cluster."""
 PING: Final = "ping"
 
 ProcessLoss: TypeAlias = Callable[[int, int], str]
@@ -140,6 +143,7 @@ class Sessions:
 
     async def _ping_always(self, session: _Session) -> None:
         node, heard = session.node, self._ran
+        was_heard = False
         while True:
             asked = self._ran
             reason = ""
@@ -152,11 +156,11 @@ class Sessions:
                     reason = f"no answer for {SESSION_SECONDS} s: {error}"
             else:
                 if pong.incarnation != node.incarnation:
-                    reason = "its process was started again"
+                    reason = RESTARTED if was_heard else FOUND_RESTARTED
                 elif pong.has_lapsed:
                     reason = LAPSED
                 else:
-                    heard = asked
+                    heard, was_heard = asked, True
             if reason:
                 self._report(session, reason)
             await asyncio.sleep(PING_SECONDS)

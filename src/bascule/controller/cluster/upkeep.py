@@ -117,7 +117,8 @@ class ClusterUpkeep:
                 await self._hand_over()
                 return
             await metadata.submit(FinishLeaving(number))
-            log.info("node removed", extra={"node": number})
+            if number in metadata.image.removed:  # the removal was not taken back meanwhile
+                log.info("node removed", extra={"node": number})
             return
         if not any(True for _ in image.moving_states()):
             self._settled = image.nodes

@@ -201,7 +201,7 @@ class ClusterViews:
             replicas=state.replicas,
             isr=state.isr,
             target=state.target,
-            unclean_epoch=state.unclean_epoch,
+            unclean_epoch=state.shown_unclean_epoch,
             waits=why_leaderless(self._metadata.image, definition, state),
         )
 

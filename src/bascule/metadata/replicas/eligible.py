@@ -6,7 +6,7 @@ a replica is *eligible*: it leads where no member of the ISR is alive.
 
 A machine that went down without a clean stop has lost what was not synced. Under another `sync`
 than `always` that may be committed records, so its replicas are neither in sync nor eligible any
-more; they are *lossy*. An unclean election prefers them: they lack the least.
+more; they are *lossy*. An unclean election prefers them among equal logs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,199 @@
+"""How the controller finds the replica that leads although it is not in sync: by its log.
+
+::
+
+    no leader, unclean_election, nobody in the ISR alive
+      -> ask the living replicas where their logs end
+      -> elect the one with the latest leader epoch, then the longest log
+
+The metadata says nothing about logs, and nodes report nothing about them: partitions that have a
+leader, or need not get one in this way, cost nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.errors import BasculeError
+from bascule.metadata.elections import ComparedLogs, LogEnd, allows_unclean, unclean_candidates
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ElectUncleanly
+from bascule.replica.partitions import Partitions
+
+log = logging.getLogger("bascule.controller")
+
+LOGS: Final = "logs"
+"""The kind of control request that asks where the logs of replicas end."""
+LOOK_SECONDS: Final = 0.25
+RETRY_SECONDS: Final = 1.0
+"""Before nodes are asked again whose answers are missing."""
+ANSWER_SECONDS_MAX: Final = 2.0
+MISSING_SECONDS_MAX: Final = 10.0
+"""For the answers of all living replicas: a node that has just started has to open its logs. Then
+those decide that have answered."""
+AT_A_TIME: Final = 500
+"""Partitions in one request or decision."""
+STREAMS_AT_A_TIME: Final = 1_000
+"""Streams that are looked at before the event loop does other work."""
+
+Key: TypeAlias = tuple[bytes, int]
+"""Stream id and partition."""
+
+
+class _LogState(msgspec.Struct, array_like=True):
+    """What a node says of one replica."""
+
+    last_epoch: int
+    end_offset: int
+    has_failed: bool = False
+    """Whether the replica has stopped: it cannot lead."""
+
+
+class _Leaderless(NamedTuple):
+    key: Key
+    version: int
+    nodes: tuple[int, ...]
+    """Those that may be elected."""
+
+
+class UncleanElections:
+    """This node's part, and the controller's. Belongs to the event loop."""
+
+    def __init__(
+        self, node_id: int, partitions: Partitions, metadata: MetadataGroup, peers: Peers
+    ) -> None:
+        self._node_id = node_id
+        self._partitions = partitions
+        self._metadata = metadata
+        self._peers = peers
+        self._settled: Image | None = None
+        """The image in which nothing waits for an unclean election."""
+        self._since: dict[Key, float] = {}
+        """When a partition was first seen to wait, on the loop's clock."""
+
+    async def run(self) -> None:
+        """Run until cancelled; idle while another node is the controller, or nothing changes."""
+        pause = LOOK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            pause = LOOK_SECONDS
+            image = self._metadata.image
+            if not self._metadata.is_controller:
+                self._settled = None
+                self._since.clear()
+            elif image is not self._settled:
+                try:
+                    waiting = await self._elect(image)
+                except BasculeError as error:
+                    log.debug("comparison of logs is tried again", extra={"error": str(error)})
+                    waiting = True
+                pause = RETRY_SECONDS if waiting else LOOK_SECONDS
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer a control request: where the logs of these replicas end."""
+        keys = msgspec.msgpack.decode(body, type=list[Key])
+        return msgspec.msgpack.encode([self._state(key) for key in keys])
+
+    def _state(self, key: Key) -> _LogState | None:
+        """None: the replica is not open yet."""
+        stream_id, index = key
+        found = self._partitions.stream_by_id(stream_id) or ()
+        if index >= len(found):
+            return None
+        if found[index].failure is not None:
+            return _LogState(-1, 0, has_failed=True)
+        store = found[index].log
+        return None if store is None else _LogState(store.epochs.latest, store.end.offset)
+
+    async def _elect(self, image: Image) -> bool:
+        """Elect where enough is known; whether partitions go on waiting. Raises: BasculeError."""
+        found = await _find(image)
+        now = asyncio.get_running_loop().time()
+        self._since = {each.key: self._since.get(each.key, now) for each in found}
+        if not found:
+            self._settled = image
+            return False
+        states = await self._ask(found)
+        compared = []
+        for each in found:
+            said = {node: states[node].get(each.key) for node in each.nodes}
+            is_complete = None not in said.values()
+            if not is_complete and now - self._since[each.key] < MISSING_SECONDS_MAX:
+                continue
+            ends = tuple(
+                LogEnd(node, image.nodes[node].epoch, state.last_epoch, state.end_offset)
+                for node, state in said.items()
+                if state is not None and not state.has_failed
+            )
+            if ends:
+                compared.append(ComparedLogs(*each.key, each.version, ends))
+        for start in range(0, len(compared), AT_A_TIME):
+            some = compared[start : start + AT_A_TIME]
+            _log_compared(image, some)
+            await self._metadata.decide_here(ElectUncleanly(tuple(some)))
+        return len(compared) < len(found)
+
+    async def _ask(self, found: Sequence[_Leaderless]) -> dict[int, dict[Key, _LogState]]:
+        """Node -> what it says of its replicas."""
+        wanted: dict[int, list[Key]] = {}
+        for each in found:
+            for node in each.nodes:
+                wanted.setdefault(node, []).append(each.key)
+        answers = await asyncio.gather(*(self._ask_node(*each) for each in wanted.items()))
+        return dict(zip(wanted, answers, strict=True))
+
+    async def _ask_node(self, node: int, keys: Sequence[Key]) -> dict[Key, _LogState]:
+        said: dict[Key, _LogState] = {}
+        for start in range(0, len(keys), AT_A_TIME):
+            some = keys[start : start + AT_A_TIME]
+            body = msgspec.msgpack.encode(some)
+            try:
+                if node == self._node_id:
+                    reply = await self.answer(body)
+                else:
+                    reply = await self._peers.control(
+                        node, LOGS, body, timeout_s=ANSWER_SECONDS_MAX
+                    )
+                states = msgspec.msgpack.decode(reply, type=list[_LogState | None])
+            except (BasculeError, msgspec.MsgspecError) as error:
+                extra = {"node": node, "error": str(error)}
+                log.debug("ends of logs not told", extra=extra)
+                break
+            said.update(
+                (key, state) for key, state in zip(some, states, strict=True) if state is not None
+            )
+        return said
+
+
+async def _find(image: Image) -> list[_Leaderless]:
+    """The partitions that wait for an unclean election."""
+    found = []
+    for number, stream_id in enumerate(list(image.index.troubled), start=1):
+        if number % STREAMS_AT_A_TIME == 0:
+            await asyncio.sleep(0)
+        if allows_unclean(image, stream_id):
+            for index, state in enumerate(image.partitions[stream_id]):
+                if nodes := unclean_candidates(image, stream_id, state):
+                    found.append(_Leaderless((stream_id, index), state.version, nodes))
+    return found
+
+
+def _log_compared(image: Image, compared: Iterable[ComparedLogs]) -> None:
+    for each in compared:
+        ends: Mapping[int, str] = {
+            end.node_id: f"{end.last_epoch}:{end.end_offset}" for end in each.ends
+        }
+        log.info(
+            "ends of logs compared",
+            extra={
+                "stream": image.index.names[each.stream_id],
+                "partition": each.partition,
+                "ends": " ".join(f"{node}={end}" for node, end in sorted(ends.items())),
+            },
+        )
