@@ -10,7 +10,7 @@ import pytest
 
 from bascule.controller.cluster import image_follower
 from bascule.controller.cluster.image_follower import ImageFollower
-from bascule.errors import Indeterminate
+from bascule.errors import Closed, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, RegisterProcess, decide
 from bascule.replica.partitions import Partitions
@@ -94,3 +94,31 @@ def test_a_replica_that_has_failed_resigns_once_an_eligible_node_is_back(
 
     asyncio.run(scene())
     assert deciding.state("s").isr == (other,)
+
+
+def test_a_node_that_stops_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The nodes of a cluster stop one after the other, and each gives to the next what it led."""
+    monkeypatch.setattr(image_follower, "RETRY_SECONDS_MIN", 0.001)
+    errors: list[Exception] = [Closed("the log writer has stopped"), ValueError("a bug")]
+    deciding = DecidingController()
+
+    class Reconciling:
+        is_settled = False
+
+        async def reconcile(self, *_: object) -> None:
+            raise errors.pop(0) if len(errors) > 1 else errors[0]
+
+    async def scene() -> None:
+        group = SimpleNamespace(applied=0, image=deciding.image)
+        follower = ImageFollower(1, Partitions(), cast(Any, Reconciling()), cast(Any, group))
+        task = asyncio.get_running_loop().create_task(follower.run())
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: bool(caplog.records))
+        task.cancel()
+        await asyncio.wait([task])
+        await follower.close()
+
+    asyncio.run(scene())
+    assert all("a bug" in str(record.exc_info and record.exc_info[1]) for record in caplog.records)

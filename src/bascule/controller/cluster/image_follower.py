@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import BasculeError, Broken, FencedEpoch
+from bascule.errors import BasculeError, Broken, Closed, FencedEpoch
 from bascule.metadata.image import Image
 from bascule.metadata.requests import Forget, Resign
 from bascule.model import NodeRegistration, StreamDefinition
@@ -101,6 +101,9 @@ class ImageFollower:
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
             try:
                 await self.reconcile()
+            except Closed as error:
+                # The node stops: its log writer has ended, and the image changes once more.
+                log.debug("decisions are not followed any more", extra={"error": str(error)})
             except Exception:  # boundary: the timer tries again
                 log.exception("reconciliation failed; it is tried again")
 
