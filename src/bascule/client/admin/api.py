@@ -22,6 +22,7 @@ from bascule.errors import (
     InvalidName,
     OffsetOutOfRange,
     RemoteProtocolError,
+    RequestExpired,
     RequestFailed,
     StreamConflict,
     UnknownNode,
@@ -348,6 +349,8 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return InvalidName("name", name, "refused")
         case "invalid_config", _:
             return ConfigError("", field=detail.get("field"))
+        case "request_expired", _:
+            return RequestExpired(0, 0)
         case "unavailable" | "closing", _:
             return Broken("")
     return None
