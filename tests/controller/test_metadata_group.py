@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 
 from bascule.controller.cluster import metadata_group
 from bascule.controller.cluster.metadata_group import GROUP
+from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import Broken, NotLeader, RequestExpired, StreamConflict, UnknownStream
 from bascule.metadata.command_codec import RequestId
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     Alter,
+    ChangeIsrs,
     ControllerRequest,
     Create,
     Delete,
+    IsrChange,
     RegisterProcess,
+    StepDown,
 )
 from bascule.model import NodeRegistration, StreamConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
@@ -227,6 +232,39 @@ def test_what_was_foreseen_is_what_is_applied() -> None:
         assert group.image.index == foreseen.index
         # The steps of a registration are a task, which begins after the other requests.
         assert group.image.nodes[1].epoch == last + 4, "the index of its entry"
+
+    decide(scene)
+
+
+def test_a_node_that_stops_gets_no_leadership_back() -> None:
+    """It is alive and in sync until it is gone; its next process is not concerned."""
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        second = replace(NODE, node_id=2)
+        await group.submit(RegisterProcess(second))
+        await deciding.create("a", partitions=2, replicas=2)
+        (stream_id,) = group.image.partitions
+
+        def leaders() -> list[int]:
+            return sorted(state.leader for state in group.image.partitions[stream_id])
+
+        assert leaders() == [1, 2]
+        upkeep = ClusterUpkeep(1, group, balance_ms=1)
+        await group.submit(StepDown(2, group.image.nodes[2].epoch))
+        assert leaders() == [1, 1]
+        await upkeep._balance(now=1.0)
+        assert leaders() == [1, 1]
+        await group.submit(RegisterProcess(replace(second, incarnation=9)))
+        for number, state in enumerate(group.image.partitions[stream_id]):
+            await group.submit(
+                ChangeIsrs(1, (IsrChange(
+                    stream_id, number, state.leader_epoch, state.version,
+                    tuple((n, group.image.nodes[n].epoch) for n in (1, 2)),
+                ),))
+            )  # fmt: skip
+        await upkeep._balance(now=2.0)
+        assert leaders() == [1, 2]
 
     decide(scene)
 

@@ -205,6 +205,8 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
 
     count_max: int
+    stopping: tuple[int, ...] = ()
+    """Known to the controller that decides."""
 
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
@@ -297,7 +299,9 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
         case BalanceLeaders():
-            change = moves_to_preferred(image, count_max=request.count_max)
+            change = moves_to_preferred(
+                image, count_max=request.count_max, stopping=request.stopping
+            )
     return () if change is None else (change,)
 
 

@@ -1,5 +1,6 @@
 """The controller's part of a node in a cluster, which may be a cluster of one.
 
+decision_log     what the log says of decisions
 metadata_group   the Raft group: its state machine, and decisions, here or forwarded
 controller       requests of clients and people
 image_follower   keeps this node as the image says

@@ -22,6 +22,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from bascule.controller.cluster.decision_log import (
+    log_if_committed,
+    log_leaders,
+    log_lost_writes,
+    log_unclean_elections,
+)
 from bascule.controller.metadata_machine import MetadataMachine, OnImage
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import (
@@ -39,11 +45,11 @@ from bascule.host.api import Random
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import RequestId, encode_commands
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
-from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.steps import Steps, settle_in_steps, steps_of
 from bascule.metadata.requests import (
     Admit,
+    BalanceLeaders,
     ControllerRequest,
     LoseNode,
     RegisterProcess,
@@ -177,6 +183,8 @@ class MetadataGroup(GroupObserver):
         self._settling = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreseen: _Foreseen | None = None
+        self._stopping: dict[int, int] = {}
+        """Node -> the epoch of its process that is about to stop."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
@@ -184,20 +192,8 @@ class MetadataGroup(GroupObserver):
         """Report and count, as the controller, what operators have to know of."""
         if not self.is_controller or not isinstance(command, ChangePartitions):
             return
-        names = before.index.names
-        _log_lost_writes(before, command)
-        for change in unclean_elections(before, command):
-            self.counts.unclean_elections += 1
-            log.error(
-                "unclean election",
-                extra={
-                    "stream": names.get(change.stream_id, ""),
-                    "partition": change.partition,
-                    "leader": change.state.leader,
-                    "leader_epoch": change.state.leader_epoch,
-                    "isr_before": list(before.partitions[change.stream_id][change.partition].isr),
-                },
-            )
+        log_lost_writes(before, command)
+        self.counts.unclean_elections += log_unclean_elections(before, command)
 
     @property
     def image(self) -> Image:
@@ -373,7 +369,19 @@ class MetadataGroup(GroupObserver):
         index: int = msgspec.msgpack.decode(reply)
         return index
 
+    @property
+    def stopping(self) -> tuple[int, ...]:
+        """Nodes whose processes hand over what they lead, as far as this controller was asked."""
+        nodes = self.image.nodes
+        return tuple(
+            node_id
+            for node_id, epoch in self._stopping.items()
+            if node_id in nodes and nodes[node_id].epoch == epoch
+        )
+
     async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
+        if isinstance(request, StepDown):
+            self._stopping[request.node_id] = request.epoch
         if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
             return await self._decide_once(identity, request)
         # The steps go on where nobody waits for them any more: the session that has reported the
@@ -411,6 +419,8 @@ class MetadataGroup(GroupObserver):
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
+            if isinstance(request, BalanceLeaders):
+                request = BalanceLeaders(request.count_max, self.stopping)
             steps = steps_of(foreseen.image, request)
             del foreseen  # the steps outlive this image
             commands = await self._take_steps(steps, term)
@@ -429,7 +439,7 @@ class MetadataGroup(GroupObserver):
         foreseen.add(identity.id, commands, group.node.log.last)
         committed = await committing
         foreseen.requests.pop(identity.id, None)
-        _log_leaders(before, commands)
+        log_leaders(before, commands)
         return committed.index
 
     def _check_in_time(self, identity: RequestId) -> None:
@@ -452,7 +462,7 @@ class MetadataGroup(GroupObserver):
                     foreseen = self._foresee(term)
                     payload = encode_commands(commands)
                     proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
-                    proposed.add_done_callback(partial(_log_if_committed, foreseen.image, commands))
+                    proposed.add_done_callback(partial(log_if_committed, foreseen.image, commands))
                     committing.append(proposed)
                     foreseen.add(b"", commands, group.node.log.last)
                 if len(committing) >= STEPS_IN_FLIGHT:
@@ -556,45 +566,3 @@ class MetadataGroup(GroupObserver):
         payload = encode_commands(commands)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
-
-
-def _log_if_committed(
-    before: Image, commands: Sequence[Command], proposed: asyncio.Future[Committed]
-) -> None:
-    """A step is committed, or is not known to be."""
-    if not proposed.cancelled() and proposed.exception() is None:
-        _log_leaders(before, commands)
-
-
-def _log_lost_writes(before: Image, command: ChangePartitions) -> None:
-    """Log the partitions of which no replica is sure to have every committed record any more."""
-    for change in command.changes:
-        state = change.state
-        states = before.partitions.get(change.stream_id, ())
-        was_known = any(each.isr or each.eligible for each in states[change.partition :][:1])
-        if was_known and not state.isr and not state.eligible:
-            log.error(
-                "every replica in sync has lost writes",
-                extra={
-                    "stream": before.index.names.get(change.stream_id, ""),
-                    "partition": change.partition,
-                    "lossy": list(state.lossy),
-                },
-            )
-
-
-def _log_leaders(before: Image, commands: Sequence[Command]) -> None:
-    """Log the partitions that another node leads although nothing has failed."""
-    for command in commands:
-        for change in command.changes if isinstance(command, ChangePartitions) else ():
-            if change.reason:
-                log.info(
-                    "leader changed",
-                    extra={
-                        "stream": before.index.names[change.stream_id],
-                        "partition": change.partition,
-                        "leader": change.state.leader,
-                        "before": before.partitions[change.stream_id][change.partition].leader,
-                        "reason": change.reason,
-                    },
-                )
