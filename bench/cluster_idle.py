@@ -34,7 +34,7 @@ COUNT: Final = 10_000
 SHAPES: Final = (100, 1)
 """Partitions of a stream."""
 IDLE_SECONDS: Final = 60.0
-CALM_SECONDS: Final = 15.0
+CALM_SECONDS: Final = 75.0
 """After the last request, before the CPU is measured: logs are checked and checkpoints written."""
 WAIT_SECONDS: Final = 300.0
 ASK_SECONDS: Final = 0.2
@@ -208,6 +208,7 @@ def measure(
         probe = Probe(nats.port, cluster, streams, partitions)
         probe.publish_to_all()
         wait_until(lambda: is_whole(cluster[0]), WAIT_SECONDS)
+        print(f"waiting {CALM_SECONDS:.0f} s for the checkpoints of what was published", flush=True)
         time.sleep(CALM_SECONDS)
         before = [node.cpu_seconds() for node in cluster]
         time.sleep(idle_seconds)

@@ -109,9 +109,15 @@ class Cleaner:
 
     async def tick(self) -> bool:
         """Compact the dirtiest log; return whether there was one."""
-        known = [p for ps in self._partitions.streams().values() for p in ps]
-        self._retry_ns = {p: at for p, at in self._retry_ns.items() if p in known}
-        due = [p for p in known if Cleanup.COMPACT in p.definition.config.cleanup]
+        due = [
+            partition
+            for partitions in self._partitions.streams().values()
+            if partitions and Cleanup.COMPACT in partitions[0].definition.config.cleanup
+            for partition in partitions
+        ]
+        if self._retry_ns:
+            known = set(due)
+            self._retry_ns = {p: at for p, at in self._retry_ns.items() if p in known}
         if not due or self._stopping.is_set():
             return False
         loop = asyncio.get_running_loop()

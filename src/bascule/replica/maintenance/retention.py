@@ -32,8 +32,8 @@ from bascule.storage.retention import (
 log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 2.0
-PARTITIONS_PER_TICK: Final = 2_000
-"""With more partitions, each is looked at every few ticks: with 10,000 of them every 10 s."""
+PARTITIONS_PER_TICK: Final = 1_000
+"""With more partitions, each is looked at every few ticks: with 10,000 of them every 20 s."""
 PARTITIONS_PER_SLICE: Final = 256
 """Partitions checked, in less than a millisecond, before the event loop runs other tasks."""
 Archived = Callable[[str, str, int], int | None]
