@@ -302,7 +302,7 @@ class Handovers:
     async def _give(self, change: RoleChange) -> None:
         gift = self._gift(change.key, change.state.leader_epoch)
         gift.receiver = change.state.leader
-        self.on_image()
+        self._end_pointless(change.key, gift)
         try:
             async with asyncio.timeout(ASKED_SECONDS_MAX):
                 await gift.asked.wait()
@@ -323,11 +323,13 @@ class Handovers:
     def on_image(self) -> None:
         """There is a later image: what it makes pointless is not waited for any more."""
         for key, gift in self._gifts.items():
-            if gift.receiver is not None and not self._is_current(
-                key, gift.leader_epoch, gift.receiver
-            ):
-                gift.asked.set()
-                gift.taken.set()
+            self._end_pointless(key, gift)
+
+    def _end_pointless(self, key: Key, gift: _Gift) -> None:
+        receiver = gift.receiver
+        if receiver is not None and not self._is_current(key, gift.leader_epoch, receiver):
+            gift.asked.set()
+            gift.taken.set()
 
     def _is_current(self, key: Key, leader_epoch: int, other: int) -> bool:
         """Whether the image still has this leader epoch, and the other node alive."""

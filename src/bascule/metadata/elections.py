@@ -116,14 +116,15 @@ def changes_after_return(
     changes = []
     states = image.troubled_states() if ids is None else image.partition_states(ids)
     for stream_id, index, state in states:
-        if state.leader == NO_LEADER and any(_is_alive(image, node) for node in state.isr):
+        if state.leader != NO_LEADER:
+            continue
+        after = None
+        if any(_is_alive(image, node) for node in state.isr):
             leader = _candidate(image, state, led)
             led[leader] += 1
-            after: PartitionState | None = _elected(state, leader)
-        elif state.leader == NO_LEADER:
-            after = _elected_eligible(image, stream_id, state, led)
+            after = _elected(state, leader)
         else:
-            after = None
+            after = _elected_eligible(image, stream_id, state, led)
         if after is not None:
             changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
@@ -167,12 +168,7 @@ def changes_after_silence(
 
 
 def resign(
-    image: Image,
-    stream_id: bytes,
-    partition: int,
-    *,
-    node: int,
-    leader_epoch: int,
+    image: Image, stream_id: bytes, partition: int, *, node: int, leader_epoch: int
 ) -> ChangePartitions | None:
     """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
     again in the epoch that it led.
