@@ -288,6 +288,10 @@ class StreamDefinition:
         """Replicas that must be in sync for a record to be committed."""
         return self.config.min_isr or self.config.replicas // 2 + 1
 
+    def needed_in_sync(self, state: PartitionState) -> int:
+        """As `min_isr`, for a partition that may be on its way to more replicas."""
+        return state.min_isr or self.min_isr
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:

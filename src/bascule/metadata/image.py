@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rpds import HashTrieMap
@@ -87,16 +87,7 @@ class Image:
 
     def id_lists(self, partitions_max: int) -> Iterator[list[bytes]]:
         """The ids of all streams, in lists of some `partitions_max` partitions each."""
-        ids: list[bytes] = []
-        count = 0
-        for stream_id, states in self.partitions.items():
-            ids.append(stream_id)
-            count += len(states)
-            if count >= partitions_max:
-                yield ids
-                ids, count = [], 0
-        if ids:
-            yield ids
+        return in_parts(self.partitions, lambda id: len(self.partitions[id]), partitions_max)
 
     def troubled_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
         """Stream id, index and state of every partition of the streams in `index.troubled`, sorted
@@ -124,3 +115,19 @@ class Image:
     def usable(self) -> list[int]:
         """The ids of the nodes that may get replicas: alive, and not to be removed. Sorted."""
         return [node_id for node_id in self.alive() if not self.nodes[node_id].is_leaving]
+
+
+def in_parts(
+    ids: Iterable[bytes], size_of: Callable[[bytes], int], size_max: int
+) -> Iterator[list[bytes]]:
+    """The ids of streams in lists of some `size_max` partitions; a stream has `size_of` its id."""
+    part: list[bytes] = []
+    size = 0
+    for stream_id in ids:
+        part.append(stream_id)
+        size += size_of(stream_id)
+        if size >= size_max:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -42,7 +42,7 @@ def find_troubles(image: Image) -> Troubles:
                 unclean.append(ref)
             if state.leader == NO_LEADER:
                 leaderless.append(ref)
-            if len(state.isr) < (state.min_isr or definition.min_isr):
+            if len(state.isr) < definition.needed_in_sync(state):
                 under_min_isr.append(ref)
             if len(state.isr) < len(state.replicas):
                 under_replicated.append(ref)

@@ -369,7 +369,7 @@ class Partition:
             self._epoch_start = store.end.offset
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
-            store, state, node_id, min_isr=state.min_isr or self.definition.min_isr,
+            store, state, node_id, min_isr=self.definition.needed_in_sync(state),
             lag_ns_max=lag_ns_max, epoch_start=self._epoch_start,
         )  # fmt: skip
         if begins:

@@ -14,12 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bascule.metadata.image import Image
-from bascule.model import NO_LEADER, PartitionState, StreamDefinition, SyncPolicy
-
-
-def needed_in_sync(definition: StreamDefinition, state: PartitionState) -> int:
-    """How many replicas in sync a commit needs."""
-    return state.min_isr or definition.min_isr
+from bascule.model import NO_LEADER, PartitionState, SyncPolicy
 
 
 def with_eligible(
@@ -35,7 +30,7 @@ def with_eligible(
     `without` is a node whose log is not whole.
     """
     definition = image.stream_of(stream_id)
-    if definition is None or len(after.isr) >= needed_in_sync(definition, after):
+    if definition is None or len(after.isr) >= definition.needed_in_sync(after):
         return replace(after, eligible=(), lossy=())
     known = {*before.isr, *before.eligible}.difference(after.isr, (without,))
     return replace(

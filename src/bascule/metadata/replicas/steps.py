@@ -19,6 +19,7 @@ step looks at the image as it is then.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
@@ -29,7 +30,7 @@ from bascule.metadata.elections import (
     changes_after_silence,
     changes_before_stop,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Image, in_parts
 from bascule.metadata.nodes import check_registration
 from bascule.metadata.requests import (
     ControllerRequest,
@@ -188,14 +189,5 @@ def _parts(ids: Iterable[bytes], size_of: Callable[[bytes], int]) -> Iterator[li
     buckets: list[list[bytes]] = [[] for _ in range(256)]
     for stream_id in ids:
         buckets[stream_id[0]].append(stream_id)
-    part: list[bytes] = []
-    count = 0
-    for bucket in buckets:
-        for stream_id in sorted(bucket):
-            part.append(stream_id)
-            count += size_of(stream_id)
-            if count >= CHANGES_MAX:
-                yield part
-                part, count = [], 0
-    if part:
-        yield part
+    in_order = chain.from_iterable(map(sorted, buckets))
+    return in_parts(in_order, size_of, CHANGES_MAX)
