@@ -106,6 +106,15 @@ async def test_a_process_that_does_not_run_is_lost_within_a_look(cluster: Cluste
 
 
 @virtually
+async def test_a_look_at_what_heartbeats_say_waits_for_nothing(cluster: Cluster) -> None:
+    await elapse(1)
+    cluster.losses[2] = "no heartbeat for 0.6 s"
+    cluster.sessions.look()
+    await elapse(0)
+    assert [node for node, *_ in cluster.lost] == [2]
+
+
+@virtually
 async def test_a_new_controller_knows_at_once_what_its_heartbeats_say(cluster: Cluster) -> None:
     cluster.losses[3] = "no heartbeat for 2.0 s"
     await elapse(0.01)

@@ -104,7 +104,7 @@ class ClusterNode:
         self._metadata.on_members_changed = lambda _: self._on_members()
         self._metadata.on_own_removal = self._on_own_removal
         self._heartbeats = PeerHeartbeats(
-            config.node_id, name, self._incarnation, clock, on_lost=self._driver.on_process_lost
+            config.node_id, name, self._incarnation, clock, on_lost=self._on_process_lost
         )
         self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
         self.controller = ClusterController(
@@ -137,6 +137,10 @@ class ClusterNode:
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ("", 0)
         """Of the peer listener."""
+
+    def _on_process_lost(self, node: int) -> None:
+        self._driver.on_process_lost(node)
+        self.controller.duties.on_process_lost()
 
     def _add_controls(self, partitions: Partitions, reconciler: Reconciler) -> None:
         """Answer nodes that join, hand partitions over when their leaders change, and say where

@@ -144,11 +144,11 @@ class ClusterController:
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._duties = ControllerDuties(
+        self.duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state,
             process_loss=process_loss, on_changed=self._follower.on_suspension,
         )  # fmt: skip
-        self.silent_leaders = SilentLeaders(node_id, metadata, peers, self._duties, clock)
+        self.silent_leaders = SilentLeaders(node_id, metadata, peers, self.duties, clock)
         self.views = ClusterViews(
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
@@ -158,7 +158,7 @@ class ClusterController:
         )
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
-            PING: self._duties.answer_ping,
+            PING: self.duties.answer_ping,
             AWAIT: self._answer_await,
             PARTITIONS: self.views.answer_partitions,
             PURGE: self._answer_purge,
@@ -175,8 +175,8 @@ class ClusterController:
 
         `has_lost_writes`: its machine went down before the node had stopped.
         """
-        self._tasks.append(asyncio.create_task(keep_running("duties", self._duties.run)))
-        await self._duties.register(registration, has_lost_writes=has_lost_writes)
+        self._tasks.append(asyncio.create_task(keep_running("duties", self.duties.run)))
+        await self.duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
@@ -185,7 +185,7 @@ class ClusterController:
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now, however long there is
         no controller."""
-        await self._duties.register(registration)
+        await self.duties.register(registration)
 
     async def attach(
         self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
@@ -230,13 +230,13 @@ class ClusterController:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._follower.close()
-        self._duties.close()
+        self.duties.close()
         self.silent_leaders.close()
 
     @property
     def node_epoch(self) -> int:
         """The epoch of this process; -1 before it has registered."""
-        return self._duties.node_epoch
+        return self.duties.node_epoch
 
     @property
     def is_suspended(self) -> bool:
@@ -276,7 +276,7 @@ class ClusterController:
                 self._announcer.on_changed(changed)
         if image.nodes is not before.nodes:
             self._on_nodes(image)
-        self._duties.on_image(image)
+        self.duties.on_image(image)
         self._follower.on_image(touched)
 
     async def _remove_commits(self, stream: str) -> None:

@@ -107,6 +107,10 @@ class ControllerDuties:
         if self._term:
             self._sessions.follow(image)
 
+    def on_process_lost(self) -> None:
+        """Heartbeats say that a process is gone or silent: look now, as the controller."""
+        self._sessions.look()
+
     def close(self) -> None:
         """End the sessions with other nodes."""
         self._sessions.close()

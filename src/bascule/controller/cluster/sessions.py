@@ -31,12 +31,12 @@ log = logging.getLogger("bascule.controller")
 SESSION_SECONDS: Final = 1.5
 """For an event loop that hangs, or a network that is cut where there are no heartbeats. On a
 saturated machine a loop may take half a second to answer."""
-WATCH_SECONDS: Final = 0.05
-"""Between two looks at the heartbeats."""
-STEP_SECONDS_MAX: Final = 0.1
+WATCH_SECONDS: Final = 0.1
+"""Between two looks at the heartbeats, besides those at once after `look`."""
+STEP_SECONDS_MAX: Final = 0.15
 """A look that comes later than that was late because of this node: the rest does not count."""
-PING_SECONDS: Final = 0.1
-"""Between two pings of a node."""
+PING_SECONDS: Final = 0.3
+"""Between two pings of a node. Heartbeats tell sooner that its process is gone."""
 PING_TIMEOUT_SECONDS: Final = 0.5
 LAPSE_SECONDS: Final = 3.0
 """A node that no controller has pinged for so long leads nothing, until it is elected again. This
@@ -127,15 +127,19 @@ class Sessions:
             self._watch.cancel()
             self._watch = None
 
+    def look(self) -> None:
+        """Look at the heartbeats now: they may say something new."""
+        for session in self._sessions.values():
+            reason = self._process_loss(session.node.node_id, session.node.incarnation)
+            if reason:
+                self._report(session, reason)
+
     async def _watch_always(self) -> None:
         """Look at the heartbeats, and count the time in which this node runs."""
         loop = asyncio.get_running_loop()
         looked = loop.time()
         while True:
-            for session in self._sessions.values():
-                reason = self._process_loss(session.node.node_id, session.node.incarnation)
-                if reason:
-                    self._report(session, reason)
+            self.look()
             await asyncio.sleep(WATCH_SECONDS)
             now = loop.time()
             self._ran += min(now - looked, STEP_SECONDS_MAX)
