@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import resource
 import signal
@@ -24,6 +23,7 @@ from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
+from bascule.host.lasting_objects import LastingObjects
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
 from bascule.http.listener import HttpLimits, HttpListener
@@ -124,7 +124,10 @@ class Node:
         self._files = RealFiles()
         self._last_run = KeptLastRun(self._files, str(data))
         self._hash_key = HashKey(self._random.bytes(16))
-        self._partitions = Partitions(StreamSubjects(self._hash_key))
+        self._lasting = LastingObjects()
+        self._partitions = Partitions(
+            StreamSubjects(self._hash_key), on_added=self._lasting.on_added
+        )
         self._syncer = LogSyncer(clock=self._clock)
         self._reserve = DiskReserve(
             self._files,
@@ -196,9 +199,7 @@ class Node:
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
-        # What is there now stays. The collector would visit it again and again, and each visit to
-        # the metadata of many partitions would stop the node for some 100 ms.
-        gc.freeze()
+        self._lasting.settle()
         if self._nats is not None:
             supervisor = self.status.nats_supervisor = NatsSupervisor(
                 self._nats, subscribed=self._ingest.subscribed, clock=self._clock

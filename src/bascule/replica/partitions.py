@@ -16,9 +16,16 @@ from bascule.replica.partition import Partition
 class Partitions:
     """All partitions by stream. Only the event loop changes it; readers see complete states."""
 
-    def __init__(self, subjects: StreamSubjects | None = None) -> None:
+    def __init__(
+        self,
+        subjects: StreamSubjects | None = None,
+        *,
+        on_added: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_added` is called with the number of partitions that were not there before."""
         self.subjects = subjects
         """Of all streams that are present; None: streams know nothing of each other."""
+        self._on_added = on_added
         self._by_name: dict[str, tuple[Partition, ...]] = {}
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
         self._changed: deque[Partition] = deque()
@@ -52,6 +59,7 @@ class Partitions:
         self._by_id[definition.id] = partitions
         if self.subjects is not None:
             self.subjects.add(definition)
+        self._on_added(len(partitions) - len(present))
 
     def remove(self, definition: StreamDefinition) -> tuple[Partition, ...]:
         """Remove a stream, if it is present, and notify its watchers."""
