@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.host.real import RealRandom
+from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Ready, Role, WriteDone
 from bascule.raft.messages import (
     AnyMessage,
@@ -92,6 +93,26 @@ def test_3_4_an_election_starts_after_the_election_timeout(more: int) -> None:
     assert found.node.role is Role.FOLLOWER
     found.tick()
     assert found.node.role is Role.PRE_CANDIDATE
+
+
+def test_who_hears_no_leader_is_less_patient() -> None:
+    config = RaftConfig(election_ticks=10, leaderless_election_ticks=4)
+    random = FixedRandom()
+    random.extra = 5
+    found = driven(1, restored(1, 2, 3), config, random)
+    found.tick(5)
+    assert found.node.role is Role.FOLLOWER
+    found.tick()
+    assert found.node.role is Role.PRE_CANDIDATE, "four ticks and 4/10 of what was drawn"
+    found = driven(1, restored(1, 2, 3), config, random)
+    found.step(Heartbeat(2, 1, 1, 0, 1))
+    found.tick(14)
+    assert found.node.role is Role.FOLLOWER
+    found.tick()
+    assert found.node.role is Role.PRE_CANDIDATE
+    found.tick(6)
+    assert found.node.role is Role.PRE_CANDIDATE
+    assert len(found.sent) > 2, "it has asked again"
 
 
 @pytest.mark.parametrize(

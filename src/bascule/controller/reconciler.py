@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
@@ -29,7 +29,7 @@ from bascule.controller.plan import (
 )
 from bascule.controller.roles import RoleSetter, SetRole
 from bascule.errors import BasculeError, Broken
-from bascule.metadata.image import Deletion, Image
+from bascule.metadata.image import Deletion, Image, in_parts
 from bascule.model import StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
@@ -46,10 +46,10 @@ OPENING_AT_A_TIME: Final = 8
 """Streams opened in parallel: enough to keep a disk busy."""
 
 PLANNED_AT_A_TIME: Final = 500
-"""Streams for which steps are planned before the event loop does other work: some 10 ms."""
+"""Partitions for which steps are planned before the event loop does other work: some 10 ms."""
 
-CHANGED_AT_A_TIME: Final = 200
-"""Streams whose roles or subscriptions change before the event loop does other work."""
+CHANGED_AT_A_TIME: Final = 500
+"""Partitions whose roles or subscriptions change before the event loop does other work."""
 
 CLOSING_AT_A_TIME: Final = 16
 """Logs closed in parallel when the node stops."""
@@ -58,7 +58,6 @@ CLOSING_SECONDS_MAX: Final = 10.0
 """For checkpoints when the node stops: service managers kill a process after 30 s or more."""
 
 StepT = TypeVar("StepT", bound=Step)
-T = TypeVar("T")
 
 
 class Subscriber(Protocol):
@@ -181,7 +180,11 @@ class Reconciler:
         """As `plan`; the event loop does other work meanwhile where there are many streams."""
         chosen = stream_ids(self.state, image) if ids is None else list(ids)
         steps: list[Step] = []
-        for number, part in enumerate(_parts(chosen, PLANNED_AT_A_TIME)):
+
+        def size_of(stream_id: bytes) -> int:
+            return len(image.partitions.get(stream_id, ())) or 1
+
+        for number, part in enumerate(in_parts(chosen, size_of, PLANNED_AT_A_TIME)):
             if number:
                 await asyncio.sleep(0)
             steps += plan(self.state, image, part)
@@ -200,11 +203,13 @@ class Reconciler:
             if number % CHANGED_AT_A_TIME == CHANGED_AT_A_TIME - 1:
                 await asyncio.sleep(0)
             await self._register_elsewhere(known, failures)
-        for changing in _parts(_only(ApplyStates, steps), CHANGED_AT_A_TIME):
+        for changing in in_parts(
+            _only(ApplyStates, steps), lambda step: len(step.states), CHANGED_AT_A_TIME
+        ):
             await self.roles.apply(changing, failures)
         for dropping in _only(DropReplicas, steps):
             await self._drop(dropping, failures)
-        for subscribing in _parts(_only(SubscribeStream, steps), CHANGED_AT_A_TIME):
+        for subscribing in in_parts(_only(SubscribeStream, steps), _size_of, CHANGED_AT_A_TIME):
             await self._subscribe_all(subscribing, failures)
         return failures
 
@@ -540,10 +545,8 @@ class Reconciler:
             await self._set_max_payload(definition.config.message_bytes_max)
 
 
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in order, at most `size` at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+def _size_of(step: SubscribeStream) -> int:
+    return step.definition.config.partitions
 
 
 def _only(kind: type[StepT], steps: Sequence[Step]) -> list[StepT]:

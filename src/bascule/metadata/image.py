@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rpds import HashTrieMap
 
 from bascule.metadata.image_index import ImageIndex, StreamStates, index_of
 from bascule.model import NodeRegistration, PartitionState, StreamDefinition
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +120,13 @@ class Image:
         return [node_id for node_id in self.alive() if not self.nodes[node_id].is_leaving]
 
 
-def in_parts(
-    ids: Iterable[bytes], size_of: Callable[[bytes], int], size_max: int
-) -> Iterator[list[bytes]]:
-    """The ids of streams in lists of some `size_max` partitions; a stream has `size_of` its id."""
-    part: list[bytes] = []
+def in_parts(streams: Iterable[T], size_of: Callable[[T], int], size_max: int) -> Iterator[list[T]]:
+    """Streams, such as their ids, in lists of some `size_max` partitions; each has `size_of` it."""
+    part: list[T] = []
     size = 0
-    for stream_id in ids:
-        part.append(stream_id)
-        size += size_of(stream_id)
+    for stream in streams:
+        part.append(stream)
+        size += size_of(stream)
         if size >= size_max:
             yield part
             part, size = [], 0

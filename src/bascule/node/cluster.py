@@ -40,6 +40,7 @@ from bascule.node.refusal import Refusal
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
 from bascule.peer_client import PeerClient
+from bascule.raft.config import RaftConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.follower import Replicator
@@ -60,6 +61,9 @@ STANDING_SECONDS: Final = 1.0
 """Between two questions of a node that no controller reaches."""
 RAFT_SECONDS_MAX: Final = 3.0
 """How long a connection waits for Raft: as long as who connects waits for an answer."""
+RAFT_CONFIG: Final = RaftConfig(election_ticks=30, leaderless_election_ticks=10)
+"""Heartbeats tell within 0.6 s that the controller's process is gone, paused or cut off. One whose
+event loop is late for another reason leads on for 1.5 s at least: a change costs more than that."""
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
@@ -95,7 +99,10 @@ class ClusterNode:
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
         self._driver = RaftDriver(
-            config.node_id, DriverSettings(cluster=name), before_write=reserve.keep_room
+            config.node_id,
+            DriverSettings(cluster=name),
+            config=RAFT_CONFIG,
+            before_write=reserve.keep_room,
         )
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
         self._metadata = MetadataGroup(

@@ -31,6 +31,10 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     election_ticks: int = 10
     """The minimum election timeout. The timeout of a follower is random between this and twice this
     value. A leader that has not heard from a quorum for this long steps down."""
+    leaderless_election_ticks: int = 0
+    """The same for a node that hears no leader: at its start, after a failed election, and once the
+    driver knows that the leader's process does not run. 0: `election_ticks`. A driver that learns
+    of lost processes by itself can be patient with a leader that is only slow."""
     heartbeat_ticks: int = 2
 
     commit_count_to_take_snapshot: int = 10_000
@@ -79,6 +83,11 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.snapshot_keep_ratio <= 1:
             raise ConfigError(
                 f"snapshot_keep_ratio is {self.snapshot_keep_ratio}, expected between 0 and 1"
+            )
+        if not 0 <= self.leaderless_election_ticks <= self.election_ticks:
+            raise ConfigError(
+                f"leaderless_election_ticks is {self.leaderless_election_ticks}, expected 0 to "
+                f"election_ticks, which is {self.election_ticks}"
             )
         if self.lease_reads and self.lease_margin_ticks >= self.election_ticks:
             raise ConfigError(

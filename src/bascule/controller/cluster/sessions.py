@@ -38,6 +38,7 @@ STEP_SECONDS_MAX: Final = 0.15
 PING_SECONDS: Final = 0.3
 """Between two pings of a node. Heartbeats tell sooner that its process is gone."""
 PING_TIMEOUT_SECONDS: Final = 0.5
+"""At least. It lasts to the end of the session: an event loop without time answers late."""
 LAPSE_SECONDS: Final = 3.0
 """A node that no controller has pinged for so long leads nothing, until it is elected again. This
 is longer than the election of a controller takes. What it acknowledges does not depend on it: the
@@ -149,14 +150,14 @@ class Sessions:
         node, heard = session.node, self._ran
         was_heard = False
         while True:
-            asked = self._ran
             reason = ""
             try:
-                pong = await self._ping(node.node_id)
+                left = SESSION_SECONDS - (self._ran - heard)
+                pong = await self._ping(node.node_id, max(left, PING_TIMEOUT_SECONDS))
             except ConnectionGone as error:
                 reason = str(error)
             except (BasculeError, msgspec.MsgspecError) as error:
-                if self._ran - heard > SESSION_SECONDS:
+                if self._ran - heard >= SESSION_SECONDS:
                     reason = f"no answer for {SESSION_SECONDS} s: {error}"
             else:
                 if pong.incarnation != node.incarnation:
@@ -164,13 +165,13 @@ class Sessions:
                 elif pong.has_lapsed:
                     reason = LAPSED
                 else:
-                    heard, was_heard = asked, True
+                    heard, was_heard = self._ran, True
             if reason:
                 self._report(session, reason)
             await asyncio.sleep(PING_SECONDS)
 
-    async def _ping(self, node_id: int) -> Pong:
-        reply = await self._peers.control(node_id, PING, b"", timeout_s=PING_TIMEOUT_SECONDS)
+    async def _ping(self, node_id: int, timeout_s: float) -> Pong:
+        reply = await self._peers.control(node_id, PING, b"", timeout_s=timeout_s)
         return msgspec.msgpack.decode(reply, type=Pong)
 
     def _report(self, session: _Session, reason: str) -> None:

@@ -78,8 +78,8 @@ class Core:
     now: int
     """Ticks since this object was made. Only `RaftNode.tick` raises it."""
     _election_timeout: int
-    """The randomized election timeout in ticks, in [election_ticks, 2 * election_ticks). Drawn by
-    `reset_election_timer`."""
+    """The randomized election timeout in ticks of a node that hears a leader, in [election_ticks,
+    2 * election_ticks). Drawn by `reset_election_timer`."""
     leader_heard_at: int
     """The tick of the last message from a leader; 0 at the start, as if one had been heard then. It
     never falls. A follower that wakes from hibernation raises it to the last message of the
@@ -305,10 +305,15 @@ class Core:
 
     def reset_election_timer(self) -> None:
         """Draw a new election timeout and start it now. It is random so that candidates that split
-        the votes do not start their next elections at the same time (thesis 3.4)."""
+        the votes do not start their next elections at the same time (thesis 3.4). A node that hears
+        no leader has nothing to be patient for: see `leaderless_election_ticks`."""
         ticks = self.config.election_ticks
-        self._election_timeout = ticks + int(self.random.uniform(0, ticks))
-        self.election_due_at = self.now + self._election_timeout
+        drawn = self.random.uniform(0, ticks)
+        self._election_timeout = timeout = ticks + int(drawn)
+        leaderless = self.config.leaderless_election_ticks
+        if leaderless and not self.hears_leader():
+            timeout = leaderless + int(drawn * leaderless / ticks)
+        self.election_due_at = self.now + timeout
 
     def on_leader_heard(self) -> None:
         """Restart the election timeout: a message from the leader arrived."""

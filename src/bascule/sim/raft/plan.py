@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from msgspec.structs import replace
+
 from bascule.raft.config import RaftConfig
 from bascule.sim.loop import MILLISECOND, SECOND
 from bascule.sim.network import NetworkConditions
@@ -155,6 +157,8 @@ def draw_plan(
     beat = tick * heartbeat_ticks
     clock_faults = all_faults or prng.happens(0.6)
     config = _config(prng, election_ticks, heartbeat_ticks, leases=not clock_faults)
+    if seed % 3 == 0 and election_ticks >= 5 * heartbeat_ticks:
+        config = replace(config, leaderless_election_ticks=election_ticks // 2)
     count = nodes or prng.pick(NODES)
     faults = _faults(prng, beat, all_faults=all_faults, clocks=clock_faults)
     return RunPlan(
