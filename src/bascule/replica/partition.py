@@ -151,6 +151,12 @@ class Partition:
         return self.commitment.watermark.offset
 
     @property
+    def replicated_offset(self) -> int:
+        """The end of the committed records that all replicas have, as far as this node knows."""
+        known, state = self.commitment.replicated, self.state
+        return 0 if state is None or known.version < state.version else known.offset
+
+    @property
     def role(self) -> PartitionRole:
         return self.commitment.role
 
