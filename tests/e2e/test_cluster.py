@@ -20,7 +20,7 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import WAIT_SECONDS_MAX, NatsServer, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -203,6 +203,35 @@ def test_metrics_of_replication(cluster: RunningCluster) -> None:
         received = client.metrics()
     wanted = rf'^bascule_fetcher_received_bytes_total{{leader="{leader}"}} [1-9]'
     assert re.search(wanted, received, re.MULTILINE)
+
+
+def test_metrics_of_the_cluster(cluster: RunningCluster) -> None:
+    """What `bascule cluster status` shows, on each node that is alive."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.nodes[1].create("strict", "strict.>", replicas=3, min_isr=3)
+    cluster.nodes[1].create("single", "single.>", partitions=3, partition_by="subject")
+    cluster.wait_in_sync("flights")
+    lost = cluster.partition("single")["leader"]
+    cluster.nodes[lost].stop(signal.SIGKILL)
+
+    def gauges(node: Node) -> dict[str, float]:
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            lines = client.metrics().splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith("bascule_cluster_"))
+        return {name.removeprefix("bascule_cluster_"): float(value) for name, value in found}
+
+    for node in cluster.alive():
+
+        def look(node: Node = node) -> bool | None:
+            found, info = gauges(node), node.call("GET", "/v1/cluster")
+            kinds = ("leaderless", "under_min_isr", "under_replicated", "unclean")
+            as_told = {f"{kind}_partitions": len(info[kind]) for kind in kinds}
+            as_told["controller"] = info["controller"]
+            as_told |= {f'node_alive{{node="{n}"}}': int(n != lost) for n in (1, 2, 3)}
+            is_seen = info["leaderless"] and info["under_min_isr"] and info["under_replicated"]
+            return True if is_seen and found == as_told else None
+
+        wait_for(look, node.process, node.log)
 
 
 def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -> None:
