@@ -234,6 +234,44 @@ def test_metrics_of_the_cluster(cluster: RunningCluster) -> None:
         wait_for(look, node.process, node.log)
 
 
+def test_every_change_is_logged_with_its_reason(cluster: RunningCluster) -> None:
+    """Of a leader, of an in-sync replica set, and of the controller."""
+    config = {"replicas": 3, "partitions": 3, "partition_by": "subject"}
+    cluster.nodes[1].create("flights", "flights.>", **config)
+    cluster.wait_in_sync("flights")
+    lost = cluster.info()["controller"]
+    before = [cluster.partition("flights", n) for n in range(3)]
+    assert {each["leader"] for each in before} == {1, 2, 3}
+    cluster.nodes[lost].stop(signal.SIGKILL)
+    witness = cluster.alive()[0]
+
+    def lines(event: str) -> list[str]:
+        logs = "".join(node.log.read_text() for node in cluster.alive())
+        return [line for line in logs.splitlines() if f" {event} " in line]
+
+    def look() -> bool | None:
+        controllers = lines("this node is the controller")
+        about = "stream=flights"
+        elected = [line for line in lines("leader elected") if about in line]
+        removed = [line for line in lines("isr changed") if about in line]
+        is_said = (
+            any(f"node {lost} was: " in line for line in controllers)
+            and len(elected) == 1
+            and f"before={lost}" in elected[0]
+            and len([line for line in removed if f"node {lost} is lost" in line]) == 2
+        )
+        return True if is_said and f"node {lost} is lost" in elected[0] else None
+
+    wait_for(look, witness.process, witness.log)
+    cluster.start(lost)
+
+    def is_back() -> bool | None:
+        said = [line for line in lines("isr changed") if f"node {lost} has caught up" in line]
+        return True if len([line for line in said if "stream=flights" in line]) == 3 else None
+
+    wait_for(is_back, witness.process, witness.log)
+
+
 def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -> None:
     """Also where a node neither leads the offsets nor holds the stream."""
     cluster.nodes[1].create("flights", "flights.>", partitions=3)
