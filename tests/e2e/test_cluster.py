@@ -272,6 +272,26 @@ def test_every_change_is_logged_with_its_reason(cluster: RunningCluster) -> None
     wait_for(is_back, witness.process, witness.log)
 
 
+@pytest.mark.parametrize("sync", ["always", "never"])
+def test_a_purge_outlives_its_leader(cluster: RunningCluster, sync: str) -> None:
+    """What was purged is not there again when another replica leads, however soon."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, sync=sync)
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    witness = next(node for number, node in cluster.nodes.items() if number != leader)
+    with bascule.connect_sync(witness.addresses["http"]) as client:
+        client.publish_many(("flights.x", b"%d" % n) for n in range(1_000))
+        (purged,) = client.purge_stream("flights", to_offset=700)
+        cluster.nodes[leader].stop(signal.SIGKILL)
+        assert purged.start_offset == 700
+    assert cluster.leader("flights") != leader
+    for node in cluster.alive():
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            found = [message.offset for message in client.read("flights", start="earliest")]
+        assert found == list(range(700, 1_000))
+    assert all(node.partition("flights")["start_offset"] == 700 for node in cluster.alive())
+
+
 def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -> None:
     """Also where a node neither leads the offsets nor holds the stream."""
     cluster.nodes[1].create("flights", "flights.>", partitions=3)
