@@ -26,7 +26,10 @@ PURGE: Final = "purge"
 FOLLOW_STARTS: Final = "follow starts"
 """The kind of control request that has a follower move the start of its logs."""
 PURGE_SECONDS_MAX: Final = 20.0
-FOLLOW_SECONDS_MAX: Final = 5.0
+CONFIRM_SECONDS_MAX: Final = 6.0
+"""For the replicas in sync to follow: less than clients wait. One that is lost leaves the ISR in
+some 1.5 s."""
+FOLLOW_SECONDS_MAX: Final = 3.0
 """For a follower to hear that what is purged is committed, and to move its start."""
 RETRY_SECONDS: Final = 0.1
 POLL_SECONDS: Final = 0.01
@@ -108,7 +111,7 @@ class Purges:
             self._partitions.notify_watchers(found)
             starts[index] = found.start_offset
         try:
-            async with asyncio.timeout(PURGE_SECONDS_MAX / 2):
+            async with asyncio.timeout(CONFIRM_SECONDS_MAX):
                 await self._have_followed(asked.stream_id, starts)
         except TimeoutError:
             raise Indeterminate(
