@@ -94,6 +94,34 @@ def test_a_stopped_partition_stops_its_stream() -> None:
     assert view_of(sample, sample).rows[1].state == "no NATS"
 
 
+CLUSTER = {
+    "controller": 2,
+    "node_alive": {1: 1, 2: 1, 3: 0},
+    "leaderless": 4,
+    "under_min_isr": 5,
+    "under_replicated": 6,
+}
+
+
+def test_a_node_of_a_cluster_shows_what_is_wrong_there() -> None:
+    def text(number: int, **statistics: object) -> str:
+        return text_of(number) + render(NODE_INFO, statistics, []).decode()
+
+    alone = view_of(sample_of(text_of(1), at_s=1.0), sample_of(text_of(2), at_s=2.0))
+    sample = sample_of(text(1, cluster=CLUSTER), at_s=1.0)
+    view = view_of(sample, sample)
+    shown = drawn(view, list(view.rows), width=80, height=20).splitlines()
+    expected = "node 1  nodes 2 of 3  controller 2  no leader 4  below min_isr 5  not in sync 6"
+    assert shown[2] == expected
+    others = drawn(alone, list(alone.rows), width=80, height=20).splitlines()
+    assert len(others) == len(shown) - 1
+    stream = sample.streams["a"]
+    stream.under_replicated = 1
+    assert view_of(sample, sample).rows[0].state == "lagging"
+    many = [replace(view.rows[0], name=f"stream {number}") for number in range(40)]
+    assert len(drawn(view, many, width=80, height=20).splitlines()) <= 20
+
+
 def test_what_is_no_node_is_said() -> None:
     for text in ("", "hello", "bascule_ready {", 'bascule_ready{a="1} 2'):
         with pytest.raises(RemoteProtocolError):

@@ -13,6 +13,7 @@ import pytest
 
 from bascule.controller import plan as plan_module
 from bascule.controller import reconciler as reconciler_module
+from bascule.controller.cluster import decision_log
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.metadata_group import STEPS_IN_FLIGHT
 from bascule.controller.directories import StreamDirectories
@@ -433,6 +434,46 @@ def test_each_step_logs_the_leaders_that_it_changes(
         assert {(each.stream, each.partition) for each in changed} == led  # type: ignore[attr-defined]
         assert len(changed) == len(led)
         assert {each.before for each in changed} == {2}  # type: ignore[attr-defined]
+
+    decide(scene)
+
+
+def test_the_loss_of_a_node_logs_why_others_lead(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first partitions of a step, and how many there are: it may be every one."""
+    monkeypatch.setattr(steps_module, "CHANGES_MAX", 50)
+    monkeypatch.setattr(decision_log, "LOGGED_MAX", 5)
+    caplog.set_level("INFO", "bascule.controller")
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        for number in (2, 3):
+            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
+        config = StreamConfig("s", partitions=5, replicas=3)
+        for number in range(20):
+            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        alone = StreamConfig("alone", partitions=3, replicas=1)
+        await group.submit(Create("alone", alone, b"%016d" % 100, 0))
+        before = group.image
+        await group.submit(LoseNode(2, group.image.nodes[2].epoch))
+        said = [vars(each) for each in caplog.records if vars(each).get("reason")]
+        assert {each["reason"] for each in said} == {"node 2 is lost"}
+        more = [each for each in said if each["msg"].startswith("more leaders")]
+        single = [each for each in said if each not in more]
+        assert sum(each["count"] for each in more) + len(single) - 5 * len(more) == 101
+        for each in single:
+            stream_id = before.streams[each["stream"]].id
+            old = before.partitions[stream_id][each["partition"]]
+            new = group.image.partitions[stream_id][each["partition"]]
+            assert each["isr"] == list(new.isr)
+            if old.leader != 2:
+                assert (each["msg"], each["before"]) == ("isr changed", list(old.isr))
+            elif each["stream"] == "alone":
+                assert (each["msg"], each["before"]) == ("no leader can be elected", 2)
+            else:
+                assert (each["msg"], each["leader"]) == ("leader elected", new.leader)
+        assert {each["msg"] for each in single} >= {"leader elected", "isr changed"}
 
     decide(scene)
 

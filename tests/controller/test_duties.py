@@ -26,6 +26,7 @@ class Group:
     """A metadata group of which this node is the leader, or of which nobody is."""
 
     applied = 0
+    controller_id = 0
 
     def __init__(self, deciding: DecidingController) -> None:
         self._deciding = deciding
@@ -94,6 +95,67 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         assert after.leader_epoch > before.leader_epoch
 
     asyncio.run(scene())
+
+
+def test_a_new_controller_says_why_there_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.001)
+    caplog.set_level("INFO", "bascule.controller")
+
+    async def scene() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2)
+        group = Group(deciding)
+        losses = {2: "no answer for 0.6 s"}
+        mine = ControllerDuties(
+            1,
+            cast(Any, group),
+            cast(Any, None),
+            NodeState(1),
+            on_changed=lambda: None,
+            process_loss=lambda node, _: losses.get(node, ""),
+        )
+        monkeypatch.setattr(mine, "_sessions", Nothing())
+        group.on_image = mine.on_image
+        await mine.register(registration(1))
+        run = asyncio.create_task(mine.run())
+
+        async def look(is_controller: bool, controller: int) -> None:
+            group.term += 1
+            group.is_controller, group.controller_id = is_controller, controller
+            group.on_role_changed()
+            expected = group.term if is_controller else 0
+            async with asyncio.timeout(SECONDS_MAX):
+                await until(lambda: mine._term == expected)
+
+        await look(True, 1)
+        await look(False, 2)
+        await look(False, 0)
+        await look(True, 1)
+        losses.clear()
+        await look(False, 2)
+        await look(True, 1)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    asyncio.run(scene())
+    reasons = [vars(r)["reason"] for r in caplog.records if r.msg == "this node is the controller"]
+    assert reasons == [
+        "no other node was",
+        "node 2 was: no answer for 0.6 s",
+        "node 2 was: it was not heard of, or has stopped",
+    ]
+
+
+class Nothing:
+    """Sessions that are not held."""
+
+    def follow(self, image: Image) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_process_registers_however_long_there_is_no_controller() -> None:

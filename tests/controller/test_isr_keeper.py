@@ -119,6 +119,22 @@ def test_an_error_is_no_refusal(deciding: DecidingController) -> None:
     assert not wanted.failed
 
 
+def test_a_change_is_logged_with_its_reason(
+    deciding: DecidingController, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = deciding.state("s").isr
+    (joining,) = {1, 2, 3} - {*before}
+    with caplog.at_level(logging.INFO):
+        for isr in ((1, 2, 3), before):
+            wanted = Wanted(deciding, isr, epochs(deciding))
+            keep(Group(deciding), wanted, lambda isr=isr: deciding.state("s").isr == isr)
+    reasons = [vars(each)["reason"] for each in caplog.records if each.msg == "isr changed"]
+    assert reasons == [
+        f"node {joining} has caught up",
+        f"node {joining} has been behind for replica_lag_ms_max",
+    ]
+
+
 def test_a_change_that_is_refused_again_and_again_is_reported(
     deciding: DecidingController, caplog: pytest.LogCaptureFixture
 ) -> None:

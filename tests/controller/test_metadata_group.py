@@ -186,6 +186,27 @@ def test_a_node_whose_log_is_far_behind_is_no_late_repetition(
     decide(scene)
 
 
+def test_a_node_has_what_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that registers acts on no older image, however late it hears of what is committed."""
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        answered = group.applied + 1
+
+        async def answer(identity: RequestId, request: ControllerRequest) -> int:
+            return answered
+
+        with monkeypatch.context() as patched:
+            patched.setattr(group, "_submit_once", answer)
+            registering = asyncio.create_task(group.submit(RegisterProcess(NODE)))
+            await some_turns()
+            assert not registering.done()
+        await deciding.create("s")
+        assert await registering == answered <= group.applied
+
+    decide(scene)
+
+
 def test_another_term_begins_with_what_is_applied() -> None:
     async def scene(deciding: Deciding) -> None:
         last = deciding.driver.group(GROUP).node.log.last

@@ -31,7 +31,7 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.image import Image
 from bascule.metadata.requests import Alter
-from bascule.model import PartitionState, StreamConfig, StreamDefinition
+from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition
 from support.deciding_controller import DecidingController
 
 NAMES = ("a", "b")
@@ -147,6 +147,27 @@ def test_nothing_is_subscribed_before_nats_is_connected() -> None:
     assert plan(model.state, model.image) == ()
     model.state.can_subscribe = True
     assert [type(step) for step in plan(model.state, model.image)] == [SubscribeStream]
+
+
+def test_a_node_that_no_controller_reaches_leads_nothing_and_unsubscribes() -> None:
+    model = Model()
+    model.decide(0, "a")
+    for step in plan(model.state, model.image):
+        model.carry_out(step)
+    (held,) = model.state.streams.values()
+    every = frozenset(held.states)
+    model.state.is_suspended = True
+    resigned, unsubscribed = plan(model.state, model.image)
+    assert isinstance(resigned, ApplyStates)
+    assert {each.leader for each in resigned.states.values()} == {NO_LEADER}
+    assert unsubscribed == SubscribeStream(held.definition, frozenset())
+    for step in (resigned, unsubscribed):
+        model.carry_out(step)
+    assert plan(model.state, model.image) == ()
+    model.state.is_suspended = False
+    leading, subscribed = plan(model.state, model.image)
+    assert isinstance(leading, ApplyStates)
+    assert subscribed == SubscribeStream(held.definition, every)
 
 
 def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:

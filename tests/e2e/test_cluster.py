@@ -20,7 +20,7 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import WAIT_SECONDS_MAX, NatsServer, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -203,6 +203,93 @@ def test_metrics_of_replication(cluster: RunningCluster) -> None:
         received = client.metrics()
     wanted = rf'^bascule_fetcher_received_bytes_total{{leader="{leader}"}} [1-9]'
     assert re.search(wanted, received, re.MULTILINE)
+
+
+def test_metrics_of_the_cluster(cluster: RunningCluster) -> None:
+    """What `bascule cluster status` shows, on each node that is alive."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.nodes[1].create("strict", "strict.>", replicas=3, min_isr=3)
+    cluster.nodes[1].create("single", "single.>", partitions=3, partition_by="subject")
+    cluster.wait_in_sync("flights")
+    lost = cluster.partition("single")["leader"]
+    cluster.nodes[lost].stop(signal.SIGKILL)
+
+    def gauges(node: Node) -> dict[str, float]:
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            lines = client.metrics().splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith("bascule_cluster_"))
+        return {name.removeprefix("bascule_cluster_"): float(value) for name, value in found}
+
+    for node in cluster.alive():
+
+        def look(node: Node = node) -> bool | None:
+            found, info = gauges(node), node.call("GET", "/v1/cluster")
+            kinds = ("leaderless", "under_min_isr", "under_replicated", "unclean")
+            as_told = {f"{kind}_partitions": len(info[kind]) for kind in kinds}
+            as_told["controller"] = info["controller"]
+            as_told |= {f'node_alive{{node="{n}"}}': int(n != lost) for n in (1, 2, 3)}
+            is_seen = info["leaderless"] and info["under_min_isr"] and info["under_replicated"]
+            return True if is_seen and found == as_told else None
+
+        wait_for(look, node.process, node.log)
+
+
+def test_every_change_is_logged_with_its_reason(cluster: RunningCluster) -> None:
+    """Of a leader, of an in-sync replica set, and of the controller."""
+    config = {"replicas": 3, "partitions": 3, "partition_by": "subject"}
+    cluster.nodes[1].create("flights", "flights.>", **config)
+    cluster.wait_in_sync("flights")
+    lost = cluster.info()["controller"]
+    before = [cluster.partition("flights", n) for n in range(3)]
+    assert {each["leader"] for each in before} == {1, 2, 3}
+    cluster.nodes[lost].stop(signal.SIGKILL)
+    witness = cluster.alive()[0]
+
+    def lines(event: str) -> list[str]:
+        logs = "".join(node.log.read_text() for node in cluster.alive())
+        return [line for line in logs.splitlines() if f" {event} " in line]
+
+    def look() -> bool | None:
+        controllers = lines("this node is the controller")
+        about = "stream=flights"
+        elected = [line for line in lines("leader elected") if about in line]
+        removed = [line for line in lines("isr changed") if about in line]
+        is_said = (
+            any(f"node {lost} was: " in line for line in controllers)
+            and len(elected) == 1
+            and f"before={lost}" in elected[0]
+            and len([line for line in removed if f"node {lost} is lost" in line]) == 2
+        )
+        return True if is_said and f"node {lost} is lost" in elected[0] else None
+
+    wait_for(look, witness.process, witness.log)
+    cluster.start(lost)
+
+    def is_back() -> bool | None:
+        said = [line for line in lines("isr changed") if f"node {lost} has caught up" in line]
+        return True if len([line for line in said if "stream=flights" in line]) == 3 else None
+
+    wait_for(is_back, witness.process, witness.log)
+
+
+@pytest.mark.parametrize("sync", ["always", "never"])
+def test_a_purge_outlives_its_leader(cluster: RunningCluster, sync: str) -> None:
+    """What was purged is not there again when another replica leads, however soon."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, sync=sync)
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    witness = next(node for number, node in cluster.nodes.items() if number != leader)
+    with bascule.connect_sync(witness.addresses["http"]) as client:
+        client.publish_many(("flights.x", b"%d" % n) for n in range(1_000))
+        (purged,) = client.purge_stream("flights", to_offset=700)
+        cluster.nodes[leader].stop(signal.SIGKILL)
+        assert purged.start_offset == 700
+    assert cluster.leader("flights") != leader
+    for node in cluster.alive():
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            found = [message.offset for message in client.read("flights", start="earliest")]
+        assert found == list(range(700, 1_000))
+    assert all(node.partition("flights")["start_offset"] == 700 for node in cluster.alive())
 
 
 def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -> None:

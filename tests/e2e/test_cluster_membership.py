@@ -348,6 +348,35 @@ def test_a_stream_gets_more_replicas_and_fewer(cluster: RunningCluster) -> None:
         assert len({each for each in logs if each}) == 1, "the replicas differ"
 
 
+def test_retention_waits_for_an_archive_on_nodes_without_its_commits(
+    cluster: RunningCluster,
+) -> None:
+    """As in a cluster that has grown: not every node holds a replica of `_offsets`."""
+    node = cluster.nodes[1]
+    wait_for(lambda: node.call("GET", "/v1/cluster")["partitions"] or None, node.process, node.log)
+    run_command(cluster, "stream", "alter", "_offsets", "--replicas", "1")
+    cluster.wait_moved("_offsets")
+    (holder,) = cluster.partition("_offsets")["replicas"]
+    node.create(
+        "flights", "flights.>", replicas=1, partitions=3, partition_by="subject",
+        retention_messages_max=100, retention_after="lake",
+    )  # fmt: skip
+    led = {n: cluster.partition("flights", n)["leader"] for n in range(3)}
+    assert set(led.values()) == {1, 2, 3}
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.publish_many((f"flights.{n % 100}", bytes(100)) for n in range(6_000))
+        client.reset_offsets("lake", "flights", offset=500)
+        found = client.offsets(consumer="lake", stream="flights")
+    assert {each.offset for each in found} == {500}
+
+    def starts() -> list[int]:
+        return [cluster.partition("flights", n)["start_offset"] for n in range(3)]
+
+    wait_for(lambda: all(starts()) or None, node.process, node.log)
+    assert max(starts()) <= 500
+    assert holder in led.values()
+
+
 def test_leadership_returns_to_the_preferred_leader(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -9,12 +9,14 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import nats
+import nats.errors
 import pytest
 
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import running_nats, wait_for
+from support.processes import WAIT_SECONDS_MAX, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -107,6 +109,40 @@ def test_a_paused_leader_and_a_paused_controller_are_replaced_and_nothing_is_los
         assert lost_by_heartbeats(cluster) >= 2
         cluster.stop()
         assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
+
+
+def test_a_leader_that_no_controller_reaches_unsubscribes_and_answers_nothing(
+    cluster: RunningCluster,
+) -> None:
+    """Nobody but it holds the stream, and the image says that it leads."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=1)
+    leader = cluster.leader("flights")
+    node = cluster.nodes[leader]
+    others = [number for number in cluster.nodes if number != leader]
+
+    async def answer(client: nats.NATS) -> str:
+        try:
+            reply = await client.request("flights.a", b"x", timeout=WAIT_SECONDS_MAX)
+        except nats.errors.NoRespondersError:
+            return "nobody subscribes"
+        return "acked" if b'"offset"' in reply.data else reply.data.decode()
+
+    async def scene() -> None:
+        client = await nats.connect(node.addresses["nats"])
+        assert await answer(client) == "acked"
+        async with paused(cluster, others[0]), paused(cluster, others[1]):
+            event = "no controller; this node leads nothing"
+            await asyncio.to_thread(
+                wait_for, lambda: event in node.log.read_text() or None, node.process, node.log
+            )
+            while (found := await answer(client)) == "acked":
+                await asyncio.sleep(0.05)  # it is about to unsubscribe
+            assert found == "nobody subscribes"
+        while await answer(client) != "acked":
+            await asyncio.sleep(0.05)
+        await client.close()
+
+    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS_MAX))
 
 
 def test_a_follower_that_is_paused_leaves_the_isr_and_comes_back(

@@ -147,6 +147,7 @@ SECTIONS = {
     "ReplicaFetchCounts": "replica_fetch",
     "FetcherCounts": "fetcher",
     "ControllerCounts": "controller",
+    "TroubleCounts": "cluster",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""
 MERGED = {path.rpartition(".")[2] for path in REFUSALS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -53,7 +53,7 @@ from bascule.metadata.requests import (
     decide,
     settle,
 )
-from bascule.metadata.troubles import find_troubles
+from bascule.metadata.troubles import count_troubles, find_troubles
 from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition, SyncPolicy
 from support.deciding_controller import DecidingController, isr_change, registration
 
@@ -78,6 +78,9 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
     assert image.removed.isdisjoint(image.nodes)
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
+    found, counts = find_troubles(image), count_troubles(image)
+    for item in fields(counts):
+        assert getattr(counts, item.name) == len(getattr(found, item.name)), item.name
     unclean = {each.id for each in image.streams.values() if each.config.unclean_election}
     for deletion in image.deletions.values():
         assert set(image.nodes) >= set(deletion.nodes), "nobody waits for a removed node"

@@ -188,6 +188,31 @@ def test_a_new_watermark_is_told_soon_without_records() -> None:
     run(scene)
 
 
+def test_a_follower_hears_what_all_replicas_have() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        two, three = peer(2), peer(3)
+        await leader.fetch(two, report())
+        await leader.fetch(two, report(end=3))
+        (news,) = await leader.fetch(three, report())
+        known = news.version, news.high_watermark, news.replicated_offset
+        assert known == (leader.state.version, 3, 0)
+        await leader.fetch(three, report(end=3))
+        leader.append()
+        await turn()
+        (news,) = await leader.fetch(two, report(end=3))
+        assert (news.version, news.replicated_offset) == (leader.state.version, 3)
+        (last,) = await leader.fetch(three, report(end=3))
+        leader.lead()
+        await turn()
+        (news,) = await leader.fetch(three, report(end=4))
+        assert last.version < news.version == leader.state.version, (
+            "told also where nothing else is new"
+        )
+
+    run(scene)
+
+
 def test_an_older_leader_epoch_is_refused() -> None:
     async def scene(leader: Leader) -> None:
         (found,) = await leader.fetch(peer(2), report(epoch=4))

@@ -36,6 +36,19 @@ def test_under_leader_the_ack_waits_for_what_sync_says(sync: SyncPolicy) -> None
     assert (ack["offset"], ack["replicas"], ack["synced"]) == (0, 1, False)
 
 
+def test_under_leader_an_isr_change_releases_nothing_that_is_not_synced() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    group.leader.append(message(b"in.all"))
+    group.leader.sync()
+    group.leader.append(message(b"in.leader", policy=LEADER))
+    assert group.apply(isr=(1, 2)) == b""
+    group.copy(2)
+    group.replicas[2].partition.sync()
+    assert decode_acks(group.report(2)).keys() == {"in.all"}
+    assert decode_acks(group.leader.sync()).keys() == {"in.leader"}
+
+
 def test_under_none_only_a_refused_message_is_answered() -> None:
     group = ReplicaGroup()
     group.apply(isr=(1,))

@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.model import Cleanup, StreamConfig, StreamDefinition
+from bascule.model import Cleanup, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.roles.commitment import ReplicatedEnd
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
@@ -164,6 +165,62 @@ def test_tombstones_go_when_their_time_has_come() -> None:
     assert under_test.tick()
     assert under_test.held(0) == 1
     assert not under_test.tick()
+
+
+def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
+    config = replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90, replicas=3)
+    under_test = CleanerUnderTest(config)
+    under_test.write(0, 60)
+    partition = under_test.every[0]
+    log = under_test.store(partition)
+    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
+    removed_by = log.end.offset
+    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
+    log.roll()
+    under_test.checkpoint(partition)
+    epoch = log.epochs.latest + 1
+    partition.set_role(PartitionState((1, 2, 3), (1, 2), 1, epoch, 1), 1, lag_ns_max=1 << 60)
+    end = log.end.offset
+
+    def fetch(node: int, end: int) -> None:
+        partition.on_fetch(node, 1, log_end=end, synced_end=end)
+
+    fetch(2, end)
+    assert partition.committed_offset == end
+    assert under_test.tick()
+    under_test.clock.ms += 700
+    assert not under_test.tick(), "node 3 may have what the tombstones remove"
+    fetch(3, removed_by)
+    assert not under_test.tick(), "a run for each record that it fetches would be too many"
+    assert under_test.held(0) == 6
+    fetch(3, end)
+    assert under_test.tick()
+    assert under_test.held(0) == 1
+    assert not under_test.tick()
+
+
+def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them() -> None:
+    config = replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90, replicas=3)
+    under_test = CleanerUnderTest(config)
+    under_test.write(0, 60)
+    partition = under_test.every[0]
+    log = under_test.store(partition)
+    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
+    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
+    log.roll()
+    under_test.checkpoint(partition)
+    epoch, end = log.epochs.latest + 1, log.end.offset
+    state = PartitionState((1, 2, 3), (1, 2, 3), 2, epoch, 5)
+    partition.set_role(state, 1, lag_ns_max=1 << 60)
+    partition.on_leader_watermark(end)
+    assert under_test.tick()
+    under_test.clock.ms += 700
+    for version, offset in ((5, end - 1), (4, end)):
+        partition.commitment.on_replicated(ReplicatedEnd(version, offset))
+        assert not under_test.tick(), "an older state may have had fewer replicas"
+    partition.commitment.on_replicated(ReplicatedEnd(6, end))
+    assert under_test.tick(), "this node has not heard of the latest state yet"
+    assert under_test.held(0) == 1
 
 
 def test_a_failure_is_logged_once_and_leaves_the_log_as_it_was(

@@ -10,9 +10,17 @@ from dataclasses import replace
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.model import Cleanup, Discard, StreamConfig, StreamDefinition, SyncPolicy
+from bascule.model import (
+    Cleanup,
+    Discard,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+    SyncPolicy,
+)
 from bascule.publish.headers import HashKey
 from bascule.replica.maintenance import retention as retention_module
+from bascule.replica.maintenance.purging import purge
 from bascule.replica.maintenance.retention import Retention
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -203,6 +211,52 @@ def test_records_that_are_not_committed_stay() -> None:
     assert under_test.tick() == 0
     under_test.partition.sync()
     assert under_test.tick() > 50
+
+
+def test_a_follower_has_no_limits_of_its_own() -> None:
+    """It moves the start of its log where its leader has, as far as its own log is committed."""
+    under_test = RetentionUnderTest(replace(CONFIG, retention_messages_max=10))
+    under_test.write(40)
+    partition = under_test.partition
+    epoch = under_test.log.epochs.latest + 1
+    state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
+    partition.set_role(state, 1, lag_ns_max=1 << 60)
+    assert under_test.tick() == 0
+    partition.leader_start_offset = 24
+    assert under_test.tick() == 24
+    assert under_test.tick() == 24
+    # It leads before it has moved: what its leader has removed is not served again.
+    partition.leader_start_offset = 36
+    again = replace(state, leader=1, leader_epoch=epoch + 1, version=2, isr=(1,))
+    partition.set_role(again, 1, lag_ns_max=1 << 60)
+    partition.configure(replace(partition.definition, config=CONFIG))
+    assert under_test.tick() == 36
+
+
+def test_a_leader_removes_nothing_that_came_instead_of_what_its_predecessor_has_removed() -> None:
+    """Which had more records than this node, before an unclean election."""
+    under_test = RetentionUnderTest(CONFIG)
+    under_test.write(10)
+    partition, epoch = under_test.partition, under_test.log.epochs.latest + 1
+    state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
+    partition.set_role(state, 1, lag_ns_max=1 << 60)
+    partition.leader_start_offset = 30
+    alone = PartitionState((1,), (1,), 1, epoch + 1, 2)
+    partition.set_role(alone, 1, lag_ns_max=1 << 60)
+    end = under_test.log.end.offset
+    under_test.write(20)
+    assert under_test.log.end.offset > 30
+    assert under_test.tick() == end
+
+
+@pytest.mark.parametrize("sync", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
+def test_a_purge_syncs_what_it_removes(sync: SyncPolicy) -> None:
+    under_test = RetentionUnderTest(replace(CONFIG, sync=sync))
+    for _ in range(5):
+        under_test.partition.append(awaited_batch(b"in"))
+    assert under_test.log.synced.offset < under_test.partition.committed_offset == 5
+    purge(under_test.partition, to_offset=4, before_ms=None)
+    assert under_test.log.start_offset == 4
 
 
 def test_segments_are_removed_under_the_maintenance_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,6 +197,22 @@ def test_a_partition_is_settled_while_time_alone_changes_nothing() -> None:
     assert not leader.is_settled
 
 
+def test_what_all_replicas_have_counts_those_out_of_sync() -> None:
+    leader = leading(1, 2, end=10)
+    assert leader.replicated_offset == 0, "at the start of an epoch every position is unknown"
+    leader.on_fetch(2, 1, 10, 10, 1, 10)
+    assert (leader.high_watermark, leader.replicated_offset) == (10, 0)
+    leader.on_fetch(3, 1, 4, 4, 1, 10)
+    assert leader.replicated_offset == 4
+    leader.on_fetch(3, 1, 10, 10, 1, 10)
+    assert leader.replicated_offset == 10
+    leader.on_forgotten(3, 1)
+    assert leader.replicated_offset == 0, "it may come back with an empty disk"
+    leader.on_fetch(3, 2, 10, 10, 1, 10)
+    leader.configure(state(1, 2, version=2, replicas=(1, 2, 3, 4)), min_isr=2)
+    assert leader.replicated_offset == 0, "a replica that is new has nothing"
+
+
 def test_programmer_errors_are_found() -> None:
     leader = leading(1, 2)
     with pytest.raises(AssertionError, match="another epoch"):

@@ -6,6 +6,7 @@
             -> plan          derives the steps from the node's state to the image; pure
             -> reconciler    carries them out: open, configure, subscribe, close, remove
             -> roles         has partitions lead or follow; `handover` between living nodes
+            -> purges        has leaders and followers move the starts of their logs
             -> announcer     tells the streams of the image to other nodes on the same NATS
 
 Promises: a request has no effect before the metadata group has committed it. A step that fails

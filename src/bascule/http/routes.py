@@ -208,6 +208,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "offset_out_of_range"),
             (404, "unknown_partition"),
             (500, "partition_failed"),
+            (503, "indeterminate"),
             (503, "not_leader"),
         ),
         example='curl --json \'{"to_offset": 1000, "partition": 0}\' '

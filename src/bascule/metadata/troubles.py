@@ -49,3 +49,26 @@ def find_troubles(image: Image) -> Troubles:
     return Troubles(
         tuple(leaderless), tuple(under_min_isr), tuple(under_replicated), tuple(unclean)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleCounts:
+    """How many partitions each list of `Troubles` has."""
+
+    leaderless: int = 0
+    under_min_isr: int = 0
+    under_replicated: int = 0
+    unclean: int = 0
+
+
+def count_troubles(image: Image) -> TroubleCounts:
+    """As `find_troubles`, at less cost where there are many."""
+    leaderless = under_min_isr = under_replicated = unclean = 0
+    for stream_id, _, state in image.troubled_states():
+        definition = image.stream_of(stream_id)
+        assert definition is not None, "only streams of the image are troubled"
+        leaderless += state.leader == NO_LEADER
+        under_min_isr += len(state.isr) < definition.needed_in_sync(state)
+        under_replicated += len(state.isr) < len(state.replicas)
+        unclean += state.shown_unclean_epoch > 0
+    return TroubleCounts(leaderless, under_min_isr, under_replicated, unclean)

@@ -27,7 +27,11 @@ from bascule.controller.unclean_elections import LOGS, UncleanElections
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
-from bascule.http.metrics.statistics import counter_values, replication_statistics
+from bascule.http.metrics.statistics import (
+    cluster_statistics,
+    counter_values,
+    replication_statistics,
+)
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.metadata.image import Image
 from bascule.model import NodeInfo, NodeRegistration
@@ -214,10 +218,12 @@ class ClusterNode:
         )
 
     def statistics(self) -> dict[str, Any]:
-        """Counters of replication, and of this node as the controller."""
+        """The state of the cluster, counters of replication, and of this node as the controller."""
+        metadata = self._metadata
         return {
             **replication_statistics(self._replica_fetches.counts, self.replicator.counts()),
-            "controller": counter_values(self._metadata.counts),
+            "cluster": cluster_statistics(metadata.image, controller=metadata.controller_id),
+            "controller": counter_values(metadata.counts),
             "heartbeats": self._heartbeats.statistics(),
         }
 

@@ -32,6 +32,7 @@ from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
 from bascule.model import NodeInfo, PartitionState
+from bascule.node.archive_progress import ArchiveProgress
 from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
@@ -197,7 +198,7 @@ class Node:
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets, cluster_offsets)
         await cluster.announce(self.status.node_info(), self._nats)
-        self._start_maintenance(self._offsets)
+        self._start_maintenance(ArchiveProgress(self._partitions, self._offsets, cluster_offsets))
         self.status.ready = True
         self._lasting.settle()
         if self._nats is not None:
@@ -457,12 +458,12 @@ class Node:
             self._http_listener.start(config.http.host, config.http.port),
         )
 
-    def _start_maintenance(self, offsets: CommittedOffsetStore) -> None:
+    def _start_maintenance(self, archives: ArchiveProgress) -> None:
         limits = self._config.limits
         retention = Retention(
             self._partitions,
             clock=self._clock,
-            archived=offsets.committed,
+            archived=archives.committed,
             roll=self._writer.roll,
             reserve=self._reserve,
         )
@@ -481,6 +482,7 @@ class Node:
         self._tasks += [
             asyncio.create_task(hold_reserve(self._reserve)),
             asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
+            asyncio.create_task(archives.run()),
             asyncio.create_task(retention.run()),
             asyncio.create_task(self._cleaner.run()),
             asyncio.create_task(verify_all(self._partitions, self._syncer)),

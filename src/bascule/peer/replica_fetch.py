@@ -311,9 +311,11 @@ class ReplicaFetchHandler:
                 if session.fetched.get(fetched.key) is not fetched:
                     return None
         mark, start = partition.committed_offset, partition.start_offset
-        if piece is None and (mark, start) == (fetched.told_watermark, fetched.told_start):
+        replicated = partition.commitment.replicated
+        news = mark, start, replicated
+        if piece is None and news == fetched.told:
             return None
-        fetched.told_watermark, fetched.told_start = mark, start
+        fetched.told = news
         if piece is not None:
             fetched.sent_from, fetched.fetch_offset = fetched.fetch_offset, -1
         return ReplicaFetchPartitionResponse(
@@ -321,6 +323,8 @@ class ReplicaFetchHandler:
             fetched.attempt,
             high_watermark=mark,
             log_start_offset=start,
+            version=replicated.version,
+            replicated_offset=replicated.offset,
             may_have_ids=partition.may_have_ids,
             records=b"" if piece is None else piece,
         )

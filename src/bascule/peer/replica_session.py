@@ -26,8 +26,7 @@ class FetchedPartition:
         "partition",
         "report",
         "sent_from",
-        "told_start",
-        "told_watermark",
+        "told",
         "wake",
     )  # fmt: skip
 
@@ -55,8 +54,8 @@ class FetchedPartition:
         self.sent_from = -1
         """Where the records began that were sent last. A report that still asks for them was
         sent before they arrived."""
-        self.told_watermark = -1
-        self.told_start = -1
+        self.told: tuple[object, ...] = ()
+        """What the follower has heard of the partition besides its records."""
 
     @property
     def has_records(self) -> bool:

@@ -80,7 +80,8 @@ class Partition:
         """What has come for the leader that this node is about to be."""
         self.has_handed_over = False
         """Whether this leader leaves messages to its successor, which is about to lead."""
-        self.leader_start_offset = 0  # as a follower was told; retention applies it
+        self.leader_start_offset = 0
+        """Where the log of the leader starts, as this follower was told; retention applies it."""
         self.on_synced: Callable[[Partition], None] | None = None
         """Called on a sync thread after each sync."""
         self.watchers: set[Callable[[], None]] = set()
@@ -149,6 +150,12 @@ class Partition:
     def committed_offset(self) -> int:
         """The offset of the high watermark; never lower than before."""
         return self.commitment.watermark.offset
+
+    @property
+    def replicated_offset(self) -> int:
+        """The end of the committed records that all replicas have, as far as this node knows."""
+        known, state = self.commitment.replicated, self.state
+        return 0 if state is None or known.version < state.version else known.offset
 
     @property
     def role(self) -> PartitionRole:
@@ -367,6 +374,7 @@ class Partition:
                 since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
                 self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
+            self._forget_start_beyond(store.end.offset)
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
             store, state, node_id, min_isr=self.definition.needed_in_sync(state),
@@ -429,12 +437,17 @@ class Partition:
             self._ids.are_complete = False
             kept = store.start_offset if may_lose else committed
             end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
+            self._forget_start_beyond(end)
             self.counts.records_dropped += self.commitment.on_truncated(end)
             if self.held is not None:
                 self.held.on_truncated(end)
             if may_lose and end < before:
                 self.counts.records_lost += before - end
                 log_loss(self.definition.name, self.index, end, before, committed)
+
+    def _forget_start_beyond(self, end: int) -> None:
+        """Behind the end of this log other records follow than those that a leader has removed."""
+        self.leader_start_offset = min(self.leader_start_offset, end)
 
     def restart_replicated(self, offset: int) -> None:
         """Replace the log by an empty one that starts at `offset`, the leader's log start.

@@ -120,6 +120,13 @@ class LeaderReplication:
         return max(self._log_end - max(self.position(node), 0), 0)
 
     @property
+    def replicated_offset(self) -> int:
+        """The committed offset that every replica has passed, in sync or not; 0 before each has
+        fetched in this epoch."""
+        lowest = min((each.position for each in self._followers.values()), default=self._own)
+        return max(min(lowest, self.high_watermark), 0)
+
+    @property
     def is_settled(self) -> bool:
         """Whether no time that passes changes the ISR, before an append, a fetch or a loss.
 

@@ -106,7 +106,7 @@ def passes(twin: Twin, data: bytes) -> list[object]:
     mapped, decided = array("q", (0, 0)), array("q", (0, 0))
     actions, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
     out, places = bytearray(len(data)), array("q", bytes(8 * 2 * 5))
-    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
+    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3))
     found = [
         hot.map_batches(data, len(data), table, 51, seed, hashes, rows, mapped),
         hot.plan_batches(
@@ -129,7 +129,7 @@ def test_twins_agree_on_invalid_plans(numbers: list[int], actions: bytes) -> Non
     for twin in TWINS:
         copying = load_twin("storage/compaction", twin)
         out, places = bytearray(len(data)), array("q", bytes(8 * 4))
-        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
+        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3))
         plans = array("q", numbers)
         good = copying.copy_batches(data, plans, 2, actions, out, places, state)
         found.append((good, bytes(out[: state[5]]), list(state), list(places)))
@@ -174,6 +174,38 @@ def test_a_changed_batch_gets_a_new_crc_and_an_unchanged_one_is_copied() -> None
     (_, (header, start, end)) = scan_batches(out)
     assert (header.base_offset, header.end_offset, header.record_count) == (3, 6, 2)
     assert [r.offset for r in RecordBatch(bytes(out[start:end]))] == [4, 5]
+
+
+def test_tombstones_stay_until_all_replicas_have_passed_them() -> None:
+    """Both are over; the end of the second batch is 4."""
+    data = b"".join(
+        build_batch([Record(n, 1_000, key, None) for n in offsets], base_offset=offsets[0],
+                    log_append_time=True)
+        for offsets, key in (((0, 1), b"a"), ((2, 3), b"b"))
+    )  # fmt: skip
+
+    def cleaned(data: bytes, *, now_ms: int, end: int) -> tuple[bytes, int | None]:
+        keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+        keys.add(whole(data), origin="x")
+        keeping = BatchFilter(
+            keys, end_offset=4, start_offset=0, now_ms=now_ms, tombstone_retention_ms=5,
+            tombstones_end=end,
+        )  # fmt: skip
+        out = bytearray()
+        keeping.apply(whole(data), lambda piece: out.extend(piece), origin="x")
+        return bytes(out), keeping.horizon_ms
+
+    with_horizon, _ = cleaned(data, now_ms=10, end=0)
+    found = []
+    for end in range(6):
+        kept, horizon_ms = cleaned(with_horizon, now_ms=15, end=end)
+        offsets = [
+            record.offset
+            for _, start, stop in scan_batches(kept)
+            for record in RecordBatch(kept[start:stop])
+        ]
+        found.append((offsets, horizon_ms))
+    assert found == [([1, 3], 15), ([1, 3], 15), ([3], 15), ([3], 15), ([], None), ([], None)]
 
 
 def test_the_last_batch_of_a_log_keeps_its_tombstone() -> None:

@@ -14,7 +14,7 @@ from bascule.cli.top.samples import RateView, StreamRow
 from bascule.cli.units import bytes_text, count_text
 
 HEADER_LINES: Final = 5
-"""Lines above the first stream, and one below the last."""
+"""Lines above the first stream, and one below the last; one more in a cluster."""
 NAME_WIDTH_MIN: Final = 12
 FULL_PERCENT: Final = 80
 """A buffer or disk that is fuller is shown in red."""
@@ -37,11 +37,12 @@ def render_view(
     news: str = "",
     cut: bool = True,
 ) -> RenderableType:
-    """Render the node in two lines, then the streams that fit into `height` lines; None: all.
+    """Render the node and its cluster, then the streams that fit into `height` lines; None: all.
 
     Without `cut`, for a pipe or a file, lines are as long as names and numbers need.
     """
-    room = len(rows) if height is None else max(height - HEADER_LINES - bool(news), 1)
+    above = HEADER_LINES + _is_in_cluster(view) + bool(news)
+    room = len(rows) if height is None else max(height - above, 1)
     shown = rows[:room] if len(rows) <= room else rows[: room - 1]
     parts: list[RenderableType] = [_node(view, live=height is not None), _streams(shown, cut=cut)]
     if len(rows) > len(shown):
@@ -72,7 +73,33 @@ def _node(view: RateView, *, live: bool) -> Text:
     text.append("  disk free ")
     text.append(bytes_text(node.disk_free_bytes), style="red" if used >= FULL_PERCENT + 15 else "")
     text.append(f" of {bytes_text(node.disk_size_bytes)}\n")
+    if _is_in_cluster(view):
+        _append_cluster(text, view)
     return text
+
+
+def _is_in_cluster(view: RateView) -> bool:
+    return view.node.nodes > 1
+
+
+def _append_cluster(text: Text, view: RateView) -> None:
+    node = view.node
+    text.append(f"node {node.node_id}  nodes ")
+    is_whole = node.nodes_alive == node.nodes
+    text.append(f"{node.nodes_alive} of {node.nodes}", style="" if is_whole else "red")
+    text.append("  controller ")
+    if node.controller:
+        text.append(f"{node.controller:.0f}")
+    else:
+        text.append("none", style="red")
+    for title, count in (
+        ("no leader", node.leaderless),
+        ("below min_isr", node.under_min_isr),
+        ("not in sync", node.under_replicated),
+    ):
+        text.append(f"  {title} ")
+        text.append(f"{count:.0f}", style="red" if count else "")
+    text.append("\n")
 
 
 def _streams(rows: Sequence[StreamRow], *, cut: bool) -> Table:
@@ -106,7 +133,10 @@ def _streams(rows: Sequence[StreamRow], *, cut: bool) -> Table:
 def _state(row: StreamRow) -> Text:
     if row.state == "ok" and row.refused_per_s:
         return Text("refusing", style="yellow")
-    return Text(row.state, style={"ok": "green", "paused": "yellow"}.get(row.state, "red"))
+    return Text(
+        row.state,
+        style={"ok": "green", "paused": "yellow", "lagging": "yellow"}.get(row.state, "red"),
+    )
 
 
 def _whole(number: int) -> str:

@@ -18,6 +18,7 @@ STREAM_SUMS: Final = {
     "bascule_partition_failed": "failed",
     "bascule_stream_paused": "paused",
     "bascule_stream_subscription_refused": "unsubscribed",
+    "bascule_stream_under_replicated": "under_replicated",
 }
 """Metric -> field of `StreamSample`, summed over partitions."""
 STREAM_LAG: Final = "bascule_stream_sync_lag_seconds"
@@ -31,12 +32,17 @@ NODE: Final = {
     "bascule_client_connections": "connections",
     "bascule_disk_free_bytes": "disk_free_bytes",
     "bascule_disk_size_bytes": "disk_size_bytes",
+    "bascule_cluster_controller": "controller",
+    "bascule_cluster_leaderless_partitions": "leaderless",
+    "bascule_cluster_under_min_isr_partitions": "under_min_isr",
+    "bascule_cluster_under_replicated_partitions": "under_replicated",
     "process_resident_memory_bytes": "memory_bytes",
     "process_cpu_seconds_total": "cpu_s",
 }
 """Metric -> field of `NodeSample`."""
 INFO: Final = "bascule_node_info"
-WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO)
+NODE_ALIVE: Final = "bascule_cluster_node_alive"
+WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO, NODE_ALIVE)
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class StreamSample:
     failed: float = 0
     paused: float = 0
     unsubscribed: float = 0
+    under_replicated: float = 0
     partitions: int = 0
     sync_lag_s: float = 0
     """Sync lag of the partition with the greatest lag."""
@@ -63,6 +70,16 @@ class NodeSample:
 
     version: str = ""
     twin: str = ""
+    node_id: str = ""
+    nodes: int = 0
+    """Of the cluster."""
+    nodes_alive: int = 0
+    controller: float = 0
+    """The id of a node; 0: none is known."""
+    leaderless: float = 0
+    under_min_isr: float = 0
+    under_replicated: float = 0
+    """Partitions of the cluster, as in the two before."""
     ready: float = 0
     uptime_s: float = 0
     nats_connected: float = 0
@@ -107,6 +124,10 @@ def sample_of(text: str, *, at_s: float) -> Sample:
 def _take(sample: Sample, name: str, labels: Mapping[str, str], value: float) -> None:
     if name == INFO:
         sample.node.version, sample.node.twin = labels["version"], labels["twin"]
+        sample.node.node_id = labels["node_id"]
+    elif name == NODE_ALIVE:
+        sample.node.nodes += 1
+        sample.node.nodes_alive += value > 0
     elif name in NODE:
         setattr(sample.node, NODE[name], value)
     elif name in STREAM_SUMS or name == STREAM_LAG:
@@ -133,7 +154,8 @@ class StreamRow:
     bytes: int
     sync_lag_s: float
     state: str
-    """`ok`, `paused` (or read-only), `no NATS` (refused there), `stopped`."""
+    """`ok`, `paused` (or read-only), `no NATS` (refused there), `stopped`, `lagging` (replicas of
+    a partition that this node leads are not in sync)."""
 
 
 def _state(stream: StreamSample) -> str:
@@ -141,7 +163,9 @@ def _state(stream: StreamSample) -> str:
         return "stopped"
     if stream.unsubscribed:
         return "no NATS"
-    return "paused" if stream.paused else "ok"
+    if stream.paused:
+        return "paused"
+    return "lagging" if stream.under_replicated else "ok"
 
 
 @dataclass(frozen=True, slots=True)

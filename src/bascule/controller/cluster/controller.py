@@ -30,17 +30,17 @@ from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.purges import FOLLOW_STARTS, PURGE, Purges
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
 from bascule.errors import (
     BasculeError,
     Broken,
-    NotLeader,
     UnknownPartition,
 )
 from bascule.errors.plain import from_plain, to_plain
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
-from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
+from bascule.metadata.controller import STREAM_ID_BYTES
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     AcknowledgeLoss,
@@ -63,7 +63,6 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.replica.disk_reserve import DiskReserve
-from bascule.replica.maintenance.purging import purge
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
 from bascule.wire.offsets import OFFSETS_STREAM
@@ -72,8 +71,6 @@ log = logging.getLogger("bascule.controller")
 
 AWAIT: Final = "await"
 """The kind of control request that waits until a node has followed the image to an index."""
-PURGE: Final = "purge"
-"""The kind of control request that has a leader move the start of its logs."""
 REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
@@ -96,13 +93,6 @@ class StreamAnnouncer(Protocol):
 class _Awaited(msgspec.Struct, array_like=True):
     index: int
     stream_id: bytes
-
-
-class _Purge(msgspec.Struct, array_like=True):
-    stream_id: bytes
-    partitions: list[int]
-    to_offset: int | None
-    before_ms: int | None
 
 
 class ClusterController:
@@ -156,12 +146,14 @@ class ClusterController:
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self._follower
         )
+        self._purges = Purges(node_id, partitions, metadata, peers, reserve)
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
             PING: self.duties.answer_ping,
             AWAIT: self._answer_await,
             PARTITIONS: self.views.answer_partitions,
-            PURGE: self._answer_purge,
+            PURGE: self._purges.answer_purge,
+            FOLLOW_STARTS: self._purges.answer_follow_starts,
             REPAIR: self._repairs.answer_repair,
             SILENCE: self.silent_leaders.answer_report,
         }
@@ -415,50 +407,20 @@ class ClusterController:
 
         The new start is `to_offset`, or the first record at `before_ms` (Unix milliseconds) or
         later, or, without either, the high watermark. The leader of each partition moves the start
-        of its log, and its followers follow.
+        of its log, and its followers follow. All replicas in sync have done so on return.
 
         Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange, PartitionFailed,
-        NotLeader for a partition without a leader, OSError, CorruptData.
+        NotLeader for a partition without a leader, Indeterminate, OSError, CorruptData.
         """
-        definition = check_purge(self.image, name, partition=partition)
-        states = self.image.partitions[definition.id]
-        by_leader: dict[int, list[int]] = {}
-        for index, state in enumerate(states):
-            if partition in (None, index):
-                if state.leader == NO_LEADER:
-                    raise NotLeader(None, state.leader_epoch)
-                by_leader.setdefault(state.leader, []).append(index)
-        for leader, indexes in by_leader.items():
-            body = msgspec.msgpack.encode(_Purge(definition.id, indexes, to_offset, before_ms))
-            if leader == self._node_id:
-                await self._answer_purge(body)
-            else:
-                await self._peers.control(leader, PURGE, body, timeout_s=FOLLOW_SECONDS_MAX)
+        await self._purges.purge(
+            name, to_offset=to_offset, before_ms=before_ms, partition=partition
+        )
         info = await self.views.describe(name)
         log.info(
             "stream purged",
             extra={"stream": name, "log_starts": [p.start_offset for p in info.partitions]},
         )
         return info
-
-    async def _answer_purge(self, body: bytes) -> bytes:
-        asked = msgspec.msgpack.decode(body, type=_Purge)
-        partitions = self._partitions.stream_by_id(asked.stream_id) or ()
-        for index in asked.partitions:
-            found = partitions[index] if index < len(partitions) else None
-            if found is not None and found.failure is not None:
-                raise found.failure
-            if found is None or not found.is_leader:
-                raise NotLeader(None, 0 if found is None else found.leader_epoch)
-            await asyncio.to_thread(
-                self._reserve.run,
-                purge,
-                found,
-                to_offset=asked.to_offset,
-                before_ms=asked.before_ms,
-            )
-            self._partitions.notify_watchers(found)
-        return b""
 
     async def repair_stream(
         self, name: str, *, partition: int | None, accept_loss: bool

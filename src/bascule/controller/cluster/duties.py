@@ -62,6 +62,9 @@ class ControllerDuties:
         self._sessions = Sessions(
             node_id, peers, process_loss=process_loss, on_lost=self._on_node_lost
         )
+        self._process_loss = process_loss
+        self._controller_before = 0
+        """The last other node that was the controller, as far as this node knows; 0: none."""
         self._term = 0
         """The term in which this node has taken up the duties of the controller; 0: none."""
         self._is_controller = False
@@ -135,6 +138,7 @@ class ControllerDuties:
             is_done = True
             if not metadata.is_controller:
                 self._lay_down()
+                self._controller_before = metadata.controller_id or self._controller_before
             else:
                 self._is_controller = True
                 if self._term != metadata.term:
@@ -193,8 +197,17 @@ class ControllerDuties:
         self._term = term
         self._sessions.close()
         self._sessions.follow(metadata.image)
-        log.info("this node is the controller", extra={"term": term})
+        extra = {"term": term, "reason": self._why_controller(metadata.image)}
+        log.info("this node is the controller", extra=extra)
         return True
+
+    def _why_controller(self, image: Image) -> str:
+        """Why another node is the controller no longer."""
+        before = image.nodes.get(self._controller_before)
+        if before is None:
+            return "no other node was"
+        lost = self._process_loss(before.node_id, before.incarnation)
+        return f"node {before.node_id} was: {lost or 'it was not heard of, or has stopped'}"
 
     async def _register_again(self) -> bool:
         """Register where the controller had lost this process, which goes on; whether there is

@@ -126,18 +126,21 @@ class IsrKeeper:
         partition, state = change.partition, change.state
         definition, index = partition.definition, partition.index
         states = self._metadata.image.partitions.get(definition.id, ())
-        extra = {
-            "stream": definition.name,
-            "partition": index,
-            "isr": list(change.isr),
-            "before": list(state.isr),
-        }
         key = definition.id, index
         if index >= len(states):
             self._refusals.pop(key, None)
         elif states[index].version != state.version:
             self._refusals.pop(key, None)
-            log.info("isr changed", extra=extra)
+            log.info(
+                "isr changed",
+                extra={
+                    "stream": definition.name,
+                    "partition": index,
+                    "isr": list(change.isr),
+                    "before": list(state.isr),
+                    "reason": _reason(state.isr, change.isr),
+                },
+            )
             return
         else:
             self._refusals[key] += 1
@@ -156,6 +159,14 @@ class IsrKeeper:
             )
         if replies := partition.commitment.on_isr_failed(state):
             self._send(replies)
+
+
+def _reason(before: Sequence[int], isr: Sequence[int]) -> str:
+    """Why a leader has wanted another in-sync replica set."""
+    gone, new = sorted({*before} - {*isr}), sorted({*isr} - {*before})
+    parts = [f"node {node} has been behind for replica_lag_ms_max" for node in gone]
+    parts += [f"node {node} has caught up" for node in new]
+    return ", ".join(parts)
 
 
 def _requested(change: WantedChange, epochs: Mapping[int, int]) -> IsrChange:

@@ -23,8 +23,10 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from bascule.controller.cluster.decision_log import (
+    UNFINISHED,
+    cause_of,
+    log_changes,
     log_if_committed,
-    log_leaders,
     log_lost_writes,
     log_unclean_elections,
 )
@@ -423,7 +425,7 @@ class MetadataGroup(GroupObserver):
                 request = BalanceLeaders(request.count_max, self.stopping)
             steps = steps_of(foreseen.image, request)
             del foreseen  # the steps outlive this image
-            commands = await self._take_steps(steps, term)
+            commands = await self._take_steps(steps, term, cause_of(request))
         except BasculeError:
             await self._confirm(term, index)
             raise
@@ -439,7 +441,7 @@ class MetadataGroup(GroupObserver):
         foreseen.add(identity.id, commands, group.node.log.last)
         committed = await committing
         foreseen.requests.pop(identity.id, None)
-        log_leaders(before, commands)
+        log_changes(before, commands, cause_of(request))
         return committed.index
 
     def _check_in_time(self, identity: RequestId) -> None:
@@ -449,9 +451,12 @@ class MetadataGroup(GroupObserver):
         if index > identity.last_index:
             raise RequestExpired(identity.last_index, index)
 
-    async def _take_steps(self, steps: Steps, term: int) -> tuple[Command, ...]:
+    async def _take_steps(self, steps: Steps, term: int, cause: str) -> tuple[Command, ...]:
         """Propose what comes before the last step, whose commands are returned: they are decided on
-        what is appended last. Raises: NotLeader in another term; what the steps raise."""
+        what is appended last. `cause` is for the log.
+
+        Raises: NotLeader in another term; what the steps raise.
+        """
         group = self._group
         assert group is not None
         committing: list[asyncio.Future[Committed]] = []
@@ -462,7 +467,9 @@ class MetadataGroup(GroupObserver):
                     foreseen = self._foresee(term)
                     payload = encode_commands(commands)
                     proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
-                    proposed.add_done_callback(partial(log_if_committed, foreseen.image, commands))
+                    proposed.add_done_callback(
+                        partial(log_if_committed, foreseen.image, commands, cause)
+                    )
                     committing.append(proposed)
                     foreseen.add(b"", commands, group.node.log.last)
                 if len(committing) >= STEPS_IN_FLIGHT:
@@ -555,9 +562,12 @@ class MetadataGroup(GroupObserver):
         if not self._machine.image.cluster_id:
             await self._propose((SetClusterId(self._cluster_id),))
         await self._check_room()
-        commands = await self._take_steps(settle_in_steps(self._foresee(term).image), term)
+        steps = settle_in_steps(self._foresee(term).image)
+        commands = await self._take_steps(steps, term, UNFINISHED)
         if commands:
+            before = self._foresee(term).image
             await self._propose(commands)
+            log_changes(before, commands, UNFINISHED)
         self._settled_term = term
 
     async def _propose(self, commands: Sequence[Command]) -> int:

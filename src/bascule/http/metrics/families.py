@@ -357,6 +357,27 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "client_listener.cold_reads": MetricFamily(
         "client_cold_reads", "File ranges that a thread had to read into the page cache first."
     ),
+    "cluster.controller": _gauge(
+        "cluster_controller", "Id of the node that is the controller, as this node knows; 0: none."
+    ),
+    "cluster.node_alive": _gauge(
+        "cluster_node_alive", "Whether a node of the cluster is alive: 1 or 0.", label="node"
+    ),
+    "cluster.leaderless": _gauge(
+        "cluster_leaderless_partitions",
+        "Partitions of the cluster that have no leader, as in the next three on any of its nodes.",
+    ),
+    "cluster.under_min_isr": _gauge(
+        "cluster_under_min_isr_partitions",
+        "Partitions with fewer replicas in sync than messages need.",
+    ),
+    "cluster.under_replicated": _gauge(
+        "cluster_under_replicated_partitions", "Partitions with replicas that are not in sync."
+    ),
+    "cluster.unclean": _gauge(
+        "cluster_unclean_partitions",
+        "Partitions with an unclean election that no operator has acknowledged.",
+    ),
     "controller.unclean_elections": MetricFamily(
         "unclean_elections",
         "Partitions that this node, as the controller, gave a leader that was not in sync.",

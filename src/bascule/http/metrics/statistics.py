@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final
 
+from bascule.metadata.image import Image
+from bascule.metadata.troubles import TroubleCounts, count_troubles
 from bascule.publish.preconditions import PreconditionCounts
 from bascule.replica.metrics import FetcherCounts, PartitionCounts, ReplicaFetchCounts
 from bascule.replica.metrics.histogram import SECONDS, Histogram
@@ -124,6 +127,23 @@ def replication_statistics(
         for name, value in counter_values(counts).items():
             by_leader[name][leader] = value
     return {"replica_fetch": counter_values(fetches), "fetcher": by_leader}
+
+
+def cluster_statistics(image: Image, *, controller: int) -> LazyMapping:
+    """The cluster as a node knows it; `controller` is a node id, or 0."""
+    counts = cache(lambda: count_troubles(image))
+    readers: dict[str, Callable[[], Any]] = {
+        "controller": lambda: controller,
+        "node_alive": lambda: {n: int(each.alive) for n, each in sorted(image.nodes.items())},
+    }
+    for item in fields(TroubleCounts):
+        readers[item.name] = partial(_trouble_count, counts, item.name)
+    return LazyMapping(readers)
+
+
+def _trouble_count(counts: Callable[[], TroubleCounts], name: str) -> int:
+    count: int = getattr(counts(), name)
+    return count
 
 
 def disk_statistics(streams: Streams, *, free_bytes: int, total_bytes: int) -> LazyMapping:

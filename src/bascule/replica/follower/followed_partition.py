@@ -20,6 +20,7 @@ from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
+from bascule.replica.roles.commitment import ReplicatedEnd
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -131,8 +132,12 @@ class FollowedPartition:
             )
 
     def on_news(self, response: ReplicaFetchPartitionResponse) -> None:
-        """Take over the leader's log start and high watermark, as far as this log goes."""
+        """Take over the leader's log start, its high watermark, as far as this log goes, and what
+        all replicas have."""
         partition = self.partition
+        partition.commitment.on_replicated(
+            ReplicatedEnd(response.version, response.replicated_offset)
+        )
         self.leader_watermark = max(self.leader_watermark, response.high_watermark)
         partition.leader_start_offset = max(
             partition.leader_start_offset, response.log_start_offset

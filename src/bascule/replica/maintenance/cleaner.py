@@ -150,6 +150,7 @@ class Cleaner:
                 partition.definition.config,
                 read_clean_offset(self._files, store.directory),
                 high_watermark=partition.committed_offset,
+                replicated_offset=partition.replicated_offset,
                 now_ms=partition.now_ms(),
             )
         except (OSError, BasculeError) as error:
@@ -177,6 +178,7 @@ class Cleaner:
             now_ms=partition.now_ms(),
             secret=self._random.bytes(SECRET_BYTES),
             lock=partition.maintenance_lock,
+            tombstones_end=plan.tombstones_end,
         )
         steps = compaction.steps()
         spent = 0

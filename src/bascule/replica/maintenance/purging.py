@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from bascule.errors import NotLeader, OffsetOutOfRange, PartitionFailed
+from bascule.errors import Broken, NotLeader, OffsetOutOfRange, PartitionFailed
 from bascule.replica.partition import Partition
+from bascule.storage.partition_log import PartitionLog
 
 
 def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None) -> None:
     """Move the start of the log forward: see `Controller.purge_stream`. Blocks on the disk.
 
-    Followers move theirs when they hear of it.
+    Followers move theirs when they hear of it, or with `follow_start`.
 
     Raises: NotLeader, OffsetOutOfRange, PartitionFailed, CorruptData, LogFailed, Closed, OSError.
     """
-    name, index, store = partition.definition.name, partition.index, partition.log
-    if partition.failure is not None or store is None:
-        raise partition.failure or PartitionFailed(name, index, "not open")
+    store = _usable_log(partition)
     if not partition.is_leader:
         raise NotLeader.of_partition(partition.state, partition.leader_epoch)
     committed = partition.high_watermark
@@ -25,6 +24,35 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
     if before_ms is not None:
         found = store.find_timestamp(before_ms, end=committed)
         offset = min(offset, committed.offset if found is None else found[0])
+    _sync_to(partition, store, offset)
     with partition.maintenance_lock:
         store.advance_start(offset, high_watermark=committed.offset)
     partition.notify()
+
+
+def follow_start(partition: Partition, offset: int) -> None:
+    """Move the start of this log to that of its leader's, which is committed here. Blocks on the
+    disk; return once the new start is durable.
+
+    Raises: Broken where the log does not reach so far; PartitionFailed, LogFailed, Closed, OSError.
+    """
+    store = _usable_log(partition)
+    _sync_to(partition, store, offset)
+    with partition.maintenance_lock:
+        store.advance_start(offset, high_watermark=partition.committed_offset)
+    if store.start_offset < offset:
+        raise Broken(f"the log ends at offset {store.synced.offset}, before {offset}")
+
+
+def _sync_to(partition: Partition, store: PartitionLog, offset: int) -> None:
+    """Only what is synced can be removed; under `sync = never` little is."""
+    if store.synced.offset < offset and (acks := partition.sync()):
+        partition.commitment.send_kept(acks)
+
+
+def _usable_log(partition: Partition) -> PartitionLog:
+    store = partition.log
+    if partition.failure is not None or store is None:
+        name, index = partition.definition.name, partition.index
+        raise partition.failure or PartitionFailed(name, index, "not open")
+    return store

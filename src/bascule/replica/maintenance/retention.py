@@ -110,8 +110,10 @@ class Retention:
     def _is_due(self, partition: Partition) -> bool:
         if partition.log is None or partition.failure is not None or partition.deleted:
             return False
+        if self._has_to_follow(partition):
+            return True
         if not partition.is_leader:
-            return partition.leader_start_offset > partition.start_offset
+            return False
         limits = limits_of(partition.definition.config)
         if limits.age_ms_max:
             seen, due_ms = self._due.get(partition, (None, 0))
@@ -139,12 +141,14 @@ class Retention:
             log.warning("retention failed", extra=extra)
 
     def _enforce(self, partition: Partition, store: PartitionLog) -> None:
-        """Apply the limits to one log; on a follower, the start of its leader's log.
+        """Apply the start of its leader's log to the log of a follower, also if it leads meanwhile;
+        and the limits to a leader's.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
-        if not partition.is_leader:
+        if self._has_to_follow(partition):
             self._follow_start(partition, store)
+        if not partition.is_leader:
             return
         limits = limits_of(partition.definition.config)
         now_ms, ahead_ms = self._clock.now_ms(), partition.ahead_ms
@@ -173,6 +177,10 @@ class Retention:
             self._roll(partition)
         if limits.age_ms_max:
             self._due[partition] = limits, _next_check_ms(store, limits, now_ms, ahead_ms)
+
+    def _has_to_follow(self, partition: Partition) -> bool:
+        told = min(partition.leader_start_offset, partition.committed_offset)
+        return told > partition.start_offset
 
     def _follow_start(self, partition: Partition, store: PartitionLog) -> None:
         with partition.maintenance_lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bascule.host.api import Clock
 from bascule.model import PartitionState, SyncPolicy
@@ -21,6 +21,14 @@ from bascule.storage.partition_log import LogPosition, PartitionLog
 
 Watermark: TypeAlias = HighWatermark | LeaderWatermark | FollowerWatermark
 EMPTY_LOG: Final = LogPosition(0, 0, 0)
+
+
+class ReplicatedEnd(NamedTuple):
+    """The end of the committed records that all replicas of a partition have."""
+
+    version: int
+    """Of the partition's state that has these replicas."""
+    offset: int
 
 
 class Commitment:
@@ -48,6 +56,10 @@ class Commitment:
         self._stored_end = self.watermark.offset
         """Below it this leader's log is synced, or appended, as `sync` demands for an ack."""
         self._lock = threading.Lock()
+        self._version = -1
+        """Of the state by which this node leads, or has led."""
+        self._told = ReplicatedEnd(-1, 0)
+        """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None
         """Takes the acks of records that this node appended before it handed the partition over."""
 
@@ -67,6 +79,7 @@ class Commitment:
     ) -> bytes | None:  # fmt: skip
         """Lead the epoch of `state`, or go on leading it with another ISR or other replicas."""
         with self._lock:
+            self._version = state.version
             is_alone = state.replicas == (node_id,) and min_isr <= 1
             counts_synced = self._policy is SyncPolicy.ALWAYS
             own = log.synced if counts_synced else log.end
@@ -194,6 +207,21 @@ class Commitment:
         if acks:
             self.send_kept(acks)
         return True
+
+    def on_replicated(self, end: ReplicatedEnd) -> None:
+        """As a follower: what the leader knows of all replicas."""
+        with self._lock:
+            self._told = end
+
+    @property
+    def replicated(self) -> ReplicatedEnd:
+        """What this leader knows of all replicas, or its leader has told it."""
+        with self._lock:
+            if self.role is not PartitionRole.LEADER:
+                return self._told
+            replication = self.replication
+            end = self.watermark.offset if replication is None else replication.replicated_offset
+            return ReplicatedEnd(self._version, end)
 
     def on_replaced(self, offset: int) -> int:
         """As a follower: the log is an empty one that starts at `offset` now.

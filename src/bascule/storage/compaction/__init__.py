@@ -15,11 +15,11 @@ adjacent segments. A record is kept if
 
 * it has no key, or it is the latest record of its key: its offset is at least the map's;
 * and it is not a tombstone (a record with a key and without a value) whose delete horizon has
-  passed. The first run that keeps a tombstone sets the horizon to its time plus the tombstone
-  retention. The horizon is stored in the batch: bit 6 of the attributes is set, and the horizon
-  replaces the base timestamp (KIP-534). The timestamp deltas of the records are written against
-  it. So a reader has at least the retention time to read the
-  tombstone.
+  passed and which all replicas of the partition have. The first run that keeps a tombstone sets the
+  horizon to its time plus the tombstone retention. The horizon is stored in the batch: bit 6 of the
+  attributes is set, and the horizon replaces the base timestamp (KIP-534). The timestamp deltas of
+  the records are written against it. So a reader has at least the retention time to read the
+  tombstone, and a replica that copies the log does not keep what the tombstone removes.
 
 Offsets never change. A batch keeps its base offset, last offset delta and max timestamp, and gets a
 new length, record count and CRC. A batch without records to keep is removed. A batch whose records

@@ -17,11 +17,11 @@ else:
 
 IS_COMPILED: bool = cython.compiled
 
-COPY_FIELDS = 8
+COPY_FIELDS = 9
 """Numbers of `state` of `copy_batches`. In and out: current time, delete horizon for tombstones
 without one, earliest horizon of the kept tombstones, records removed, batches changed or removed.
 Out: size of the output, count of numbers in `changed_ranges`. In: the offset at which the log ends
-if all of it is compacted, else -1."""
+if all of it is compacted, else -1; the end of the tombstones that may be removed."""
 GROWTH_BYTES_MAX = 10
 """Most bytes by which a record grows: its delta takes 10 bytes instead of 1, its length 1 more."""
 
@@ -217,7 +217,8 @@ def copy_batches(
     new deltas gets them, too. Exception: a batch without LogAppendTime gets no horizon and keeps
     its tombstones; the node writes none. Base offset, last offset delta and max timestamp stay
     unchanged. A batch without records to keep is not copied. The log's last batch keeps its
-    tombstones regardless of the horizon, so that a reader can reach the last offset.
+    tombstones regardless of the horizon, so that a reader can reach the last offset. So do batches
+    that end after `state[8]`: replicas have not passed them.
 
     Writes start and end in `out` of each changed batch to `changed_ranges`, for `seal_batches`.
     Returns False if the records do not match the plans.
@@ -246,10 +247,12 @@ def copy_batches(
     is_over: cython.bint
     is_tail: cython.bint
     tail: cython.longlong = state[7]
+    end: cython.longlong
+    tombstones_end: cython.longlong = state[8]
     # No difference of two times below it overflows.
     time_max: cython.longlong = 2305843009213693952
     good: cython.bint = True
-    if len(plans) < 3 * count or len(changed_ranges) < 2 * count or len(state) < 8:
+    if len(plans) < 3 * count or len(changed_ranges) < 2 * count or len(state) < 9:
         raise IndexError(f"plans, changed_ranges or state are too small for {count} batches")
     with cython.nogil:
         for row in range(count):
@@ -274,8 +277,9 @@ def copy_batches(
                 break
             has_horizon = (buf[at + 22] & 0x40) != 0
             horizon = _int64(buf, at + 27) if has_horizon else horizon_new
-            is_tail = _int64(buf, at) + _int32(buf, at + 23) + 1 == tail
-            is_over = has_horizon and now >= horizon and not is_tail
+            end = _int64(buf, at) + _int32(buf, at + 23) + 1
+            is_tail = end == tail
+            is_over = has_horizon and now >= horizon and not is_tail and end <= tombstones_end
             kept = 0
             tombstones = 0
             for record in range(first, first + records):

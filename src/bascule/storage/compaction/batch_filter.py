@@ -18,6 +18,7 @@ from bascule.storage.compaction.windows import READ_BYTES, Window
 BATCHES_MAX: Final = 4_096
 """Batches planned and copied in one call of compiled code."""
 NO_HORIZON: Final = (1 << 63) - 1
+NO_OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_NAMES: Final = {number: codec for codec, number in CODECS.items()}
 _RECORD_BYTES_MIN: Final = 7
 
@@ -34,10 +35,12 @@ class BatchFilter:
         now_ms: int,
         tombstone_retention_ms: int,
         tail: int | None = None,
+        tombstones_end: int = NO_OFFSET_MAX,
     ) -> None:
         """`end_offset` is the end of the mapped batches, `start_offset` the log's start.
 
-        `tail` is the end of the log if no record follows the compacted ones, else None.
+        `tail` is the end of the log if no record follows the compacted ones, else None. Tombstones
+        from `tombstones_end` on stay.
         """
         self._keys = keys
         self._end_offset = end_offset
@@ -48,7 +51,8 @@ class BatchFilter:
         self._changed_ranges = array("q", bytes(8 * 2 * BATCHES_MAX))
         horizon_ms = now_ms + tombstone_retention_ms
         last = -1 if tail is None else tail
-        self._state = array("q", (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last))
+        state = (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last, tombstones_end)
+        self._state = array("q", state)
 
     @property
     def horizon_ms(self) -> int | None:

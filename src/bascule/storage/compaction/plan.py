@@ -21,7 +21,8 @@ class CompactionReason(StrEnum):
     LAG = "lag"
     """The age of a dirty record has reached the stream's limit."""
     TOMBSTONES = "tombstones"
-    """The delete horizon of a tombstone below the clean offset has passed."""
+    """The delete horizon of a tombstone below the clean offset has passed, and all replicas have
+    the records below the clean offset."""
 
 
 class CompactionPlan(NamedTuple):
@@ -35,6 +36,8 @@ class CompactionPlan(NamedTuple):
     """The end of the part that may be compacted now."""
     clean_bytes: int
     dirty_bytes: int
+    tombstones_end: int
+    """The end of the tombstones that may be removed."""
     roll: bool
     """Whether the active segment must be rolled, because its records are old enough to compact."""
 
@@ -51,9 +54,13 @@ def plan_compaction(
     clean: CleanOffset,
     *,
     high_watermark: int,
+    replicated_offset: int,
     now_ms: int,
 ) -> CompactionPlan:
     """Plan the compaction of a log that is clean up to `clean`.
+
+    All replicas of the partition have its records below `replicated_offset`. Later tombstones stay:
+    a replica that copies the log would keep what they remove.
 
     Records younger than `min_compaction_lag_ms` are not compacted, nor are records younger than the
     dedupe window: after a restart the window is rebuilt from the message ids in the log.
@@ -69,14 +76,18 @@ def plan_compaction(
     clean_bytes = sum(info.bytes for info in infos if info.end_offset <= clean.offset)
     dirty_bytes = sum(info.bytes for info in infos if info.end_offset > clean.offset)
     roll = _is_roll_due(log, config, now_ms)
-    plan = CompactionPlan(None, clean.offset, end_offset, clean_bytes, dirty_bytes, roll)
+    plan = CompactionPlan(
+        None, clean.offset, end_offset, clean_bytes, dirty_bytes, replicated_offset, roll
+    )
     if dirty_bytes and plan.dirty_share * 100 >= config.dirty_percent_min:
         return plan._replace(reason=CompactionReason.DIRTY)
     if dirty_bytes and config.max_compaction_lag_ms:
         first = next(segment for segment, end in closed if end > clean.offset)
         if _first_timestamp(log, first) <= now_ms - config.max_compaction_lag_ms:
             return plan._replace(reason=CompactionReason.LAG)
-    if clean.horizon_ms is not None and clean.horizon_ms <= now_ms:
+    # Before that a run would find the same horizon again.
+    have_passed = replicated_offset >= clean.offset
+    if clean.horizon_ms is not None and clean.horizon_ms <= now_ms and have_passed:
         return plan._replace(reason=CompactionReason.TOMBSTONES)
     return plan
 

@@ -11,7 +11,7 @@ from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.compaction import replacement_manifest
-from bascule.storage.compaction.batch_filter import BatchFilter
+from bascule.storage.compaction.batch_filter import NO_OFFSET_MAX, BatchFilter
 from bascule.storage.compaction.clean_offset import (
     CleanOffset,
     has_gaps,
@@ -78,11 +78,12 @@ class Compaction:
         now_ms: int,
         secret: bytes,
         lock: AbstractContextManager[object] = UNLOCKED,
+        tombstones_end: int = NO_OFFSET_MAX,
     ) -> None:
         """Compact up to `end_offset`, the end of one of the log's closed segments.
 
         `secret` is 16 random bytes. `lock` is held while files are renamed. It must exclude
-        checkpoints and other removals of segments.
+        checkpoints and other removals of segments. Tombstones from `tombstones_end` on stay.
         """
         self._files = files
         self._log = log
@@ -91,6 +92,7 @@ class Compaction:
         self._now_ms = now_ms
         self._secret = secret
         self._lock = lock
+        self._tombstones_end = tombstones_end
         self._truncation_version = log.truncation_version
         self.done = CompactionProgress()
 
@@ -139,6 +141,7 @@ class Compaction:
             now_ms=self._now_ms,
             tombstone_retention_ms=self._config.tombstone_retention_ms,
             tail=log.end.offset if log.end.position == 0 else None,
+            tombstones_end=self._tombstones_end,
         )
         below = [(s, stop) for s, stop in log.replacement.closed_segments() if s.base_offset < end]
         for group in grouped(below, self._config.segment_bytes_max):

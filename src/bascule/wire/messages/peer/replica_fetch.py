@@ -73,6 +73,10 @@ class ReplicaFetchPartitionResponse(Structure):
     """-1: the logs do not diverge. Else as with an error."""
     high_watermark: Int64 = -1
     log_start_offset: Int64 = -1
+    version: Int32 = -1
+    """Of the partition's state that the leader leads by."""
+    replicated_offset: Int64 = 0
+    """All replicas of that state have the records below."""
     may_have_ids: Bool = False
     """Whether records of the log may have message ids."""
     records: Records = None
