@@ -290,7 +290,7 @@ class StreamDefinition:
 
     def needed_in_sync(self, state: PartitionState) -> int:
         """As `min_isr`, for a partition that may be on its way to more replicas."""
-        return state.min_isr or self.min_isr
+        return min(state.min_isr or self.min_isr, self.min_isr)
 
 
 @dataclass(frozen=True, slots=True)

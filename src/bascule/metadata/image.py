@@ -108,6 +108,11 @@ class Image:
             for index, state in enumerate(self.partitions[stream_id]):
                 yield stream_id, index, state
 
+    def is_alive(self, node: int) -> bool:
+        """Whether there is a node of this number that the controller has not lost."""
+        found = self.nodes.get(node)
+        return found is not None and found.alive
+
     def alive(self) -> list[int]:
         """The ids of the nodes that the controller has not lost, sorted."""
         return sorted(node_id for node_id, node in self.nodes.items() if node.alive)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from bascule.errors import ConfigError, FencedEpoch, UnknownPartition, UnknownStream
+from bascule.errors import CannotAlter, ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -37,9 +37,16 @@ from bascule.metadata.elections import (
 )
 from bascule.metadata.image import Image
 from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave, stay
+from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
-from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
+from bascule.model import (
+    NodeRegistration,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+    SyncPolicy,
+)
 
 
 class Create(msgspec.Struct, tag=True, frozen=True):
@@ -343,6 +350,15 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     if isinstance(decision, Existing):
         return ()
     config, before = decision.config, image.streams[request.name]
+    if config.sync is SyncPolicy.ALWAYS and (away := unsynced_away(image, before)):
+        raise CannotAlter(
+            before.name,
+            "sync",
+            present=str(before.config.sync),
+            asked=str(config.sync),
+            instead=f"the replicas on nodes {', '.join(map(str, away))} count as up to date, are "
+            "not alive, and may have records that are not synced; start them first",
+        )
     more = config.partitions - before.config.partitions
     added = place_partitions(image, more, replicas=config.replicas) if more else ()
     altered = AlterStream(decision.name, decision.id, config, added)
@@ -445,12 +461,15 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []
-    if present is not None and present.alive:
-        # Nobody noticed the end of its last process, which led until now.
-        lost = LoseNode(present.node_id, present.epoch)
-        commands += _lose(image, lost, is_back=True)
-        for command in commands:
-            image = apply(image, command)
+    if present is not None:
+        if present.alive:
+            # Nobody noticed the end of its last process, which led until now.
+            commands.append(FenceNode(present.node_id, present.epoch))
+            image = apply(image, commands[-1])
+        # Also where the loss was noticed: in a large image it has steps, which may not be done.
+        if (change := changes_after_loss(image, present.node_id, is_back=True)) is not None:
+            commands.append(change)
+            image = apply(image, change)
     if request.has_lost_writes:
         change = changes_after_lost_writes(image, node.node_id)
         commands += [] if change is None else [change]
@@ -483,10 +502,10 @@ def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...
     return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
-def _lose(image: Image, request: LoseNode, *, is_back: bool = False) -> tuple[ClusterCommand, ...]:
+def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
     node = image.nodes.get(request.node_id)
     if node is None or not node.alive or node.epoch != request.epoch:
         return ()
     fence = FenceNode(request.node_id, request.epoch)
-    change = changes_after_loss(apply(image, fence), request.node_id, is_back=is_back)
+    change = changes_after_loss(apply(image, fence), request.node_id)
     return (fence,) if change is None else (fence, change)

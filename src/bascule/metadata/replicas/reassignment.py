@@ -45,7 +45,7 @@ def reassign(
         state,
         replicas=(*kept, *added),
         target=tuple(target),
-        min_isr=min_isr or state.min_isr,
+        min_isr=state.min_isr or min_isr,
         leader_epoch=state.leader_epoch + (len(kept) < len(state.replicas)),
         version=state.version + 1,
     )
@@ -62,7 +62,7 @@ def completed(image: Image, state: PartitionState) -> PartitionState:
         return state
     leader = state.leader
     if leader not in (*target, NO_LEADER):
-        alive = [node for node in target if node in image.nodes and image.nodes[node].alive]
+        alive = [node for node in target if image.is_alive(node)]
         if not alive:
             return state
         leader = alive[0]

@@ -146,7 +146,7 @@ def _finish_loss(lost: int, *, is_back: bool) -> Changing:
     ids = yield from _visited(lambda state: lost in state.isr)
 
     def change(now: Image, part: list[bytes]) -> ChangePartitions | None:
-        if lost in now.nodes and now.nodes[lost].alive:
+        if now.is_alive(lost):
             return None
         return changes_after_loss(now, lost, is_back=is_back, ids=part)
 

@@ -1,0 +1,31 @@
+"""What was acked stays where it may be needed, whatever nodes, machines and operators do."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+from support.replicated_logs import ReplicatedLogs
+
+SEED = int(os.environ.get("SEED", "0"))
+"""The first scene."""
+SCENES = int(os.environ.get("SCENES", "120"))
+STEPS = 160
+
+
+def test_no_clean_leader_lacks_an_acked_record() -> None:
+    """`SEED=n SCENES=1` runs one scene again."""
+    acks = clean = eligible = unclean = 0
+    for seed in range(SEED, SEED + SCENES):
+        scene = ReplicatedLogs(Random(seed))
+        try:
+            for _ in range(STEPS):
+                scene.step()
+        except AssertionError as error:
+            steps = "\n".join(scene.trace)
+            raise AssertionError(f"scene {seed}: {error}, after\n{steps}") from error
+        acks += scene.acks
+        clean += scene.clean_elections
+        eligible += scene.eligible_elections
+        unclean += scene.unclean_elections
+    assert SCENES < 100 or min(acks, clean, eligible, unclean) > 0, "something of each kind"
