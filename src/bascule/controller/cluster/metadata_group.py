@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -168,7 +168,8 @@ class MetadataGroup(GroupObserver):
         """The question to the disk that is under way, or was the last one."""
         self._next_check: asyncio.Task[None] | None = None
         """The one after it, which answers those who ask meanwhile."""
-        self._machine = MetadataMachine(lambda *change: self.on_image(*change), self._on_command)
+        self._machine = MetadataMachine(self._on_new_image, self._on_command)
+        self._watchers: list[Callable[[], None]] = []
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
@@ -187,6 +188,19 @@ class MetadataGroup(GroupObserver):
         """Node -> the epoch of its process that is about to stop."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
+
+    def watch(self, on_changed: Callable[[], None]) -> None:
+        """Have `on_changed` called after each new image, and whenever this node begins or ends to
+        be the controller."""
+        self._watchers.append(on_changed)
+
+    def _on_new_image(self, image: Image, touched: Collection[bytes] | None) -> None:
+        self.on_image(image, touched)
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for on_changed in self._watchers:
+            on_changed()
 
     def _on_command(self, before: Image, command: Command) -> None:
         """Report and count, as the controller, what operators have to know of."""
@@ -260,6 +274,7 @@ class MetadataGroup(GroupObserver):
     def on_role(self, role: Role, *, term: int, leader: int) -> None:
         """See `GroupObserver`."""
         self.on_role_changed()
+        self._tell_watchers()
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:
         """See `GroupObserver`."""
