@@ -427,6 +427,18 @@ class PartitionRef:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedReplica:
+    """A replica that its node cannot use, such as one with a damaged log."""
+
+    stream: str
+    partition: int
+    node: int
+    failure: str
+    advice: str
+    """What that means for the partition, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The cluster as one node sees it: its controller, its nodes, and what is wrong."""
 
@@ -453,6 +465,14 @@ class ClusterInfo:
     """Nodes that elect the controller, and of which a majority has to agree."""
     learners: tuple[int, ...] = ()
     """Nodes that know all decisions and do not vote."""
+    failed: tuple[FailedReplica, ...] = ()
+    """Replicas that have failed, on the nodes that have answered."""
+    leaderless_count: int = 0
+    """Also of the partitions that are not listed; so are the next ones."""
+    under_min_isr_count: int = 0
+    under_replicated_count: int = 0
+    unclean_count: int = 0
+    failed_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.upkeep import ClusterUpkeep
-from bascule.controller.cluster.views import PARTITIONS, ClusterViews
+from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
 from bascule.errors import (
@@ -160,7 +160,7 @@ class ClusterController:
             DECIDE: metadata.handle_decide,
             PING: self._duties.answer_ping,
             AWAIT: self._answer_await,
-            PARTITIONS: self.views.answer_partitions,
+            **self.views.controls,
             PURGE: self._answer_purge,
             REPAIR: self._repairs.answer_repair,
             SILENCE: self.silent_leaders.answer_report,
