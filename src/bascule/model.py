@@ -242,6 +242,8 @@ class NodeRegistration:
     """Id of the data directory, which no other process may register with; empty: not known yet."""
     is_leaving: bool = False
     """Whether the node is to be removed: its replicas move to other nodes."""
+    is_stopping: bool = False
+    """Whether the process is about to stop: others lead where they can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,9 @@ class ClusterNodeBody(Struct, kw_only=True):
     is_leaving: Annotated[
         bool, Meta(description="Whether it is to be removed: its replicas move to other nodes.")
     ]
+    is_stopping: Annotated[
+        bool, Meta(description="Whether its process is about to stop: others lead where they can.")
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: str

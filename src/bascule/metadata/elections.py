@@ -158,7 +158,7 @@ def changes_after_silence(
         reporting = [node for node in others if node in valid]
         if 2 * len(reporting) <= len(others):
             continue
-        leader = min(reporting, key=lambda node: (led[node], state.replicas.index(node)))
+        leader = _preferred(image, reporting, state, led)
         led[leader] += 1
         after = replace(_elected(state, leader), isr=others)
         after = with_eligible(image, stream_id, state, after)
@@ -206,8 +206,8 @@ def changes_before_stop(
     image: Image, node: int, epoch: int, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
     """What changes before a process, which registered at `epoch`, stops: another member of the ISR
-    leads wherever it leads, if one is alive. The node stays in sync until it is gone. With `ids`
-    only in the streams with these ids.
+    leads wherever it leads, if one is alive and stays. The node stays in sync until it is gone.
+    With `ids` only in the streams with these ids.
 
     None: nothing to change, or another process has the node's number now.
     """
@@ -217,7 +217,11 @@ def changes_before_stop(
     changes = []
     given = [each for each in image.partition_states(ids) if each[2].leader == node]
     for stream_id, index, state in sorted(given, key=itemgetter(0, 1)):
-        others = tuple(each for each in state.isr if each != node and image.is_alive(each))
+        others = tuple(
+            each
+            for each in state.isr
+            if each != node and image.is_alive(each) and not image.is_stopping(each)
+        )
         if others:
             leader = _candidate(image, replace(state, isr=others), led)
             led[leader] += 1
@@ -305,8 +309,8 @@ def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePar
             continue
         longest = max((end.last_epoch, end.end_offset) for end in valid)
         equal = [end.node_id for end in valid if (end.last_epoch, end.end_offset) == longest]
-        lossy, order = state.lossy, state.replicas
-        leader = min(equal, key=lambda node: (node not in lossy, led[node], order.index(node)))
+        in_sync_last = [node for node in equal if node in state.lossy]
+        leader = _preferred(image, in_sync_last or equal, state, led)
         led[leader] += 1
         elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
         after = replace(elected, unclean_epoch=elected.leader_epoch)
@@ -389,7 +393,7 @@ def _elected_eligible(
     alive = [node for node in state.eligible if image.is_alive(node)]
     if not alive:
         return None
-    leader = min(alive, key=lambda node: (led[node], state.replicas.index(node)))
+    leader = _preferred(image, alive, state, led)
     led[leader] += 1
     after = replace(_elected(state, leader), isr=(leader,))
     return completed(image, with_eligible(image, stream_id, state, after))
@@ -401,9 +405,16 @@ def _elected(state: PartitionState, leader: int) -> PartitionState:
 
 
 def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
-    """The member of the ISR that is alive and leads the fewest partitions."""
+    """The member of the ISR that is alive, stays and leads the fewest partitions."""
     alive = [node for node in state.isr if image.is_alive(node)]
-    return min(alive, key=lambda node: (led[node], state.replicas.index(node)))
+    return _preferred(image, alive, state, led)
+
+
+def _preferred(image: Image, nodes: Iterable[int], state: PartitionState, led: Counter[int]) -> int:
+    """The one of these replicas to lead: a node that is about to stop only where no other can, then
+    that which leads the fewest partitions."""
+    order = state.replicas
+    return min(nodes, key=lambda node: (image.is_stopping(node), led[node], order.index(node)))
 
 
 def _leaders(image: Image) -> Counter[int]:

@@ -23,6 +23,7 @@ from bascule.metadata.commands import (
     Command,
     ForgetDeletions,
     PartitionChange,
+    RegisterNode,
     RemoveNode,
     SetLeaving,
 )
@@ -109,6 +110,15 @@ def stay(image: Image, number: int) -> tuple[Command, ...]:
     if node is None:
         raise UnknownNode(number)
     return (SetLeaving(number, node.epoch, is_leaving=False),) if node.is_leaving else ()
+
+
+def note_stopping(image: Image, number: int, epoch: int) -> tuple[RegisterNode, ...]:
+    """Note that the process that registered at `epoch` is about to stop; nothing where that is
+    known, or the process is gone. The image keeps it, so that every controller knows."""
+    node = image.nodes.get(number)
+    if node is None or not node.alive or node.epoch != epoch or node.is_stopping:
+        return ()
+    return (RegisterNode(replace(node, is_stopping=True)),)
 
 
 def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:

@@ -36,7 +36,14 @@ from bascule.metadata.elections import (
     resign,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave, stay
+from bascule.metadata.nodes import (
+    admit,
+    check_registration,
+    finish_leaving,
+    leave,
+    note_stopping,
+    stay,
+)
 from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
@@ -212,8 +219,6 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
 
     count_max: int
-    stopping: tuple[int, ...] = ()
-    """Known to the controller that decides."""
 
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
@@ -295,7 +300,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case ReplaceLeader():
             change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)
         case StepDown():
-            change = changes_before_stop(image, request.node_id, request.epoch)
+            return _step_down(image, request)
         case Reassign():
             change = _reassign(image, request)
         case ElectUncleanly():
@@ -306,9 +311,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
         case BalanceLeaders():
-            change = moves_to_preferred(
-                image, count_max=request.count_max, stopping=request.stopping
-            )
+            change = moves_to_preferred(image, count_max=request.count_max)
     return () if change is None else (change,)
 
 
@@ -455,9 +458,13 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
     check_registration(image, node)
     present = image.nodes.get(node.node_id)
     if present is not None and present.alive and present.incarnation == node.incarnation:
-        leaving, directory = present.is_leaving, node.directory or present.directory
         same = present == replace(
-            node, epoch=present.epoch, alive=True, is_leaving=leaving, directory=directory
+            node,
+            epoch=present.epoch,
+            alive=True,
+            directory=node.directory or present.directory,
+            is_leaving=present.is_leaving,
+            is_stopping=present.is_stopping,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []
@@ -479,6 +486,14 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
     if (change := changes_after_return(image)) is not None:
         commands.append(change)
     return tuple(commands)
+
+
+def _step_down(image: Image, request: StepDown) -> tuple[ClusterCommand, ...]:
+    stopping = note_stopping(image, request.node_id, request.epoch)
+    for command in stopping:
+        image = apply(image, command)
+    change = changes_before_stop(image, request.node_id, request.epoch)
+    return stopping if change is None else (*stopping, change)
 
 
 def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...]:

@@ -172,6 +172,8 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
         words.append("learner")
     if each.is_leaving:
         words.append("[yellow]leaving")
+    if each.alive and each.is_stopping:
+        words.append("stopping")
     return ", ".join(words)
 
 

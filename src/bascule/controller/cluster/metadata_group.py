@@ -49,7 +49,6 @@ from bascule.metadata.image import Image
 from bascule.metadata.replicas.steps import Steps, settle_in_steps, steps_of
 from bascule.metadata.requests import (
     Admit,
-    BalanceLeaders,
     ControllerRequest,
     LoseNode,
     RegisterProcess,
@@ -184,8 +183,6 @@ class MetadataGroup(GroupObserver):
         self._settling = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreseen: _Foreseen | None = None
-        self._stopping: dict[int, int] = {}
-        """Node -> the epoch of its process that is about to stop."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
@@ -384,19 +381,7 @@ class MetadataGroup(GroupObserver):
         index: int = msgspec.msgpack.decode(reply)
         return index
 
-    @property
-    def stopping(self) -> tuple[int, ...]:
-        """Nodes whose processes hand over what they lead, as far as this controller was asked."""
-        nodes = self.image.nodes
-        return tuple(
-            node_id
-            for node_id, epoch in self._stopping.items()
-            if node_id in nodes and nodes[node_id].epoch == epoch
-        )
-
     async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
-        if isinstance(request, StepDown):
-            self._stopping[request.node_id] = request.epoch
         if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
             return await self._decide_once(identity, request)
         # The steps go on where nobody waits for them any more: the session that has reported the
@@ -434,8 +419,6 @@ class MetadataGroup(GroupObserver):
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
-            if isinstance(request, BalanceLeaders):
-                request = BalanceLeaders(request.count_max, self.stopping)
             steps = steps_of(foreseen.image, request)
             del foreseen  # the steps outlive this image
             commands = await self._take_steps(steps, term)
