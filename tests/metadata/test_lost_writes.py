@@ -324,3 +324,15 @@ def test_a_process_whose_loss_was_not_finished_does_not_lead_on(
     assert node not in (after.leader, *after.isr)
     assert after.leader_epoch > before.leader_epoch
     assert settle(controller.image) == ()
+
+
+def test_a_node_whose_loss_was_not_finished_is_removed_as_one_that_is_lost(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3)
+    node = controller.state("a").leader
+    controller.commit((FenceNode(node, controller.image.nodes[node].epoch),))
+    controller.submit(Leave(node, force=True))
+    state = controller.state("a")
+    assert node not in (*state.replicas, *state.isr)
+    assert controller.image.is_alive(state.leader)

@@ -8,7 +8,7 @@ whoever may lead cleanly has every acked record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from bascule.errors import BasculeError
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates, why_leaderless
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
     Alter,
@@ -104,6 +105,10 @@ class ReplicatedLogs:
         self.controller = DecidingController()
         self.numbers = tuple(range(1, nodes + 1))
         self.processes: dict[int, Process] = {}
+        self._starting: dict[int, Process] = {}
+        """Those that have not registered yet."""
+        self._pending: dict[Steps, Callable[[], None]] = {}
+        """Decisions whose steps are not all taken, and what happens then."""
         self.logs: dict[tuple[int, Key], Log] = {}
         """By node and partition."""
         self.acked: dict[Key, list[Entry]] = {}
@@ -144,14 +149,60 @@ class ReplicatedLogs:
 
     def submit(self, request: ControllerRequest) -> bool:
         """Whether it was not refused."""
-        before = self.image
+        return self._begin(request, lambda: None)
+
+    def _begin(self, request: ControllerRequest, on_done: Callable[[], None]) -> bool:
+        """Take the steps of a decision, or leave some of them for later; whether it was not
+        refused."""
+        taking = steps_of(self.image, request)
+        self._pending[taking] = on_done
         try:
-            self.controller.submit(request)
+            self._advance(taking, None)
+            while taking in self._pending and self.random.random() < 0.6:
+                self._advance(taking, self.image)
         except (BasculeError, KeyError):
-            assert self.image == before
+            self._give_up(taking)
             return False
-        self._follow(before)
         return True
+
+    def _advance(self, taking: Steps, image: Image | None) -> None:
+        """Take the next step on this image, the first one on none."""
+        before, on_done = self.image, None
+        try:
+            commands = next(taking) if image is None else taking.send(image)
+        except StopIteration as last:
+            commands, on_done = last.value, self._pending.pop(taking)
+        if commands:
+            self.controller.commit(commands)
+        self._follow(before)
+        if on_done is not None:
+            on_done()
+
+    def _go_on(self) -> None:
+        """Take another step of a decision that was left."""
+        if self._pending:
+            taking = self.random.choice(list(self._pending))
+            try:
+                self._advance(taking, self.image)
+            except BasculeError:
+                self._give_up(taking)
+
+    def _give_up(self, taking: Steps) -> None:
+        """What was begun is finished as by a new controller."""
+        del self._pending[taking]
+        self._settle()
+
+    def _replace_controller(self) -> None:
+        """The next one knows of no decision that was begun; who asked, asks again."""
+        self._pending.clear()
+        self._starting.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._pending and (commands := settle(self.image)):
+            before = self.image
+            self.controller.commit(commands)
+            self._follow(before)
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -161,23 +212,26 @@ class ReplicatedLogs:
         )
 
     def start(self, node: int) -> None:
-        if node in self.processes:
+        if node in self.processes or (node in self._starting and self._pending):
             return
         made = Process(self._draw(), self.image)
         found = self._registration(node, made.incarnation)
-        has_lost = node in self.lost_writes
-        before = self.image
-        try:
-            self.controller.submit(RegisterProcess(found, has_lost_writes=has_lost))
-        except BasculeError:
-            return
-        self.lost_writes.discard(node)
-        self._follow(before)
-        self.processes[node] = made
-        self.see(node)
+        self._starting[node] = made
+
+        def registered() -> None:
+            if self._starting.get(node) is made:
+                del self._starting[node]
+                self.lost_writes.discard(node)
+                self.processes[node] = made
+                self.see(node)
+
+        request = RegisterProcess(found, has_lost_writes=node in self.lost_writes)
+        if not self._begin(request, registered):
+            self._starting.pop(node, None)
 
     def kill(self, node: int) -> None:
         self.processes.pop(node, None)
+        self._starting.pop(node, None)
 
     def lose_power(self, node: int) -> None:
         """The machine goes down, and is up again."""
@@ -386,13 +440,15 @@ class ReplicatedLogs:
                     continue
                 found = self.log(node, key).entries
                 assert found[: len(acked)] == acked, f"node {node} lacks acked records: {state}"
+            assert not {*state.lossy} & {*state.isr, *state.eligible}
+            assert not {*state.eligible} & {*state.isr}
+            if self._pending:
+                continue
             alive = [n for n in (*state.isr, *state.eligible) if image.nodes[n].alive]
             assert (state.leader == NO_LEADER) == (not alive), "who has everything leads"
             assert not alive or state.leader in alive
             assert bool(why_leaderless(image, definition, state)) == (not alive)
-            assert not {*state.lossy} & {*state.isr, *state.eligible}
-            assert not {*state.eligible} & {*state.isr}
-        assert settle(image) == ()
+        assert self._pending or settle(image) == ()
 
     # -- what may happen --------------------------------------------------------------------------
 
@@ -412,6 +468,8 @@ class ReplicatedLogs:
             case "see_all":
                 for each in self.numbers:
                     self.see(each)
+            case "go_on" | "replace_controller":
+                getattr(self, f"_{kind}")()
             case "silence":
                 self._report_silence(node)
             case "elect":
@@ -540,6 +598,6 @@ WEIGHTS = {
     "start": 7, "kill": 3, "lose_power": 3, "stop": 1, "lose": 5, "come_back": 2,
     "silence": 1, "elect": 1, "damage": 1, "create": 3, "needs": 2, "replicas": 1, "unclean": 1,
     "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1, "upkeep": 2,
-    "balance": 1,
+    "balance": 1, "go_on": 12, "replace_controller": 1,
 }  # fmt: skip
 """What happens, and how often."""
