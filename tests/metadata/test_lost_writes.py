@@ -6,6 +6,7 @@ import pytest
 
 from bascule.errors import CannotAlter, CannotRemoveNode
 from bascule.metadata.commands import ChangePartitions, FenceNode
+from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.replicas import steps
 from bascule.metadata.replicas.steps import steps_of
 from bascule.metadata.requests import (
@@ -336,3 +337,22 @@ def test_a_node_whose_loss_was_not_finished_is_removed_as_one_that_is_lost(
     state = controller.state("a")
     assert node not in (*state.replicas, *state.isr)
     assert controller.image.is_alive(state.leader)
+
+
+def test_who_is_back_does_not_wait_for_members_that_are_not(
+    controller: DecidingController,
+) -> None:
+    """The losses of two nodes have steps: each may be fenced before the other has left the ISR."""
+    first, second, _ = two_in_sync(controller)
+    nodes = controller.image.nodes
+    for node in (first, second):
+        controller.commit((FenceNode(node, nodes[node].epoch),))
+    change = changes_after_loss(controller.image, first)
+    assert change is not None
+    controller.commit((change,))
+    assert changes_after_loss(controller.image, second) is None
+    assert controller.state("a").leader == NO_LEADER
+    start(controller, second)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+    assert settle(controller.image) == ()

@@ -118,10 +118,12 @@ def changes_after_return(
         if state.leader != NO_LEADER:
             continue
         after = None
-        if any(image.is_alive(node) for node in state.isr):
+        if alive := tuple(node for node in state.isr if image.is_alive(node)):
             leader = _candidate(image, state, led)
             led[leader] += 1
-            after = _elected(state, leader)
+            # Two losses whose steps overlap leave both nodes: each was the last when it was fenced.
+            after = replace(_elected(state, leader), isr=alive)
+            after = with_eligible(image, stream_id, state, after)
         else:
             after = _elected_eligible(image, stream_id, state, led)
         if after is not None:
