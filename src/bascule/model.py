@@ -242,6 +242,8 @@ class NodeRegistration:
     """Id of the data directory, which no other process may register with; empty: not known yet."""
     is_leaving: bool = False
     """Whether the node is to be removed: its replicas move to other nodes."""
+    is_stopping: bool = False
+    """Whether the process is about to stop: others lead where they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ class StreamDefinition:
 
     def needed_in_sync(self, state: PartitionState) -> int:
         """As `min_isr`, for a partition that may be on its way to more replicas."""
-        return state.min_isr or self.min_isr
+        return min(state.min_isr or self.min_isr, self.min_isr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +429,18 @@ class PartitionRef:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedReplica:
+    """A replica that its node cannot use, such as one with a damaged log."""
+
+    stream: str
+    partition: int
+    node: int
+    failure: str
+    advice: str
+    """What that means for the partition, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The cluster as one node sees it: its controller, its nodes, and what is wrong."""
 
@@ -453,6 +467,14 @@ class ClusterInfo:
     """Nodes that elect the controller, and of which a majority has to agree."""
     learners: tuple[int, ...] = ()
     """Nodes that know all decisions and do not vote."""
+    failed: tuple[FailedReplica, ...] = ()
+    """Replicas that have failed, on the nodes that have answered."""
+    leaderless_count: int = 0
+    """Also of the partitions that are not listed; so are the next ones."""
+    under_min_isr_count: int = 0
+    under_replicated_count: int = 0
+    unclean_count: int = 0
+    failed_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from bascule.errors import Closed, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, RegisterProcess, decide
 from bascule.replica.partitions import Partitions
-from support.deciding_controller import DecidingController, registration
+from support.deciding_controller import DecidingController, isr_change, registration
 from support.metadata_groups import until
 
 SECONDS_MAX = 10.0
@@ -94,6 +94,39 @@ def test_a_replica_that_has_failed_resigns_once_an_eligible_node_is_back(
 
     asyncio.run(scene())
     assert deciding.state("s").isr == (other,)
+
+
+def test_a_replica_that_has_failed_resigns_also_if_it_is_taken_into_the_isr_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader remembers where it was, until it hears of the failure."""
+    monkeypatch.setattr(image_follower, "RETRY_SECONDS_MIN", 0.001)
+    deciding = DecidingController()
+    deciding.register(1, 2)
+    stream_id = deciding.create("s", replicas=2)
+    leader, other = deciding.state("s").replicas
+    deciding.submit(isr_change(deciding, "s", grow=False, node=other))
+
+    async def scene() -> None:
+        partitions = Partitions()
+        group = Group(deciding, lost=0)
+        reconciler = SimpleNamespace(roles=SimpleNamespace(on_image=lambda: None))
+        follower = ImageFollower(other, partitions, cast(Any, reconciler), cast(Any, group))
+        follower.on_image(None)
+        failed = SimpleNamespace(
+            definition=deciding.image.streams["s"], index=0, deleted=False, failure="damaged"
+        )
+        monkeypatch.setattr(partitions, "stream_by_id", lambda _: (failed,))
+        deciding.submit(isr_change(deciding, "s", grow=True, node=other))
+        epoch = deciding.state("s").leader_epoch
+        follower.on_image({stream_id})
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: deciding.state("s").isr == (leader,))
+        assert deciding.state("s").leader_epoch == epoch + 1, "positions are forgotten"
+        assert deciding.state("s").eligible == ()
+        await follower.close()
+
+    asyncio.run(scene())
 
 
 def test_a_node_that_stops_is_no_failure(

@@ -27,11 +27,26 @@ Said = tuple[int, int, bool] | None
 """Last leader epoch, end, and whether the replica has failed; None: it is not open."""
 
 
+class Decisions(DecidingController):
+    """Tells a watcher of each change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_changed: Callable[[], None] = lambda: None
+
+    def commit(self, commands: Any) -> int:
+        index = super().commit(commands)
+        self.on_changed()
+        return index
+
+
 class Cluster:
     """Four nodes. Stream `a` is on three of them, and the fourth is the controller."""
 
     def __init__(self) -> None:
-        self.decisions = DecidingController()
+        self.decisions = Decisions()
+        self.looks = 0
+        """At the image."""
         self.decisions.register(1, 2, 3, 4)
         self.decisions.create("a", replicas=3, min_isr=1, unclean=True)
         (controller,) = {1, 2, 3, 4} - set(self.replicas())
@@ -41,8 +56,12 @@ class Cluster:
         self.asked: list[tuple[int, float]] = []
         self.elections = UncleanElections(controller, Partitions(), self, self)  # type: ignore[arg-type]
 
+    def watch(self, on_changed: Callable[[], None]) -> None:
+        self.decisions.on_changed = on_changed
+
     @property
     def image(self) -> Image:
+        self.looks += 1
         return self.decisions.image
 
     def replicas(self) -> tuple[int, ...]:
@@ -160,5 +179,49 @@ async def test_only_the_controller_asks(cluster: Cluster) -> None:
     await elapse(5)
     assert (cluster.asked, cluster.leader) == ([], NO_LEADER)
     cluster.is_controller = True
+    cluster.decisions.on_changed()
     await elapse(1)
+    assert cluster.leader == second
+
+
+@virtually
+async def test_nothing_is_looked_at_while_nothing_changes(cluster: Cluster) -> None:
+    first, second = cluster.lose_the_last_in_sync()
+    cluster.said = {first: (0, 40, False), second: (0, 80, False)}
+    await elapse(0.1)
+    assert cluster.leader == second, "at once"
+    await elapse(1)
+    looks = cluster.looks
+    await elapse(60)
+    assert cluster.looks == looks
+
+
+@virtually
+async def test_a_node_that_is_back_is_asked_at_once(cluster: Cluster) -> None:
+    first, second, last = cluster.replicas()
+    for node in (second, last, first):
+        cluster.decisions.lose(node)
+    await elapse(60)
+    assert cluster.asked == []
+    cluster.said = {second: (0, 40, False)}
+    cluster.decisions.submit(RegisterProcess(registration(second, incarnation=2)))
+    await elapse(0.1)
+    assert cluster.leader == second
+
+
+@virtually
+async def test_a_new_controller_asks_again(cluster: Cluster) -> None:
+    """The one before ended while it asked; this one was it in an earlier term."""
+    first, second = cluster.lose_the_last_in_sync()
+    cluster.said = {first: (0, 40, False), second: None}
+    await elapse(MISSING_SECONDS_MAX / 2)
+    cluster.is_controller = False
+    cluster.decisions.on_changed()
+    await elapse(MISSING_SECONDS_MAX)
+    cluster.is_controller = True
+    cluster.decisions.on_changed()
+    await elapse(MISSING_SECONDS_MAX / 2)
+    assert cluster.leader == NO_LEADER, "it waits as long as the one before"
+    cluster.said[second] = (0, 80, False)
+    await elapse(2 * RETRY_SECONDS)
     assert cluster.leader == second

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.errors import CannotRemoveNode
-from bascule.metadata.commands import ChangePartitions
+from bascule.errors import CannotAlter, CannotRemoveNode
+from bascule.metadata.commands import ChangePartitions, FenceNode
+from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.replicas import steps
 from bascule.metadata.replicas.steps import steps_of
 from bascule.metadata.requests import (
@@ -194,6 +195,19 @@ def test_a_damaged_log_is_not_eligible(controller: DecidingController) -> None:
     controller.submit(Resign(second, stream_id, 0, epoch))
     state = controller.state("a")
     assert (state.leader, state.isr, state.eligible) == (first, (first,), ())
+    assert state.leader_epoch == epoch + 1, "the leader forgets how far its log went"
+
+
+def test_a_follower_whose_log_is_damaged_leaves_the_isr_in_another_epoch(
+    controller: DecidingController,
+) -> None:
+    """Else its leader, which remembers where it was, would take it back at once."""
+    first, second, _ = two_in_sync(controller)
+    before, stream_id = controller.state("a"), controller.image.streams["a"].id
+    controller.submit(Resign(second, stream_id, 0, before.leader_epoch))
+    state = controller.state("a")
+    assert (state.leader, state.isr) == (first, (first,))
+    assert state.leader_epoch == before.leader_epoch + 1
 
 
 def test_the_last_that_is_known_is_not_given_up(controller: DecidingController) -> None:
@@ -248,3 +262,97 @@ def test_the_setting_can_be_altered_while_nodes_are_missing(controller: Deciding
     controller.submit(Alter("a", {"unclean_election": True}))
     controller.elect_uncleanly()
     assert controller.state("a").leader in (1, 2)
+
+
+def test_a_replica_that_is_in_sync_again_has_lost_nothing(controller: DecidingController) -> None:
+    """Also while fewer replicas than needed are in sync."""
+    controller.create("a", replicas=3, min_isr=3, sync=SyncPolicy.NEVER)
+    leader, rebooted, _ = controller.state("a").replicas
+    for node in controller.state("a").replicas[1:]:
+        controller.lose(node)
+        reboot(controller, node)
+    controller.submit(isr_change(controller, "a", grow=True, node=rebooted))
+    state = controller.state("a")
+    assert set(state.isr) == {leader, rebooted}
+    assert rebooted not in state.lossy
+
+
+@pytest.mark.parametrize("sync", UNSYNCED)
+def test_a_stream_syncs_every_message_only_once_those_are_there_that_have_them(
+    controller: DecidingController, sync: SyncPolicy
+) -> None:
+    """A machine that went down before would not be known to have lost anything afterwards."""
+    first, second, behind = two_in_sync(controller, sync=sync)
+    controller.lose(behind)
+    controller.submit(Alter("a", {"sync": "never" if sync is SyncPolicy.INTERVAL else "interval"}))
+    controller.lose(second)
+    assert controller.state("a").eligible == (second,)
+    with pytest.raises(CannotAlter, match=rf"replicas on nodes {second} .* start them first"):
+        controller.submit(Alter("a", {"sync": "always"}))
+    controller.lose(first)
+    with pytest.raises(CannotAlter, match=rf"nodes {min(first, second)}, {max(first, second)} "):
+        controller.submit(Alter("a", {"sync": "always"}))
+    start(controller, first)
+    reboot(controller, second)
+    controller.submit(Alter("a", {"sync": "always"}))
+    assert (controller.state("a").leader, controller.state("a").eligible) == (first, ())
+    reboot(controller, first, 3)
+    assert controller.state("a").leader == first
+
+
+def test_one_replica_may_be_synced_from_now_on_while_its_node_is_away(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=1, sync=SyncPolicy.NEVER)
+    node = controller.state("a").leader
+    controller.lose(node)
+    controller.submit(Alter("a", {"sync": "always"}))
+    reboot(controller, node)
+    assert controller.state("a").leader == node
+
+
+def test_a_process_whose_loss_was_not_finished_does_not_lead_on(
+    controller: DecidingController,
+) -> None:
+    """The loss of a node has steps in a large image, and the image may be small meanwhile."""
+    controller.create("a", replicas=3)
+    controller.create("alone", replicas=1, sync=SyncPolicy.NEVER)
+    before = controller.state("a")
+    node = before.leader
+    controller.commit((FenceNode(node, controller.image.nodes[node].epoch),))
+    reboot(controller, node)
+    after = controller.state("a")
+    assert node not in (after.leader, *after.isr)
+    assert after.leader_epoch > before.leader_epoch
+    assert settle(controller.image) == ()
+
+
+def test_a_node_whose_loss_was_not_finished_is_removed_as_one_that_is_lost(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3)
+    node = controller.state("a").leader
+    controller.commit((FenceNode(node, controller.image.nodes[node].epoch),))
+    controller.submit(Leave(node, force=True))
+    state = controller.state("a")
+    assert node not in (*state.replicas, *state.isr)
+    assert controller.image.is_alive(state.leader)
+
+
+def test_who_is_back_does_not_wait_for_members_that_are_not(
+    controller: DecidingController,
+) -> None:
+    """The losses of two nodes have steps: each may be fenced before the other has left the ISR."""
+    first, second, _ = two_in_sync(controller)
+    nodes = controller.image.nodes
+    for node in (first, second):
+        controller.commit((FenceNode(node, nodes[node].epoch),))
+    change = changes_after_loss(controller.image, first)
+    assert change is not None
+    controller.commit((change,))
+    assert changes_after_loss(controller.image, second) is None
+    assert controller.state("a").leader == NO_LEADER
+    start(controller, second)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+    assert settle(controller.image) == ()

@@ -158,6 +158,31 @@ def test_more_replicas_need_no_more_in_sync_until_they_are(controller: DecidingC
     assert after.leader == leader
 
 
+def test_more_replicas_asked_for_again_raise_nothing(controller: DecidingController) -> None:
+    controller.register(4, 5)
+    controller.create("a", replicas=1)
+    controller.submit(Alter("a", {"replicas": 3}))
+    controller.submit(Alter("a", {"replicas": 5}))
+    state = controller.state("a")
+    assert (len(state.isr), controller.image.streams["a"].needed_in_sync(state)) == (1, 1)
+
+
+def test_fewer_may_be_needed_also_while_replicas_move(controller: DecidingController) -> None:
+    """The node that is copied to may never be in sync; an operator can go on without it."""
+    controller.register(4, 5)
+    controller.create("a", replicas=3)
+    leader, *others = controller.state("a").replicas
+    controller.submit(Alter("a", {"replicas": 5}))
+    for node in others:
+        controller.lose(node)
+    definition, state = controller.image.streams["a"], controller.state("a")
+    assert (state.isr, definition.needed_in_sync(state)) == ((leader,), 2)
+    assert state.eligible
+    controller.submit(Alter("a", {"min_isr": 1}))
+    definition, state = controller.image.streams["a"], controller.state("a")
+    assert (definition.needed_in_sync(state), state.eligible) == (1, ())
+
+
 def test_fewer_replicas_keep_the_leader_and_those_in_sync(controller: DecidingController) -> None:
     controller.create("a", replicas=3)
     state = controller.state("a")

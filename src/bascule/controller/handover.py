@@ -203,13 +203,13 @@ class Handovers:
 
         One that was taken out of the ISR, and is still a replica, was lost or silent.
         """
-        nodes = self._metadata.image.nodes
+        image = self._metadata.image
         found: dict[int, list[RoleChange]] = {}
         for each in taken:
             state, old = each.state, NO_LEADER if each.before is None else each.before.leader
             is_trusted = old in state.isr or old not in state.replicas
             is_clean = state.unclean_epoch != state.leader_epoch
-            if old in nodes and nodes[old].alive and is_trusted and is_clean:
+            if image.is_alive(old) and is_trusted and is_clean:
                 found.setdefault(old, []).append(each)
         return found
 
@@ -284,15 +284,14 @@ class Handovers:
 
     def is_given(self, change: RoleChange) -> bool:
         """Whether another node that lives is to lead a partition that this node leads."""
-        leader, nodes = change.state.leader, self._metadata.image.nodes
+        leader = change.state.leader
         return (
             change.partition.is_leader
             and change.partition.failure is None
             and leader not in (NO_LEADER, self._node_id)
             and change.state.leader_epoch > change.partition.leader_epoch
             and change.state.unclean_epoch != change.state.leader_epoch
-            and leader in nodes
-            and nodes[leader].alive
+            and self._metadata.image.is_alive(leader)
         )
 
     async def give(self, given: Sequence[RoleChange]) -> None:
@@ -338,8 +337,7 @@ class Handovers:
         return (
             key[1] < len(states)
             and states[key[1]].leader_epoch <= leader_epoch
-            and other in image.nodes
-            and image.nodes[other].alive
+            and image.is_alive(other)
         )
 
     def _gift(self, key: Key, leader_epoch: int) -> _Gift:

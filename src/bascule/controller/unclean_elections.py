@@ -13,6 +13,7 @@ leader, or need not get one in this way, cost nothing here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -30,9 +31,10 @@ log = logging.getLogger("bascule.controller")
 
 LOGS: Final = "logs"
 """The kind of control request that asks where the logs of replicas end."""
-LOOK_SECONDS: Final = 0.25
+COLLECT_SECONDS: Final = 0.05
+"""For changes of the image that come together."""
 RETRY_SECONDS: Final = 1.0
-"""Before nodes are asked again whose answers are missing."""
+"""Before nodes are asked again whose answers are missing, if nothing changes."""
 ANSWER_SECONDS_MAX: Final = 2.0
 MISSING_SECONDS_MAX: Final = 10.0
 """For the answers of all living replicas: a node that has just started has to open its logs. Then
@@ -72,28 +74,41 @@ class UncleanElections:
         self._partitions = partitions
         self._metadata = metadata
         self._peers = peers
+        self._is_due = asyncio.Event()
+        """Whether the image, or the controller, has changed since `run` looked last."""
+        metadata.watch(self._is_due.set)
         self._settled: Image | None = None
         """The image in which nothing waits for an unclean election."""
         self._since: dict[Key, float] = {}
         """When a partition was first seen to wait, on the loop's clock."""
 
     async def run(self) -> None:
-        """Run until cancelled; idle while another node is the controller, or nothing changes."""
-        pause = LOOK_SECONDS
+        """Run until cancelled; idle while another node is the controller, or nothing changes.
+
+        A node that is back, and the end of the controller before, are changes.
+        """
         while True:
-            await asyncio.sleep(pause)
-            pause = LOOK_SECONDS
-            image = self._metadata.image
-            if not self._metadata.is_controller:
-                self._settled = None
-                self._since.clear()
-            elif image is not self._settled:
-                try:
-                    waiting = await self._elect(image)
-                except BasculeError as error:
-                    log.debug("comparison of logs is tried again", extra={"error": str(error)})
-                    waiting = True
-                pause = RETRY_SECONDS if waiting else LOOK_SECONDS
+            self._is_due.clear()
+            pause = RETRY_SECONDS if await self._look() else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_due.wait()
+            await asyncio.sleep(COLLECT_SECONDS)
+
+    async def _look(self) -> bool:
+        """Elect, as the controller; whether to look again although nothing changes."""
+        image = self._metadata.image
+        if not self._metadata.is_controller:
+            self._settled = None
+            self._since.clear()
+            return False
+        if image is self._settled:
+            return False
+        try:
+            return await self._elect(image)
+        except BasculeError as error:
+            log.debug("comparison of logs is tried again", extra={"error": str(error)})
+            return True
 
     async def answer(self, body: bytes) -> bytes:
         """Answer a control request: where the logs of these replicas end."""

@@ -138,7 +138,7 @@ class StatusSource(Protocol):
 
     def node_info(self) -> NodeInfo: ...
 
-    def cluster_info(self) -> ClusterInfo: ...
+    async def cluster_info(self) -> ClusterInfo: ...
 
     def liveness(self) -> tuple[PartHealth, ...]:
         """The checks whose failure requires a restart."""
@@ -173,7 +173,7 @@ class AdminApi(OffsetsApi):
         return json_response(node_body(self._node.node_info()))
 
     async def handle_cluster(self, request: Request) -> Response:
-        return json_response(cluster_body(self._node.cluster_info()))
+        return json_response(cluster_body(await self._node.cluster_info()))
 
     async def handle_remove_node(self, request: Request) -> Response:
         number = _node_number(request)

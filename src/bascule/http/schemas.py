@@ -183,6 +183,9 @@ class ClusterNodeBody(Struct, kw_only=True):
     is_leaving: Annotated[
         bool, Meta(description="Whether it is to be removed: its replicas move to other nodes.")
     ]
+    is_stopping: Annotated[
+        bool, Meta(description="Whether its process is about to stop: others lead where they can.")
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: str
@@ -212,6 +215,16 @@ class PartitionRefBody(Struct, kw_only=True):
     waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
 
 
+class FailedReplicaBody(Struct, kw_only=True):
+    """A replica that its node cannot use."""
+
+    stream: str
+    partition: int
+    node: int
+    failure: str
+    advice: Annotated[str, Meta(description="What it means for the partition, and what to do.")]
+
+
 class ClusterBody(Struct, kw_only=True):
     """The cluster as one node sees it."""
 
@@ -230,6 +243,17 @@ class ClusterBody(Struct, kw_only=True):
     ]
     voters: Annotated[list[int], Meta(description="Nodes that elect the controller.")]
     learners: Annotated[list[int], Meta(description="Nodes that do not vote.")]
+    failed: Annotated[
+        list[FailedReplicaBody],
+        Meta(description="Replicas that have failed, on the nodes that have answered."),
+    ]
+    leaderless_count: Annotated[
+        int, Meta(description="Also of the partitions that are not listed; so are the next ones.")
+    ]
+    under_min_isr_count: int
+    under_replicated_count: int
+    unclean_count: int
+    failed_count: int
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

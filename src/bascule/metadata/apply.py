@@ -154,6 +154,8 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
     if present is not None:
         directory = node.directory or present.directory
         registered = replace(registered, directory=directory, is_leaving=present.is_leaving)
+        if present.is_stopping and present.incarnation == node.incarnation:
+            registered = replace(registered, is_stopping=True)
     return replace(image, nodes=image.nodes.insert(node.node_id, registered))
 
 

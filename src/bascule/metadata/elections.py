@@ -56,10 +56,9 @@ def changes_after_loss(
     affected = [each for each in image.partition_states(ids) if lost in each[2].isr]
     # The image has no order, and which node gets the next partition depends on the one before.
     affected.sort(key=itemgetter(0, 1))
-    alive = {node_id for node_id, node in image.nodes.items() if node.alive}
     for stream_id, index, state in affected:
         others = tuple(node for node in state.isr if node != lost)
-        if alive.isdisjoint(others):
+        if not any(map(image.is_alive, others)):
             if state.leader == lost:
                 elected = None if is_back else _elected_eligible(image, stream_id, state, led)
                 after = elected or _elected(state, NO_LEADER)
@@ -119,10 +118,12 @@ def changes_after_return(
         if state.leader != NO_LEADER:
             continue
         after = None
-        if any(_is_alive(image, node) for node in state.isr):
+        if alive := tuple(node for node in state.isr if image.is_alive(node)):
             leader = _candidate(image, state, led)
             led[leader] += 1
-            after = _elected(state, leader)
+            # Two losses whose steps overlap leave both nodes: each was the last when it was fenced.
+            after = replace(_elected(state, leader), isr=alive)
+            after = with_eligible(image, stream_id, state, after)
         else:
             after = _elected_eligible(image, stream_id, state, led)
         if after is not None:
@@ -144,12 +145,12 @@ def changes_after_silence(
     registrations. A partition gets another leader, and its ISR loses the suspect, if a majority of
     the ISR without the suspect reports. The leader is one of those who reported.
     """
-    if not _is_alive(image, suspect) or image.nodes[suspect].epoch != epoch:
+    if not image.is_alive(suspect) or image.nodes[suspect].epoch != epoch:
         return None
     valid = {
         node
         for node, node_epoch in reporters.items()
-        if _is_alive(image, node) and image.nodes[node].epoch == node_epoch
+        if image.is_alive(node) and image.nodes[node].epoch == node_epoch
     }
     led = _leaders(image)
     changes = []
@@ -159,7 +160,7 @@ def changes_after_silence(
         reporting = [node for node in others if node in valid]
         if 2 * len(reporting) <= len(others):
             continue
-        leader = min(reporting, key=lambda node: (led[node], state.replicas.index(node)))
+        leader = _preferred(image, reporting, state, led)
         led[leader] += 1
         after = replace(_elected(state, leader), isr=others)
         after = with_eligible(image, stream_id, state, after)
@@ -174,25 +175,26 @@ def resign(
     again in the epoch that it led.
 
     It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
-    not eligible any more. Else the last member stays and leads in a new epoch. None: the partition
-    has changed since the node looked.
+    not eligible any more. Else the last member stays and leads. In each case another leader epoch
+    begins: a leader that stays forgets how far the node's log went, and does not take it into the
+    ISR again for that. None: the partition has changed since the node looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
         return None
     state = states[partition]
     is_known = node in (*state.isr, *state.eligible)
-    if state.leader_epoch != leader_epoch or not is_known or not _is_alive(image, node):
+    if state.leader_epoch != leader_epoch or not is_known or not image.is_alive(node):
         return None
     others = tuple(each for each in state.isr if each != node)
     rest = with_eligible(image, stream_id, state, replace(state, isr=others), without=node)
     if node not in state.isr:
-        after = replace(rest, version=state.version + 1)
-    elif any(_is_alive(image, each) for each in others):
-        after = replace(rest, version=state.version + 1)
-        if state.leader == node:
-            leader = _candidate(image, after, _leaders(image))
-            after = replace(after, leader=leader, leader_epoch=leader_epoch + 1)
+        after = _elected(rest, state.leader)
+    elif any(image.is_alive(each) for each in others):
+        leader = state.leader
+        if leader == node:
+            leader = _candidate(image, rest, _leaders(image))
+        after = _elected(rest, leader)
     elif state.leader not in (node, NO_LEADER):
         return None
     elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
@@ -206,18 +208,22 @@ def changes_before_stop(
     image: Image, node: int, epoch: int, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
     """What changes before a process, which registered at `epoch`, stops: another member of the ISR
-    leads wherever it leads, if one is alive. The node stays in sync until it is gone. With `ids`
-    only in the streams with these ids.
+    leads wherever it leads, if one is alive and stays. The node stays in sync until it is gone.
+    With `ids` only in the streams with these ids.
 
     None: nothing to change, or another process has the node's number now.
     """
-    if not _is_alive(image, node) or image.nodes[node].epoch != epoch:
+    if not image.is_alive(node) or image.nodes[node].epoch != epoch:
         return None
     led = _leaders(image)
     changes = []
     given = [each for each in image.partition_states(ids) if each[2].leader == node]
     for stream_id, index, state in sorted(given, key=itemgetter(0, 1)):
-        others = tuple(each for each in state.isr if each != node and _is_alive(image, each))
+        others = tuple(
+            each
+            for each in state.isr
+            if each != node and image.is_alive(each) and not image.is_stopping(each)
+        )
         if others:
             leader = _candidate(image, replace(state, isr=others), led)
             led[leader] += 1
@@ -250,7 +256,7 @@ def change_isr(
         raise FencedEpoch(leader_epoch, state.leader_epoch)
     isr = dict(members)
     valid = leader in isr and all(
-        node in state.replicas and _is_alive(image, node) and image.nodes[node].epoch == epoch
+        node in state.replicas and image.is_alive(node) and image.nodes[node].epoch == epoch
         for node, epoch in isr.items()
     )
     if state.version != version or not valid:
@@ -275,9 +281,9 @@ def unclean_candidates(image: Image, stream_id: bytes, state: PartitionState) ->
     """
     if state.leader != NO_LEADER or not allows_unclean(image, stream_id):
         return ()
-    if any(_is_alive(image, node) for node in (*state.isr, *state.eligible)):
+    if any(image.is_alive(node) for node in (*state.isr, *state.eligible)):
         return ()
-    return tuple(node for node in state.replicas if _is_alive(image, node))
+    return tuple(node for node in state.replicas if image.is_alive(node))
 
 
 def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
@@ -305,8 +311,8 @@ def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePar
             continue
         longest = max((end.last_epoch, end.end_offset) for end in valid)
         equal = [end.node_id for end in valid if (end.last_epoch, end.end_offset) == longest]
-        lossy, order = state.lossy, state.replicas
-        leader = min(equal, key=lambda node: (node not in lossy, led[node], order.index(node)))
+        in_sync_last = [node for node in equal if node in state.lossy]
+        leader = _preferred(image, in_sync_last or equal, state, led)
         led[leader] += 1
         elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
         after = replace(elected, unclean_epoch=elected.leader_epoch)
@@ -349,7 +355,7 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     if state.leader != NO_LEADER:
         return ""
     awaited = sorted({*state.isr, *state.eligible})
-    if any(_is_alive(image, node) for node in awaited):
+    if any(image.is_alive(node) for node in awaited):
         return "an election is under way"
     others = [str(node) for node in state.replicas if node not in awaited]
     what = _awaited_nodes(definition, state, awaited)
@@ -386,10 +392,10 @@ def _elected_eligible(
 ) -> PartitionState | None:
     """The state with an eligible leader, which is then the only member of the ISR; None: no
     eligible node is alive."""
-    alive = [node for node in state.eligible if _is_alive(image, node)]
+    alive = [node for node in state.eligible if image.is_alive(node)]
     if not alive:
         return None
-    leader = min(alive, key=lambda node: (led[node], state.replicas.index(node)))
+    leader = _preferred(image, alive, state, led)
     led[leader] += 1
     after = replace(_elected(state, leader), isr=(leader,))
     return completed(image, with_eligible(image, stream_id, state, after))
@@ -401,15 +407,17 @@ def _elected(state: PartitionState, leader: int) -> PartitionState:
 
 
 def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
-    """The member of the ISR that is alive and leads the fewest partitions."""
-    alive = [node for node in state.isr if _is_alive(image, node)]
-    return min(alive, key=lambda node: (led[node], state.replicas.index(node)))
+    """The member of the ISR that is alive, stays and leads the fewest partitions."""
+    alive = [node for node in state.isr if image.is_alive(node)]
+    return _preferred(image, alive, state, led)
+
+
+def _preferred(image: Image, nodes: Iterable[int], state: PartitionState, led: Counter[int]) -> int:
+    """The one of these replicas to lead: a node that is about to stop only where no other can, then
+    that which leads the fewest partitions."""
+    order = state.replicas
+    return min(nodes, key=lambda node: (image.is_stopping(node), led[node], order.index(node)))
 
 
 def _leaders(image: Image) -> Counter[int]:
     return Counter({node: load.led for node, load in image.index.loads.items()})
-
-
-def _is_alive(image: Image, node: int) -> bool:
-    found = image.nodes.get(node)
-    return found is not None and found.alive

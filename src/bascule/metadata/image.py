@@ -111,6 +111,16 @@ class Image:
             for index, state in enumerate(self.partitions[stream_id]):
                 yield stream_id, index, state
 
+    def is_alive(self, node: int) -> bool:
+        """Whether there is a node of this number that the controller has not lost."""
+        found = self.nodes.get(node)
+        return found is not None and found.alive
+
+    def is_stopping(self, node: int) -> bool:
+        """Whether the process of a node that is alive is about to stop."""
+        found = self.nodes.get(node)
+        return found is not None and found.alive and found.is_stopping
+
     def alive(self) -> list[int]:
         """The ids of the nodes that the controller has not lost, sorted."""
         return sorted(node_id for node_id, node in self.nodes.items() if node.alive)

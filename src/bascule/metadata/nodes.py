@@ -17,15 +17,18 @@ from bascule.errors import (
     NotEnoughNodes,
     UnknownNode,
 )
+from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
     AdmitNode,
     ChangePartitions,
     Command,
     ForgetDeletions,
     PartitionChange,
+    RegisterNode,
     RemoveNode,
     SetLeaving,
 )
+from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.eligible import with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas
@@ -111,6 +114,15 @@ def stay(image: Image, number: int) -> tuple[Command, ...]:
     return (SetLeaving(number, node.epoch, is_leaving=False),) if node.is_leaving else ()
 
 
+def note_stopping(image: Image, number: int, epoch: int) -> tuple[RegisterNode, ...]:
+    """Note that the process that registered at `epoch` is about to stop; nothing where that is
+    known, or the process is gone. The image keeps it, so that every controller knows."""
+    node = image.nodes.get(number)
+    if node is None or not node.alive or node.epoch != epoch or node.is_stopping:
+        return ()
+    return (RegisterNode(replace(node, is_stopping=True)),)
+
+
 def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:
     """Remove a node that leaves, if it holds nothing any more."""
     node = image.nodes.get(number)
@@ -125,6 +137,10 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         raise CannotRemoveNode(
             number, "it is alive; remove it without --force, or stop its process first"
         )
+    # In a large image its loss has steps, which may not be done: it must not lead on.
+    unfinished = changes_after_loss(image, number)
+    if unfinished is not None:
+        image = apply(image, unfinished)
     names = image.index.names
     changes, last = [], []
     for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
@@ -154,8 +170,9 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
             "again, let another replica lead with `bascule stream alter --unclean-election`, or "
             "delete these streams",
         )
+    finished = () if unfinished is None else (unfinished,)
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
-    return (*given_up, *_removal(image, node))
+    return (*finished, *given_up, *_removal(image, node))
 
 
 def _removal(image: Image, node: NodeRegistration) -> tuple[Command, ...]:

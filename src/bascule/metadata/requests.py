@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from bascule.errors import ConfigError, FencedEpoch, UnknownPartition, UnknownStream
+from bascule.errors import CannotAlter, ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -36,10 +36,24 @@ from bascule.metadata.elections import (
     resign,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave, stay
+from bascule.metadata.nodes import (
+    admit,
+    check_registration,
+    finish_leaving,
+    leave,
+    note_stopping,
+    stay,
+)
+from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
-from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
+from bascule.model import (
+    NodeRegistration,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+    SyncPolicy,
+)
 
 
 class Create(msgspec.Struct, tag=True, frozen=True):
@@ -205,8 +219,6 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
 
     count_max: int
-    stopping: tuple[int, ...] = ()
-    """Known to the controller that decides."""
 
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
@@ -288,7 +300,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case ReplaceLeader():
             change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)
         case StepDown():
-            change = changes_before_stop(image, request.node_id, request.epoch)
+            return _step_down(image, request)
         case Reassign():
             change = _reassign(image, request)
         case ElectUncleanly():
@@ -299,9 +311,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
         case BalanceLeaders():
-            change = moves_to_preferred(
-                image, count_max=request.count_max, stopping=request.stopping
-            )
+            change = moves_to_preferred(image, count_max=request.count_max)
     return () if change is None else (change,)
 
 
@@ -343,6 +353,15 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     if isinstance(decision, Existing):
         return ()
     config, before = decision.config, image.streams[request.name]
+    if config.sync is SyncPolicy.ALWAYS and (away := unsynced_away(image, before)):
+        raise CannotAlter(
+            before.name,
+            "sync",
+            present=str(before.config.sync),
+            asked=str(config.sync),
+            instead=f"the replicas on nodes {', '.join(map(str, away))} count as up to date, are "
+            "not alive, and may have records that are not synced; start them first",
+        )
     more = config.partitions - before.config.partitions
     added = place_partitions(image, more, replicas=config.replicas) if more else ()
     altered = AlterStream(decision.name, decision.id, config, added)
@@ -439,18 +458,25 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
     check_registration(image, node)
     present = image.nodes.get(node.node_id)
     if present is not None and present.alive and present.incarnation == node.incarnation:
-        leaving, directory = present.is_leaving, node.directory or present.directory
         same = present == replace(
-            node, epoch=present.epoch, alive=True, is_leaving=leaving, directory=directory
+            node,
+            epoch=present.epoch,
+            alive=True,
+            directory=node.directory or present.directory,
+            is_leaving=present.is_leaving,
+            is_stopping=present.is_stopping,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []
-    if present is not None and present.alive:
-        # Nobody noticed the end of its last process, which led until now.
-        lost = LoseNode(present.node_id, present.epoch)
-        commands += _lose(image, lost, is_back=True)
-        for command in commands:
-            image = apply(image, command)
+    if present is not None:
+        if present.alive:
+            # Nobody noticed the end of its last process, which led until now.
+            commands.append(FenceNode(present.node_id, present.epoch))
+            image = apply(image, commands[-1])
+        # Also where the loss was noticed: in a large image it has steps, which may not be done.
+        if (change := changes_after_loss(image, present.node_id, is_back=True)) is not None:
+            commands.append(change)
+            image = apply(image, change)
     if request.has_lost_writes:
         change = changes_after_lost_writes(image, node.node_id)
         commands += [] if change is None else [change]
@@ -460,6 +486,14 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
     if (change := changes_after_return(image)) is not None:
         commands.append(change)
     return tuple(commands)
+
+
+def _step_down(image: Image, request: StepDown) -> tuple[ClusterCommand, ...]:
+    stopping = note_stopping(image, request.node_id, request.epoch)
+    for command in stopping:
+        image = apply(image, command)
+    change = changes_before_stop(image, request.node_id, request.epoch)
+    return stopping if change is None else (*stopping, change)
 
 
 def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...]:
@@ -483,10 +517,10 @@ def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...
     return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
-def _lose(image: Image, request: LoseNode, *, is_back: bool = False) -> tuple[ClusterCommand, ...]:
+def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
     node = image.nodes.get(request.node_id)
     if node is None or not node.alive or node.epoch != request.epoch:
         return ()
     fence = FenceNode(request.node_id, request.epoch)
-    change = changes_after_loss(apply(image, fence), request.node_id, is_back=is_back)
+    change = changes_after_loss(apply(image, fence), request.node_id)
     return (fence,) if change is None else (fence, change)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import is_troubled
-from bascule.model import NO_LEADER, PartitionRef
+from bascule.model import NO_LEADER, PartitionRef, PartitionState, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,29 @@ class Troubles:
     under_min_isr: tuple[PartitionRef, ...]
     under_replicated: tuple[PartitionRef, ...]
     unclean: tuple[PartitionRef, ...]
+
+
+def how_to_repair(
+    image: Image, definition: StreamDefinition, state: PartitionState, node: int
+) -> str:
+    """What it means that the replica on `node` has failed, and what an operator can do."""
+    repair = f"`bascule stream repair {definition.name} --accept-loss`"
+    if node not in state.isr:
+        serves = f"node {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
+        return f"{serves}; {repair} has it copied again"
+    others = sorted({*state.isr, *state.eligible} - {node})
+    if any(map(image.is_alive, others)):
+        return "another replica is to lead"
+    if others:
+        nodes = " or ".join(map(str, others))
+        return f"the partition takes and serves nothing; start node {nodes}, which has all records"
+    if len(state.replicas) == 1:
+        return f"it is the only replica; {repair} goes on with what can be read"
+    return (
+        "it is the last in sync, and the partition takes and serves nothing; "
+        f"{repair} goes on with what can be read, or stop node {node} and let another replica lead "
+        f"with what it has: `bascule stream alter {definition.name} --unclean-election`"
+    )
 
 
 def find_troubles(image: Image) -> Troubles:

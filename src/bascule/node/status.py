@@ -112,10 +112,10 @@ class NodeStatus:
             ),
         )
 
-    def cluster_info(self) -> ClusterInfo:
-        """The cluster as this node sees it."""
+    async def cluster_info(self) -> ClusterInfo:
+        """The cluster as this node sees it, and the replicas that have failed on any node."""
         assert self.controller is not None
-        return self.controller.views.cluster_info()
+        return await self.controller.views.describe_cluster()
 
     def liveness(self) -> tuple[PartHealth, ...]:
         serving = self.ready and not self.closing

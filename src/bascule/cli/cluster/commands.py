@@ -35,17 +35,28 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     out.print(f"controller  {controller}")
     out.print(f"partitions  {info.partitions:,}")
     out.print(_nodes_table(info))
-    _show_trouble("without a leader: they take and serve nothing", info.leaderless)
-    _show_trouble("with fewer replicas in sync than messages need", info.under_min_isr)
-    _show_trouble("with a replica that is not in sync", info.under_replicated)
     _show_trouble(
-        "that may have lost committed records: their leader was elected out of sync", info.unclean
+        "without a leader: they take and serve nothing", info.leaderless, info.leaderless_count
+    )
+    _show_trouble(
+        "with fewer replicas in sync than messages need",
+        info.under_min_isr,
+        info.under_min_isr_count,
+    )
+    _show_trouble(
+        "with a replica that is not in sync", info.under_replicated, info.under_replicated_count
+    )
+    _show_failed(info)
+    _show_trouble(
+        "that may have lost committed records: their leader was elected out of sync",
+        info.unclean,
+        info.unclean_count,
     )
     if info.unclean:
         out.print(
             "  bascule stream acknowledge-loss STREAM removes them from this list", style="dim"
         )
-    if not (info.leaderless or info.under_min_isr or info.under_replicated):
+    if not (info.leaderless or info.under_min_isr or info.under_replicated or info.failed):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 
 
@@ -161,13 +172,28 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
         words.append("learner")
     if each.is_leaving:
         words.append("[yellow]leaving")
+    if each.alive and each.is_stopping:
+        words.append("stopping")
     return ", ".join(words)
 
 
-def _show_trouble(what: str, partitions: tuple[PartitionRef, ...]) -> None:
+def _show_failed(info: ClusterInfo) -> None:
+    if not info.failed:
+        return
+    out.print(f"[red]{max(info.failed_count, len(info.failed)):,} replicas have failed")
+    for each in info.failed[:SHOWN_MAX]:
+        text = f"{each.stream} {each.partition} on node {each.node}: {each.advice}"
+        out.print(f"  {text}; cause: {each.failure}", markup=False)
+    if info.failed_count > SHOWN_MAX:
+        out.print(f"  and {info.failed_count - SHOWN_MAX:,} more")
+
+
+def _show_trouble(what: str, partitions: tuple[PartitionRef, ...], counted: int) -> None:
+    """`counted` is 0 where an earlier release answers, which lists all of them."""
     if not partitions:
         return
-    out.print(f"[red]{len(partitions):,} partitions {what}")
+    count = max(counted, len(partitions))
+    out.print(f"[red]{count:,} partitions {what}")
     for each in partitions[:SHOWN_MAX]:
         leader = "no leader" if each.leader == NO_LEADER else f"leader {each.leader}"
         text = f"{leader}, in sync {list(each.isr)} of {list(each.replicas)}"
@@ -176,5 +202,5 @@ def _show_trouble(what: str, partitions: tuple[PartitionRef, ...]) -> None:
         if each.waits:
             text += f"; {each.waits}"
         out.print(f"  {each.stream} {each.partition}: {text}", markup=False)
-    if len(partitions) > SHOWN_MAX:
-        out.print(f"  and {len(partitions) - SHOWN_MAX:,} more")
+    if count > SHOWN_MAX:
+        out.print(f"  and {count - SHOWN_MAX:,} more")

@@ -28,7 +28,7 @@ from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.upkeep import ClusterUpkeep
-from bascule.controller.cluster.views import PARTITIONS, ClusterViews
+from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.purges import FOLLOW_STARTS, PURGE, Purges
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
@@ -151,7 +151,7 @@ class ClusterController:
             DECIDE: metadata.handle_decide,
             PING: self.duties.answer_ping,
             AWAIT: self._answer_await,
-            PARTITIONS: self.views.answer_partitions,
+            **self.views.controls,
             PURGE: self._purges.answer_purge,
             FOLLOW_STARTS: self._purges.answer_follow_starts,
             REPAIR: self._repairs.answer_repair,

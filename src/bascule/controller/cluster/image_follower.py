@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,9 +74,12 @@ class ImageFollower:
     def on_image(self, touched: Collection[bytes] | None) -> None:
         """There is another image, in which these streams have changed; None: any may have."""
         nodes = self._metadata.image.nodes
-        if nodes is not self._nodes:
+        if nodes is not self._nodes or touched is None:
             self._nodes = nodes
-            self._resign_failed()
+            self._resign_failed(list(self._partitions.streams().values()))
+        else:
+            held = (self._partitions.stream_by_id(stream_id) or () for stream_id in touched)
+            self._resign_failed(list(held))
         if touched is None:
             self._touched = None
         elif self._touched is not None:
@@ -191,9 +194,12 @@ class ImageFollower:
         finally:
             self._is_forgetting = False
 
-    def _resign_failed(self) -> None:
-        """Other nodes are alive: one of them may lead instead of a replica that has failed."""
-        for partitions in self._partitions.streams().values():
+    def _resign_failed(self, streams: Iterable[Sequence[Partition]]) -> None:
+        """A replica that has failed may be in sync, or others may lead instead of it, by now.
+
+        A leader that has not heard of the failure may have taken it into the ISR.
+        """
+        for partitions in streams:
             for partition in partitions:
                 if partition.failure is not None:
                     self._on_failed(partition)

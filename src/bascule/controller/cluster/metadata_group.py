@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -51,7 +51,6 @@ from bascule.metadata.image import Image
 from bascule.metadata.replicas.steps import Steps, settle_in_steps, steps_of
 from bascule.metadata.requests import (
     Admit,
-    BalanceLeaders,
     ControllerRequest,
     LoseNode,
     RegisterProcess,
@@ -170,7 +169,8 @@ class MetadataGroup(GroupObserver):
         """The question to the disk that is under way, or was the last one."""
         self._next_check: asyncio.Task[None] | None = None
         """The one after it, which answers those who ask meanwhile."""
-        self._machine = MetadataMachine(lambda *change: self.on_image(*change), self._on_command)
+        self._machine = MetadataMachine(self._on_new_image, self._on_command)
+        self._watchers: list[Callable[[], None]] = []
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
@@ -185,10 +185,21 @@ class MetadataGroup(GroupObserver):
         self._settling = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreseen: _Foreseen | None = None
-        self._stopping: dict[int, int] = {}
-        """Node -> the epoch of its process that is about to stop."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
+
+    def watch(self, on_changed: Callable[[], None]) -> None:
+        """Have `on_changed` called after each new image, and whenever this node begins or ends to
+        be the controller."""
+        self._watchers.append(on_changed)
+
+    def _on_new_image(self, image: Image, touched: Collection[bytes] | None) -> None:
+        self.on_image(image, touched)
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for on_changed in self._watchers:
+            on_changed()
 
     def _on_command(self, before: Image, command: Command) -> None:
         """Report and count, as the controller, what operators have to know of."""
@@ -262,6 +273,7 @@ class MetadataGroup(GroupObserver):
     def on_role(self, role: Role, *, term: int, leader: int) -> None:
         """See `GroupObserver`."""
         self.on_role_changed()
+        self._tell_watchers()
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:
         """See `GroupObserver`."""
@@ -371,19 +383,7 @@ class MetadataGroup(GroupObserver):
         index: int = msgspec.msgpack.decode(reply)
         return index
 
-    @property
-    def stopping(self) -> tuple[int, ...]:
-        """Nodes whose processes hand over what they lead, as far as this controller was asked."""
-        nodes = self.image.nodes
-        return tuple(
-            node_id
-            for node_id, epoch in self._stopping.items()
-            if node_id in nodes and nodes[node_id].epoch == epoch
-        )
-
     async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
-        if isinstance(request, StepDown):
-            self._stopping[request.node_id] = request.epoch
         if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
             return await self._decide_once(identity, request)
         # The steps go on where nobody waits for them any more: the session that has reported the
@@ -421,8 +421,6 @@ class MetadataGroup(GroupObserver):
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
-            if isinstance(request, BalanceLeaders):
-                request = BalanceLeaders(request.count_max, self.stopping)
             steps = steps_of(foreseen.image, request)
             del foreseen  # the steps outlive this image
             commands = await self._take_steps(steps, term, cause_of(request))

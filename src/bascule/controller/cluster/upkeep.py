@@ -130,9 +130,7 @@ class ClusterUpkeep:
         image = self._metadata.image
         if image is self._balanced:
             return
-        # They are alive and in sync until they are gone.
-        stopping = self._metadata.stopping
-        if moves_to_preferred(image, count_max=1, stopping=stopping) is None:
+        if moves_to_preferred(image, count_max=1) is None:
             self._balanced = image
         else:
             await self._metadata.submit(BalanceLeaders(BALANCED_MAX))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -13,11 +14,12 @@ import msgspec
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import BasculeError, UnknownStream
 from bascule.metadata.elections import why_leaderless
-from bascule.metadata.troubles import find_troubles
+from bascule.metadata.troubles import find_troubles, how_to_repair
 from bascule.model import (
     NO_LEADER,
     ClusterInfo,
     DuplicateStream,
+    FailedReplica,
     NodeRegistration,
     PartitionInfo,
     PartitionState,
@@ -31,7 +33,19 @@ log = logging.getLogger("bascule.controller")
 
 PARTITIONS: Final = "partitions"
 """The kind of control request for the state of the partitions that a node leads."""
+FAILED: Final = "failed"
+"""The kind of control request for the replicas of a node that have failed."""
 INFO_SECONDS_MAX: Final = 2.0
+LISTED_MAX: Final = 200
+"""Partitions, or failed replicas of one node, in an answer; all of them are counted."""
+
+
+class _Failed(msgspec.Struct, array_like=True):
+    """The replicas of a node that have failed."""
+
+    count: int
+    first: list[tuple[bytes, int, str]]
+    """Stream id, partition and cause of some of them."""
 
 
 class ClusterViews:
@@ -57,6 +71,11 @@ class ClusterViews:
         self._peers = peers
         self._refusals = refusals
         self._duplicates = duplicates
+        self.controls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
+            PARTITIONS: self.answer_partitions,
+            FAILED: self.answer_failed,
+        }
+        """Kind -> the handler of a control request from another node."""
 
     def definition(self, name: str) -> StreamDefinition:
         """Raises: UnknownStream."""
@@ -96,7 +115,63 @@ class ClusterViews:
             unclean=troubles.unclean,
             voters=metadata.members.voters,
             learners=metadata.members.learners,
+            leaderless_count=len(troubles.leaderless),
+            under_min_isr_count=len(troubles.under_min_isr),
+            under_replicated_count=len(troubles.under_replicated),
+            unclean_count=len(troubles.unclean),
         )
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """As `cluster_info`, with what the living nodes say of their replicas. Lists are cut."""
+        image = self._metadata.image
+        alive = image.alive()
+        answers = await asyncio.gather(*(self._ask_failed(node) for node in alive))
+        failed = [
+            FailedReplica(
+                definition.name,
+                index,
+                node,
+                failure,
+                how_to_repair(image, definition, image.partitions[stream_id][index], node),
+            )
+            for node, said in zip(alive, answers, strict=True)
+            for stream_id, index, failure in said.first
+            if (definition := image.stream_of(stream_id)) is not None
+            and index < len(image.partitions[stream_id])
+        ]
+        info = self.cluster_info()
+        return replace(
+            info,
+            leaderless=info.leaderless[:LISTED_MAX],
+            under_min_isr=info.under_min_isr[:LISTED_MAX],
+            under_replicated=info.under_replicated[:LISTED_MAX],
+            unclean=info.unclean[:LISTED_MAX],
+            failed=tuple(sorted(failed, key=attrgetter("stream", "partition", "node"))),
+            failed_count=sum(said.count for said in answers),
+        )
+
+    async def _ask_failed(self, node: int) -> _Failed:
+        if node == self._node_id:
+            return self._failed()
+        try:
+            reply = await self._peers.control(node, FAILED, b"", timeout_s=INFO_SECONDS_MAX)
+            return msgspec.msgpack.decode(reply, type=_Failed)
+        except (BasculeError, msgspec.MsgspecError) as error:
+            log.debug("failed replicas not told", extra={"node": node, "error": str(error)})
+            return _Failed(0, [])
+
+    async def answer_failed(self, body: bytes) -> bytes:
+        """Answer a control request for the replicas of this node that have failed."""
+        return msgspec.msgpack.encode(self._failed())
+
+    def _failed(self) -> _Failed:
+        found = [
+            (partition.definition.id, partition.index, partition.failure.cause)
+            for partitions in self._partitions.streams().values()
+            for partition in partitions
+            if partition.failure is not None
+        ]
+        return _Failed(len(found), found[:LISTED_MAX])
 
     def stream_info(self, name: str) -> StreamInfo:
         """As this node knows it. Raises: UnknownStream."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bascule.metadata.image import Image
-from bascule.model import NO_LEADER, PartitionState, SyncPolicy
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition, SyncPolicy
 
 
 def with_eligible(
@@ -36,7 +36,9 @@ def with_eligible(
     return replace(
         after,
         eligible=tuple(sorted(known.intersection(after.replicas))),
-        lossy=tuple(each for each in after.lossy if each in after.replicas),
+        lossy=tuple(
+            each for each in after.lossy if each in after.replicas and each not in after.isr
+        ),
     )
 
 
@@ -51,10 +53,31 @@ def without_lost_writes(
     definition = image.stream_of(stream_id)
     if definition is None or node not in (*state.isr, *state.eligible):
         return None
-    config = definition.config
-    if config.sync is SyncPolicy.ALWAYS or config.replicas == 1 or len(state.replicas) == 1:
+    if definition.config.sync is SyncPolicy.ALWAYS or _has_one_replica(definition, state):
         return None
     isr = tuple(each for each in state.isr if each != node)
     lossy = tuple(sorted({*state.lossy, node}))
     after = replace(state, isr=isr, lossy=lossy, version=state.version + 1)
     return with_eligible(image, stream_id, state, after, without=node)
+
+
+def unsynced_away(image: Image, definition: StreamDefinition) -> tuple[int, ...]:
+    """The nodes that must be alive when a stream syncs every message from now on; sorted.
+
+    Their replicas count as up to date and may have records that are not synced. If their machines
+    went down meanwhile nobody would know it: under `sync = always` that loses nothing.
+    """
+    if definition.config.sync is SyncPolicy.ALWAYS:
+        return ()
+    known = {
+        node
+        for state in image.partitions.get(definition.id, ())
+        if not _has_one_replica(definition, state)
+        for node in (*state.isr, *state.eligible)
+    }
+    return tuple(sorted(node for node in known if not image.is_alive(node)))
+
+
+def _has_one_replica(definition: StreamDefinition, state: PartitionState) -> bool:
+    """Whether a log is what is left of it: nobody has another one."""
+    return definition.config.replicas == 1 or len(state.replicas) == 1

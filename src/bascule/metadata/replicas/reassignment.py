@@ -16,7 +16,7 @@ far its followers were, so that a replica that is added again counts from its em
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,7 +45,7 @@ def reassign(
         state,
         replicas=(*kept, *added),
         target=tuple(target),
-        min_isr=min_isr or state.min_isr,
+        min_isr=state.min_isr or min_isr,
         leader_epoch=state.leader_epoch + (len(kept) < len(state.replicas)),
         version=state.version + 1,
     )
@@ -62,7 +62,7 @@ def completed(image: Image, state: PartitionState) -> PartitionState:
         return state
     leader = state.leader
     if leader not in (*target, NO_LEADER):
-        alive = [node for node in target if node in image.nodes and image.nodes[node].alive]
+        alive = [node for node in target if image.is_alive(node)]
         if not alive:
             return state
         leader = alive[0]
@@ -123,12 +123,10 @@ def holds_replicas(image: Image, node: int) -> bool:
     return image.index.replicas_on(node) > 0
 
 
-def moves_to_preferred(
-    image: Image, *, count_max: int, stopping: Collection[int] = ()
-) -> ChangePartitions | None:
+def moves_to_preferred(image: Image, *, count_max: int) -> ChangePartitions | None:
     """Give up to `count_max` partitions back to their preferred leaders, which are in sync.
 
-    Nodes that lead the most beyond their own give first. Those that are `stopping` get nothing.
+    Nodes that lead the most beyond their own give first. Those that are about to stop get nothing.
     None: nothing to do.
     """
     found = []
@@ -142,7 +140,7 @@ def moves_to_preferred(
             and node is not None
             and node.alive
             and not node.is_leaving
-            and preferred not in stopping
+            and not node.is_stopping
         ):
             found.append((stream_id, index, state))
     excess = Counter(state.leader for _, _, state in found)

@@ -31,7 +31,7 @@ from bascule.metadata.elections import (
     changes_before_stop,
 )
 from bascule.metadata.image import Image, in_parts
-from bascule.metadata.nodes import check_registration
+from bascule.metadata.nodes import check_registration, note_stopping
 from bascule.metadata.requests import (
     ControllerRequest,
     LoseNode,
@@ -136,6 +136,7 @@ def _replace(request: ReplaceLeader) -> Steps:
 
 def _step_down(request: StepDown) -> Steps:
     node, epoch = request.node_id, request.epoch
+    yield note_stopping((yield ()), node, epoch)
     ids = yield from _visited(lambda state: state.leader == node)
     yield from _change(ids, lambda now, part: changes_before_stop(now, node, epoch, part))
     return ()
@@ -146,7 +147,7 @@ def _finish_loss(lost: int, *, is_back: bool) -> Changing:
     ids = yield from _visited(lambda state: lost in state.isr)
 
     def change(now: Image, part: list[bytes]) -> ChangePartitions | None:
-        if lost in now.nodes and now.nodes[lost].alive:
+        if now.is_alive(lost):
             return None
         return changes_after_loss(now, lost, is_back=is_back, ids=part)
 
