@@ -103,11 +103,9 @@ class ClusterNode:
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
         self._driver = RaftDriver(
-            config.node_id,
-            DriverSettings(cluster=name),
-            config=RAFT_CONFIG,
+            config.node_id, DriverSettings(cluster=name), config=RAFT_CONFIG,
             before_write=reserve.keep_room,
-        )
+        )  # fmt: skip
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
         self._metadata = MetadataGroup(
             self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room

@@ -305,13 +305,10 @@ class Core:
 
     def reset_election_timer(self) -> None:
         """Draw a new election timeout and start it now. It is random so that candidates that split
-        the votes do not start their next elections at the same time (thesis 3.4). A node that hears
-        no leader has nothing to be patient for: see `leaderless_election_ticks`."""
-        ticks = self.config.election_ticks
-        drawn = self.random.uniform(0, ticks)
+        the votes do not start their next elections at the same time (thesis 3.4)."""
+        drawn = self.random.uniform(0, ticks := self.config.election_ticks)
         self._election_timeout = timeout = ticks + int(drawn)
-        leaderless = self.config.leaderless_election_ticks
-        if leaderless and not self.hears_leader():
+        if (leaderless := self.config.leaderless_election_ticks) and not self.hears_leader():
             timeout = leaderless + int(drawn * leaderless / ticks)
         self.election_due_at = self.now + timeout
 
