@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from bascule.errors import NotLeader
 from bascule.node.archive_progress import ArchiveProgress
+from bascule.sim.disk import SimClock
 
 
 class Offsets:
@@ -31,7 +32,8 @@ class Offsets:
 def test_the_leader_is_asked_where_this_node_holds_no_commits() -> None:
     offsets, held = Offsets(), SimpleNamespace(log=None)
     partitions = SimpleNamespace(stream=lambda name: (held,))
-    progress = ArchiveProgress(cast(Any, partitions), cast(Any, offsets), cast(Any, offsets))
+    clock = SimClock(1_000)
+    progress = ArchiveProgress(cast(Any, partitions), cast(Any, offsets), cast(Any, offsets), clock)
 
     def refresh() -> int | None:
         asyncio.run(progress.refresh())
@@ -48,6 +50,8 @@ def test_the_leader_is_asked_where_this_node_holds_no_commits() -> None:
     offsets.told, before = 9, offsets.asked
     assert refresh() == 9
     asyncio.run(progress.refresh())
+    assert offsets.asked == before + 2, "retention has not looked since, but will"
+    clock.ms += 700_000
     asyncio.run(progress.refresh())
     assert offsets.asked == before + 2, "nobody asks any more"
     held.log, offsets.local = object(), 3

@@ -14,25 +14,33 @@ from typing import Final
 from bascule.controller.cluster.offsets import ClusterOffsets
 from bascule.errors import BasculeError
 from bascule.groups import CommittedOffsetStore
+from bascule.host.api import Clock
 from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.node")
 
 REFRESH_SECONDS: Final = 5.0
+ASKED_NS_MAX: Final = 600_000_000_000
+"""Retention looks at each partition again within this time, also among 100,000 of them."""
 
 
 class ArchiveProgress:
     """Belongs to the event loop, but for `committed`."""
 
     def __init__(
-        self, partitions: Partitions, store: CommittedOffsetStore, cluster: ClusterOffsets
+        self,
+        partitions: Partitions,
+        store: CommittedOffsetStore,
+        cluster: ClusterOffsets,
+        clock: Clock,
     ) -> None:
         self._partitions = partitions
         self._store = store
         self._cluster = cluster
-        self._asked: set[tuple[str, str]] = set()
-        """Consumer and stream of what was asked for since the last refresh."""
+        self._clock = clock
+        self._asked: dict[tuple[str, str], int] = {}
+        """Consumer and stream of what retention waits for -> when it asked last."""
         self._told: Mapping[tuple[str, str], Mapping[int, int]] = {}
         """Consumer and stream -> partition -> offset, as the leader of `_offsets` has said."""
 
@@ -43,7 +51,7 @@ class ArchiveProgress:
         """
         if self._is_held_here():
             return self._store.committed(consumer, stream, partition)
-        self._asked.add((consumer, stream))
+        self._asked[consumer, stream] = self._clock.monotonic_ns()
         return self._told.get((consumer, stream), {}).get(partition)
 
     def _is_held_here(self) -> bool:
@@ -58,9 +66,11 @@ class ArchiveProgress:
 
     async def refresh(self) -> None:
         """Ask for what retention waits for. What the leader does not say is not known any more."""
-        asked, self._asked = self._asked, set()
         told = {}
-        for consumer, stream in tuple(asked):
+        for (consumer, stream), asked in tuple(self._asked.items()):
+            if self._clock.monotonic_ns() - asked > ASKED_NS_MAX:
+                self._asked.pop((consumer, stream), None)
+                continue
             try:
                 found = await self._cluster.find(consumer=consumer, stream=stream)
             except BasculeError as error:

@@ -198,7 +198,9 @@ class Node:
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets, cluster_offsets)
         await cluster.announce(self.status.node_info(), self._nats)
-        self._start_maintenance(ArchiveProgress(self._partitions, self._offsets, cluster_offsets))
+        self._start_maintenance(
+            ArchiveProgress(self._partitions, self._offsets, cluster_offsets, self._clock)
+        )
         self.status.ready = True
         self._lasting.settle()
         if self._nats is not None:
