@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, compress
 from typing import NamedTuple, TypeAlias
 
 from rpds import HashTrieMap, HashTrieSet
@@ -63,8 +64,11 @@ class ImageIndex:
         troubled, away, partitions = self.troubled, self.away, self.partitions
         for stream_id, before, after in changes:
             partitions += len(after) - len(before)
-            _count(held, led, before, -1)
-            _count(held, led, after, 1)
+            # A change of few partitions of a stream leaves the states of the others as they are.
+            shared = min(len(before), len(after))
+            differ = [before[n] is not after[n] for n in range(shared)]
+            _count(held, led, chain(compress(before, differ), before[shared:]), -1)
+            _count(held, led, chain(compress(after, differ), after[shared:]), 1)
             troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
             away = _marked(away, stream_id, any(map(_is_away, after)))
         loads = self.loads
@@ -96,7 +100,9 @@ def _marked(ids: HashTrieSet[bytes], stream_id: bytes, has_it: bool) -> HashTrie
     return ids.insert(stream_id) if has_it else ids.discard(stream_id)
 
 
-def _count(held: Counter[int], led: Counter[int], states: StreamStates, by: int) -> None:
+def _count(
+    held: Counter[int], led: Counter[int], states: Iterable[PartitionState], by: int
+) -> None:
     for state in states:
         for node in state.replicas:
             held[node] += by
