@@ -1,0 +1,84 @@
+"""`ClusterPlan`: what is drawn before a run: sizes, times, the rates of faults.
+
+Every run draws its own rates (swarm testing): a run with many kills and no partitions of the
+network reaches states that a run with all kinds of faults does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from bascule.sim.cluster.world.loop import NS
+from bascule.sim.prng import Prng
+
+MS: Final = 1_000_000
+NODES: Final = (3, 3, 3, 4, 5)
+
+
+class ClusterFault(Enum):
+    """A kind of fault."""
+
+    KILL = "kill"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ClusterPlan:
+    """The parameters of a run. Times in nanoseconds."""
+
+    seed: int
+    nodes: int
+    streams: int
+    """Each has one partition."""
+    replicas: int
+    delay_ns: int
+    jitter_ns: int
+    sync_ns: int
+    sync_jitter_ns: int
+    publishers: int
+    think_ns: int
+    """Mean time between two messages of a publisher."""
+    window: int
+    """Messages of a publisher that wait for their acks, at most."""
+    payload_bytes_max: int
+    faults: dict[ClusterFault, int] = field(default_factory=dict)
+    """Mean time between two faults of a kind; kinds without one do not occur."""
+    fault_lasts_ns: int
+    """Mean duration of a fault."""
+    safety_ns: int
+    """Length of the phase with faults."""
+    liveness_ns: int = 60 * NS
+    """Bound of the phase without faults."""
+
+
+def draw_plan(
+    seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0,
+    all_faults: bool = False,
+) -> ClusterPlan:  # fmt: skip
+    """The plan of a seed, with these restrictions."""
+    count = nodes or prng.pick(NODES)
+    drawn_streams = prng.pick((1, 1, 2, 3, 5))
+    drawn_seconds = prng.between(10, 30)
+    faults = {}
+    for fault in ClusterFault:
+        mean_ns = int(prng.log_uniform(2 * NS, 20 * NS))
+        if prng.happens(0.5) or all_faults:
+            faults[fault] = mean_ns
+    return ClusterPlan(
+        seed=seed,
+        nodes=count,
+        streams=streams or drawn_streams,
+        replicas=min(count, 3),
+        delay_ns=int(prng.log_uniform(20_000, 2 * MS)),
+        jitter_ns=int(prng.log_uniform(20_000, 4 * MS)),
+        sync_ns=int(prng.log_uniform(50_000, 5 * MS)),
+        sync_jitter_ns=int(prng.log_uniform(50_000, 10 * MS)),
+        publishers=prng.between(1, 3),
+        think_ns=int(prng.log_uniform(5 * MS, 100 * MS)),
+        window=prng.pick((1, 2, 8, 32)),
+        payload_bytes_max=prng.pick((50, 200, 5_000)),
+        faults=faults,
+        fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
+        safety_ns=(seconds or drawn_seconds) * NS,
+    )
