@@ -74,6 +74,11 @@ class SimulatedNode(Node):
     def controller(self) -> ClusterController:
         return self._controller
 
+    @property
+    def is_controller(self) -> bool:
+        assert self._cluster is not None
+        return self._cluster._metadata.is_controller
+
 
 class Machine:
     """A disk, clocks, and the process that runs on it."""
@@ -189,6 +194,13 @@ class Machine:
         """Start the node, unless it runs."""
         if self.process is None:
             self.start()
+
+    def start_when_stopped(self) -> None:
+        """Start the node once its process has ended."""
+        if self.process is None:
+            self.start()
+        elif self.is_stopping:
+            self.world.after(RESTART_NS // 10, self.start_when_stopped)
 
     def stop(self) -> None:
         """Ask the node to stop."""

@@ -21,6 +21,34 @@ class ClusterFault(Enum):
     """A kind of fault."""
 
     KILL = "kill"
+    POWER = "power loss"
+    """Of one machine: unsynced pages are kept or lost at random."""
+    OUTAGE = "outage"
+    """All machines lose their power at once."""
+    PAUSE = "pause"
+    STOP = "planned stop"
+    CONTROLLER = "loss of the controller"
+    """It is killed, paused, cut off or stopped."""
+    LEADER = "loss of a leader"
+    """Of a partition, in one of the same ways."""
+    SPLIT = "split"
+    """A partition of the network into two parts."""
+    ISOLATE = "isolate"
+    """One node from all others, in both directions or in one."""
+    LINK = "link"
+    """One direction of one link."""
+    SLOW_LINK = "slow link"
+    SLOW_DISK = "slow disk"
+    STALL_DISK = "stalled disk"
+    FULL_DISK = "full disk"
+    CLOCK_JUMP = "clock jump"
+    NATS_DROP = "nats drop"
+    """The NATS server closes the connections of a node."""
+    NATS_CUT = "nats cut"
+    """A node cannot connect to the NATS server for some time."""
+
+
+RARE: Final = (ClusterFault.OUTAGE,)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -62,8 +90,8 @@ def draw_plan(
     drawn_seconds = prng.between(10, 30)
     faults = {}
     for fault in ClusterFault:
-        mean_ns = int(prng.log_uniform(2 * NS, 20 * NS))
-        if prng.happens(0.5) or all_faults:
+        mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
+        if prng.happens(0.3) or all_faults:
             faults[fault] = mean_ns
     return ClusterPlan(
         seed=seed,

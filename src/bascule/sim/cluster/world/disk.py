@@ -62,8 +62,9 @@ class DiskTimes:
         """Answer nothing any more."""
         self._is_stalled = True
 
-    def go_on(self) -> None:
-        """Answer what waits."""
+    def heal(self) -> None:
+        """Work as usual; answer what waits."""
+        self.factor, self.free_bytes = 1, FREE_BYTES
         self._is_stalled = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
