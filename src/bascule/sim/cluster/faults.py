@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Final
 
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
-from bascule.sim.cluster.plan import MS, ClusterFault
+from bascule.sim.cluster.plan import DEDUPE_MS, MS, ClusterFault
 
 Link = tuple[int, int]
+JUMP_MS_MAX: Final = DEDUPE_MS // 4
+"""No clock is further off. Two of them differ by less than message ids are kept."""
 
 
 class ClusterFaults:
@@ -187,7 +190,9 @@ class ClusterFaults:
 
     def _jump(self) -> bool:
         machine = self._any()
-        by_ms = int(self._prng.log_uniform(10, 3_600_000)) * self._prng.pick((1, -1))
+        by_ms = int(self._prng.log_uniform(10, JUMP_MS_MAX)) * self._prng.pick((1, -1))
+        if abs(machine.clock_ahead_ms + by_ms) > JUMP_MS_MAX:
+            by_ms = -machine.clock_ahead_ms
         self._world.note(machine.node, f"has a clock that jumps by {by_ms} ms")
         machine.clock_ahead_ms += by_ms
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from pathlib import Path
 from typing import Final
 
@@ -163,10 +162,7 @@ class Machine:
     def _check(self, done: asyncio.Task[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{where.filename}:{where.lineno}"
-            text = f"node {self.node}: {type(error).__name__}: {error} ({at})"
-            self.world.loop.report("no exception", text)
+            self.world.loop.report_exception(f"node {self.node}", error)
 
     async def _run(self) -> None:
         assert self._stop is not None

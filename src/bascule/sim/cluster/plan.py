@@ -14,6 +14,8 @@ from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
 MS: Final = 1_000_000
+DEDUPE_MS: Final = 3_600_000
+"""How long streams keep message ids: longer than a run, also by clocks that jump."""
 NODES: Final = (3, 3, 3, 4, 5)
 
 

@@ -13,7 +13,7 @@ from bascule.sim.cluster.checkers import ClusterCheckers
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
-from bascule.sim.cluster.plan import MS
+from bascule.sim.cluster.plan import DEDUPE_MS, MS
 from bascule.sim.cluster.publishers import SimPublisher
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
@@ -89,7 +89,9 @@ class Simulation:
 
         async def create(machine: Machine, name: str) -> None:
             assert machine.running is not None
-            config = StreamConfig(subject=name, replicas=self.plan.replicas)
+            config = StreamConfig(
+                subject=name, replicas=self.plan.replicas, dedupe_window_ms=DEDUPE_MS
+            )
             try:
                 await machine.running.controller.create_stream(name, config)
             except BasculeError as error:

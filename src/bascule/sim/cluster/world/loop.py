@@ -162,7 +162,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
             except Exception as error:  # boundary: the run reports it
                 if process is None:
                     raise
-                self.report("no exception", f"{process.name}: {type(error).__name__}: {error}")
+                self.report_exception(process.name, error)
             if self.failure is not None:
                 raise self.failure
         self.now_ns = until
@@ -173,6 +173,11 @@ class ClusterLoop(asyncio.AbstractEventLoop):
             if with_stack:
                 text += "\n" + "".join(traceback.format_stack(limit=STACK_FRAMES))
             self.failure = InvariantBroken(invariant, text)
+
+    def report_exception(self, who: str, error: BaseException) -> None:
+        """Something was raised that nobody handles."""
+        lines = traceback.format_exception(error, limit=-STACK_FRAMES)
+        self.report("no exception", f"{who}: {type(error).__name__}: {error}\n{''.join(lines)}")
 
     def release(self, process: LoopProcess) -> None:
         """A process goes on after a pause: what was due meanwhile is late, in its order."""

@@ -50,9 +50,7 @@ class SimProcess:
             try:
                 function()
             except Exception as error:  # boundary: the run reports it
-                self.loop.report(
-                    "no exception", f"{self.name}, thread {name}: {type(error).__name__}: {error}"
-                )
+                self.loop.report_exception(f"{self.name}, thread {name}", error)
 
         thread = greenlet(run, self.loop.hub)
         thread.gr_context = contextvars.copy_context()

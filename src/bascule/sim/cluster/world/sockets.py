@@ -281,11 +281,25 @@ class SocketLayer:
         """See `asyncio.loop.create_connection`."""
         process = process_now()
         opened: asyncio.Future[SocketEnd] = self.loop.create_future()
-        dial = self.network.dial(process, (host, port), opened.set_result, opened.set_exception)
+        ends: list[SocketEnd] = []
+
+        def on_open(end: SocketEnd) -> None:
+            ends.append(end)
+            if not opened.done():
+                opened.set_result(end)
+
+        def on_fail(error: BaseException) -> None:
+            if not opened.done():
+                opened.set_exception(error)
+
+        dial = self.network.dial(process, (host, port), on_open, on_fail)
         try:
             end = await opened
-        finally:
+        except BaseException:
             dial.cancel()
+            for each in ends:
+                each.close()
+            raise
         protocol = factory()
         return SimTransport(self.loop, SimSocket(self, end), protocol), protocol
 
