@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from bascule.sim.cluster.plan import ClusterFault
 from bascule.sim.cluster.run import ClusterOptions, ClusterResult, run_seed
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
 from bascule.sim.raft.run import SimulationFailed
@@ -115,6 +116,9 @@ def cluster(
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")
     ] = False,
+    faults: Annotated[
+        str, typer.Option(help="Draw these kinds of faults often, such as kill,outage.")
+    ] = "",
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a failed seed.")
     ] = False,
@@ -125,7 +129,15 @@ def cluster(
         for name, each in CLUSTER_MUTANTS.items():
             out.print(f"{name}: found by {', '.join(each.found_by)}", markup=False)
         raise typer.Exit(0 if mutant == "help" else USAGE)
-    options = ClusterOptions(nodes=nodes, streams=streams, seconds=seconds, all_faults=all_faults)
+    known = {fault.value for fault in ClusterFault}
+    if unknown := [each for each in faults.split(",") if each and each not in known]:
+        raise typer.BadParameter(f"no fault is named {unknown[0]!r}; there are {sorted(known)}")
+    options = ClusterOptions(
+        nodes=nodes, streams=streams, seconds=seconds, all_faults=all_faults, faults=faults
+    )
+    if mutant and not seeds and seed is None:
+        found = CLUSTER_MUTANTS[mutant]
+        seeds, options = f"{found.range[0]}-{found.range[-1]}", found.options
     if seeds:
         tally = _run_many(parse_range(seeds), options, mutant, jobs=jobs, keep_going=keep_going)
         _report_many(tally, as_json=as_json)

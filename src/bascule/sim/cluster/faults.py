@@ -24,10 +24,12 @@ class ClusterFaults:
         self._prng = world.prng
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
+        self._awaits_ack = False
         self._kinds: dict[ClusterFault, Callable[[], bool]] = {
             ClusterFault.KILL: lambda: self._lose(self._pick(is_up), _Loss.KILL),
             ClusterFault.POWER: lambda: self._lose(self._pick(is_up), _Loss.POWER),
             ClusterFault.OUTAGE: self._outage,
+            ClusterFault.ACKED_OUTAGE: self._await_ack,
             ClusterFault.PAUSE: lambda: self._lose(self._pick(is_up), _Loss.PAUSE),
             ClusterFault.STOP: lambda: self._lose(self._pick(is_up), _Loss.STOP),
             ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
@@ -107,6 +109,16 @@ class ClusterFaults:
             self._later(machine.start_when_stopped)
         else:
             return False
+        return True
+
+    def on_ack(self) -> None:
+        """A publisher has got an ack."""
+        if self._awaits_ack and self.is_active:
+            self._awaits_ack = False
+            self._outage()
+
+    def _await_ack(self) -> bool:
+        self._awaits_ack = True
         return True
 
     def _outage(self) -> bool:

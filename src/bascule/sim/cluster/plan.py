@@ -6,6 +6,7 @@ network reaches states that a run with all kinds of faults does not.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -27,6 +28,8 @@ class ClusterFault(Enum):
     """Of one machine: unsynced pages are kept or lost at random."""
     OUTAGE = "outage"
     """All machines lose their power at once."""
+    ACKED_OUTAGE = "outage after an ack"
+    """As soon as a publisher has the next ack."""
     PAUSE = "pause"
     STOP = "planned stop"
     CONTROLLER = "loss of the controller"
@@ -50,7 +53,9 @@ class ClusterFault(Enum):
     """A node cannot connect to the NATS server for some time."""
 
 
-RARE: Final = (ClusterFault.OUTAGE,)
+FREQUENT_NS: Final = 3 * NS
+"""Mean time between two faults of a chosen kind."""
+RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -84,17 +89,20 @@ class ClusterPlan:
 
 def draw_plan(
     seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0,
-    all_faults: bool = False,
+    all_faults: bool = False, faults: Collection[str] = (),
 ) -> ClusterPlan:  # fmt: skip
-    """The plan of a seed, with these restrictions."""
+    """The plan of a seed, with these restrictions. Chosen `faults` are frequent."""
     count = nodes or prng.pick(NODES)
     drawn_streams = prng.pick((1, 1, 2, 3, 5))
     drawn_seconds = prng.between(10, 30)
-    faults = {}
+    means = {}
     for fault in ClusterFault:
         mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
-        if prng.happens(0.3) or all_faults:
-            faults[fault] = mean_ns
+        wanted = prng.happens(0.3) or all_faults
+        if fault.value in faults:
+            means[fault] = FREQUENT_NS
+        elif wanted and not faults:
+            means[fault] = mean_ns
     return ClusterPlan(
         seed=seed,
         nodes=count,
@@ -108,7 +116,7 @@ def draw_plan(
         think_ns=int(prng.log_uniform(5 * MS, 100 * MS)),
         window=prng.pick((1, 2, 8, 32)),
         payload_bytes_max=prng.pick((50, 200, 5_000)),
-        faults=faults,
+        faults=means,
         fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
         safety_ns=(seconds or drawn_seconds) * NS,
     )

@@ -32,6 +32,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 0
     """Simulated length of the phase with faults; 0: drawn."""
     all_faults: bool = False
+    faults: str = ""
+    """Kinds of faults, separated by commas; empty: drawn."""
 
     def as_arguments(self) -> str:
         """As options of the command line."""
@@ -42,7 +44,11 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
             if value
         ]  # fmt: skip
-        return "".join(parts) + (" --all-faults" if self.all_faults else "")
+        if self.all_faults:
+            parts.append(" --all-faults")
+        if self.faults:
+            parts.append(f' --faults "{self.faults}"')
+        return "".join(parts)
 
 
 class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +84,7 @@ def run_seed(
     prng = make_prng(seed)
     plan = draw_plan(
         seed, prng, nodes=options.nodes, streams=options.streams, seconds=options.seconds,
-        all_faults=options.all_faults,
+        all_faults=options.all_faults, faults=options.faults.split(",") if options.faults else (),
     )  # fmt: skip
     loop = ClusterLoop(prng)  # type: ignore[abstract]
     trace = ClusterTrace(loop, write)

@@ -14,7 +14,7 @@ from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.plan import DEDUPE_MS, MS
-from bascule.sim.cluster.publishers import SimPublisher
+from bascule.sim.cluster.publishers import Publication, SimPublisher
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
@@ -36,11 +36,15 @@ class Simulation:
         world.on_role = self.checkers.on_role
         world.on_process_ended = self.checkers.on_process_ended
         self.publishers = [
-            SimPublisher(world, number, world.prng.pick(world.stream_names), self.checkers.on_ack)
+            SimPublisher(world, number, world.prng.pick(world.stream_names), self._on_ack)
             for number in range(world.plan.publishers)
         ]
         self.faults = ClusterFaults(world, self.machines)
         self._is_looking = True
+
+    def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
+        self.checkers.on_ack(publication, answer)
+        self.faults.on_ack()
 
     # -- phases -------------------------------------------------------------------------------
 
