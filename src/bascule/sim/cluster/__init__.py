@@ -17,6 +17,7 @@ installation   puts the simulated world in the place of the real one in producti
 stand_ins      classes in place of some of a node's
 publishers     publish over NATS, wait for acks, publish again
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
+operator       moves of replicas, replaced machines
 checkers       what must hold at any time, and at the end
 trace          the last events as text
 world/         the event loop, threads, sockets, disks, NATS

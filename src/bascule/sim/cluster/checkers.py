@@ -42,8 +42,8 @@ class ClusterCheckers:
         self._machines = machines
         self._leaders: dict[tuple[Key, int], tuple[int, str]] = {}
         """Partition and leader epoch -> the node and process that leads it."""
-        self._watermarks: dict[tuple[int, Key], int] = {}
-        """Of each process that runs."""
+        self._watermarks: dict[tuple[int, Key], tuple[Partition, int]] = {}
+        """Of each process that runs, and each time that a replica is there."""
         self._committed: dict[Key, dict[int, BatchHeader]] = {}
         """What a leader has shown below its watermark."""
         self._read: dict[tuple[int, Key], int] = {}
@@ -86,12 +86,14 @@ class ClusterCheckers:
         for node, partition in self.replicas():
             key = partition.definition.name, partition.index
             mark = partition.committed_offset
-            before = self._watermarks.get((node, key), 0)
-            if mark < before:
+            known, before = self._watermarks.get((node, key), (partition, 0))
+            if known is not partition:  # it has left the node, and come back
+                self._read.pop((node, key), None)
+            elif mark < before:
                 raise InvariantBroken(
                     "watermark monotonic", f"{key} on node {node}: {mark} after {before}"
                 )
-            self._watermarks[node, key] = mark
+            self._watermarks[node, key] = partition, mark
             if partition.is_leader:
                 self._read_committed(node, key, partition, mark)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.operator import ClusterOperator
 from bascule.sim.cluster.plan import DEDUPE_MS, MS, ClusterFault
 
 Link = tuple[int, int]
@@ -22,6 +23,7 @@ class ClusterFaults:
         self._world = world
         self._machines = machines
         self._prng = world.prng
+        self._operator = ClusterOperator(world, machines)
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
         self._awaits_ack = False
@@ -42,6 +44,8 @@ class ClusterFaults:
             ClusterFault.STALL_DISK: self._stall_disk,
             ClusterFault.FULL_DISK: self._fill_disk,
             ClusterFault.CLOCK_JUMP: self._jump,
+            ClusterFault.REASSIGN: self._operator.move,
+            ClusterFault.REPLACE: self._operator.replace,
             ClusterFault.NATS_DROP: self._drop_nats,
             ClusterFault.NATS_CUT: self._cut_nats,
         }

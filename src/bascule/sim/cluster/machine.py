@@ -97,7 +97,9 @@ class Machine:
         self._stop: asyncio.Event | None = None
         self._paused_ns = 0
         self.is_kept_down = False
-        """Whether nobody starts the node again after a failure."""
+        """Whether nobody starts the node now."""
+        self.joins = False
+        """Whether the node was not there when the cluster was founded."""
         self.new_disk()
 
     def new_disk(self) -> None:
@@ -114,6 +116,7 @@ class Machine:
 
     def config(self) -> Config:
         """The configuration of the node."""
+        peers = {node: f"{host_of(node)}:{PEER_PORT}" for node in self.world.founders}
         return Config(
             data=DATA,
             node_id=self.node,
@@ -122,7 +125,8 @@ class Machine:
             http=HttpConfig(host=self.host, port=9080),
             peer=PeerConfig(host=self.host, port=PEER_PORT),
             cluster=ClusterConfig(
-                peers=tuple(f"{node}@{host_of(node)}:{PEER_PORT}" for node in self.world.founders),
+                peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
+                join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),
             limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES),
         )
@@ -183,18 +187,18 @@ class Machine:
                 self.world.loop.report("nodes start", f"node {self.node}: {failure}")
         self.world.note(self.node, f"process {self.starts} has ended {failure}")
         self._end(has_power=True)
-        if failure and not self.is_kept_down:
+        if failure:
             self.world.after(RESTART_NS, self.start_if_down)
 
     def start_if_down(self) -> None:
         """Start the node, unless it runs."""
-        if self.process is None:
+        if self.process is None and not self.is_kept_down:
             self.start()
 
     def start_when_stopped(self) -> None:
         """Start the node once its process has ended."""
         if self.process is None:
-            self.start()
+            self.start_if_down()
         elif self.is_stopping:
             self.world.after(RESTART_NS // 10, self.start_when_stopped)
 

@@ -139,15 +139,20 @@ class Simulation:
         for publisher in self.publishers:
             if publisher.is_busy:
                 return f"publisher {publisher.number} waits for acks"
-        ends: dict[str, list[int]] = {}
-        for _, partition in self.checkers.replicas():
+        ends: dict[str, dict[int, tuple[int, int]]] = {}
+        for node, partition in self.checkers.replicas():
             assert partition.log is not None
             if partition.failure is not None:
                 return f"partition {partition.definition.name} has failed: {partition.failure}"
-            found = ends.setdefault(partition.definition.name, [])
-            found += [partition.log.end.offset, partition.committed_offset]
+            found = ends.setdefault(partition.definition.name, {})
+            found[node] = partition.log.end.offset, partition.committed_offset
+        for image in (m.running.controller.image for m in self.machines.values() if m.running):
+            for name, found in ends.items():
+                state = image.partitions[image.streams[name].id][0]
+                if set(found) != set(state.replicas):
+                    return f"{name} is on the nodes {list(found)}, expected {state.replicas}"
         for name, found in ends.items():
-            if len(set(found)) != 1 or len(found) != 2 * self.plan.replicas:
+            if len({each for ends in found.values() for each in ends}) != 1:
                 return f"the ends and watermarks of {name} are {found}"
         return ""
 
