@@ -11,6 +11,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.plan import LOSSLESS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
 from bascule.sim.cluster.world.process import SimProcess
 
@@ -181,6 +182,12 @@ class ClusterCheckers:
     def _check_acked(
         self, publisher: SimPublisher, logs: dict[Key, dict[int, StoredRecord]]
     ) -> None:
+        if publisher.given_up and LOSSLESS.issuperset(self._world.plan.faults):
+            raise InvariantBroken(
+                "a handover loses nothing",
+                f"{publisher.given_up[0].id} to {publisher.stream} got no ack: "
+                f"{publisher.given_up[0].errors}",
+            )
         last = -1
         for publication in publisher.sent:
             if publication.offset < 0:

@@ -120,9 +120,17 @@ class ClusterFaults:
         if self._awaits_ack and self.is_active:
             self._awaits_ack = False
             self._outage()
+            for machine in self._machines.values():
+                machine.times.heal()
 
     def _await_ack(self) -> bool:
+        if self._awaits_ack:
+            return False
         self._awaits_ack = True
+        # Slow disks, so that an ack which does not wait for them is seen to be early.
+        factor = self._prng.pick((1, 20, 100))
+        for machine in self._machines.values():
+            machine.times.factor = factor
         return True
 
     def _outage(self) -> bool:

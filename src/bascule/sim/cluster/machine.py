@@ -78,6 +78,12 @@ class SimulatedNode(Node):
         assert self._cluster is not None
         return self._cluster._metadata.is_controller
 
+    @property
+    def voters(self) -> int:
+        """How many voters the metadata group has, as this node knows."""
+        assert self._cluster is not None
+        return len(self._cluster._metadata.members.voters)
+
 
 class Machine:
     """A disk, clocks, and the process that runs on it."""

@@ -46,11 +46,13 @@ class ClusterOperator:
         return True
 
     def replace(self) -> bool:
-        """Wipe the disk of a machine while all replicas are in sync, and have it join again."""
+        """Wipe the disk of a machine, and have it join again. All replicas are in sync, and there
+        are enough voters."""
         ready = [each for each in self._machines.values() if each.running and not each.is_paused]
         if self.is_busy or len(ready) < max(len(self._machines), 3):
             return False
-        if not all(each.running and _is_whole(each.running.controller.image) for each in ready):
+        nodes = [each.running for each in ready if each.running]
+        if not all(node.voters >= 3 and _is_whole(node.controller.image) for node in nodes):
             return False
         machine = self._replaced = self._world.prng.pick(ready)
         machine.lose_power()

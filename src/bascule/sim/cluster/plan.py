@@ -58,6 +58,8 @@ class ClusterFault(Enum):
 
 FREQUENT_NS: Final = 3 * NS
 """Mean time between two faults of a chosen kind."""
+LOSSLESS: Final = frozenset({ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP})
+"""Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
 RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
 
 

@@ -1,4 +1,7 @@
-"""Publishers: they send messages with ids over NATS, wait for acks, and send again."""
+"""Publishers over NATS.
+
+Most give their messages ids, wait for acks and send again; others send each message once.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from bascule.sim.cluster.world.nats import NatsMessage
 
 ACK_NS: Final = 2 * NS
 """After this time without an ack the message is sent again."""
+GIVE_UP_NS: Final = 10 * NS
+"""After this time without an ack a message without id is given up."""
 REFUSED_NS: Final = 200 * MS
 """After an error ack the message is sent again."""
 
@@ -43,15 +48,20 @@ class SimPublisher:
         number: int,
         stream: str,
         on_ack: Callable[[Publication, dict[str, Any]], None],
+        *,
+        has_ids: bool,
     ) -> None:
-        """`on_ack` gets each ack."""
+        """`on_ack` gets each ack. Without `has_ids` every message is sent once."""
         self.world = world
+        self.has_ids = has_ids
         self._on_ack = on_ack
         self.number = number
         self.stream = stream
         self.sent: list[Publication] = []
         """All messages in order."""
         self.acked = 0
+        self.given_up: list[Publication] = []
+        """Messages that were sent once, and got no ack or an error."""
         self.is_active = True
         self._waiting: dict[str, Publication] = {}
         self._last_ns = 0
@@ -83,13 +93,19 @@ class SimPublisher:
     def _send(self, publication: Publication) -> None:
         if publication.id not in self._waiting:
             return
+        if publication.sends and not self.has_ids:
+            del self._waiting[publication.id]
+            self.given_up.append(publication)
+            return
         publication.sends += 1
         head = f"NATS/1.0\r\nNats-Msg-Id: {publication.id}\r\n\r\n".encode()
+        head = head if self.has_ids else b""
         message = NatsMessage(self.stream, f"_INBOX.{publication.id}", head, publication.body)
         # One connection: messages arrive in order.
         self._last_ns = max(self._last_ns + 1, self.world.nats.arrival_ns())
         self.world.at(self._last_ns, self.world.nats.publish, message)
-        self.world.after(ACK_NS, self._on_time_out, publication, publication.sends)
+        timeout_ns = ACK_NS if self.has_ids else GIVE_UP_NS
+        self.world.after(timeout_ns, self._on_time_out, publication, publication.sends)
 
     def _on_time_out(self, publication: Publication, sends: int) -> None:
         if publication.sends == sends:

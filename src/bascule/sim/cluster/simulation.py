@@ -36,7 +36,13 @@ class Simulation:
         world.on_role = self.checkers.on_role
         world.on_process_ended = self.checkers.on_process_ended
         self.publishers = [
-            SimPublisher(world, number, world.prng.pick(world.stream_names), self._on_ack)
+            SimPublisher(
+                world,
+                number,
+                world.prng.pick(world.stream_names),
+                self._on_ack,
+                has_ids=world.prng.happens(0.7),
+            )
             for number in range(world.plan.publishers)
         ]
         self.faults = ClusterFaults(world, self.machines)

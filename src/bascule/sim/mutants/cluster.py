@@ -137,7 +137,7 @@ def _keep_epoch(elected: Any) -> Any:
     return mutant
 
 
-_OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack,slow disk")
+_OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
 _DEATHS: Final = ClusterOptions(
     seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
 )
