@@ -120,8 +120,8 @@ class ClusterCheckers:
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""
         for node, machine in self._machines.items():
-            if machine.running is None:
-                continue
+            if machine.running is None or not machine.is_ready:
+                continue  # a node that stops closes its logs
             for name in self._world.stream_names:
                 for partition in machine.running.partitions.stream(name) or ():
                     if partition.log is not None and not partition.deleted:

@@ -81,6 +81,8 @@ class ClusterPlan:
     """Mean time between two messages of a publisher."""
     window: int
     """Messages of a publisher that wait for their acks, at most."""
+    ack_timeout_ns: int
+    """After this time without an ack a message with an id is sent again."""
     payload_bytes_max: int
     faults: dict[ClusterFault, int] = field(default_factory=dict)
     """Mean time between two faults of a kind; kinds without one do not occur."""
@@ -120,6 +122,7 @@ def draw_plan(
         publishers=prng.between(1, 3),
         think_ns=int(prng.log_uniform(5 * MS, 100 * MS)),
         window=prng.pick((1, 2, 8, 32)),
+        ack_timeout_ns=prng.pick((NS // 3, NS, 2 * NS)),
         payload_bytes_max=prng.pick((50, 200, 5_000)),
         faults=means,
         fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),

@@ -15,8 +15,6 @@ from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.cluster.world.nats import NatsMessage
 
-ACK_NS: Final = 2 * NS
-"""After this time without an ack the message is sent again."""
 GIVE_UP_NS: Final = 10 * NS
 """After this time without an ack a message without id is given up."""
 REFUSED_NS: Final = 200 * MS
@@ -104,7 +102,7 @@ class SimPublisher:
         # One connection: messages arrive in order.
         self._last_ns = max(self._last_ns + 1, self.world.nats.arrival_ns())
         self.world.at(self._last_ns, self.world.nats.publish, message)
-        timeout_ns = ACK_NS if self.has_ids else GIVE_UP_NS
+        timeout_ns = self.world.plan.ack_timeout_ns if self.has_ids else GIVE_UP_NS
         self.world.after(timeout_ns, self._on_time_out, publication, publication.sends)
 
     def _on_time_out(self, publication: Publication, sends: int) -> None:

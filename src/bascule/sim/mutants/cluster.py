@@ -10,8 +10,8 @@ from typing import Any, Final
 from bascule.metadata import elections
 from bascule.model import PartitionState
 from bascule.peer.replica_session import FetchedPartition
-from bascule.replica.dedupe_loading import LoadedIds
 from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.partition import Partition
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.base import patched
@@ -98,11 +98,14 @@ def _trust_logs(begin: Any) -> Any:
     return mutant
 
 
-def _forget_ids(load: Any) -> Any:
-    def mutant(self: LoadedIds, *_: Any, **__: Any) -> None:
+def _forget_ids(lead: Any) -> Any:
+    def mutant(self: Partition, *arguments: Any) -> bytes:
         """Begin to lead with an empty dedupe window."""
-        self._preconditions.reset()
-        self.are_complete = True
+        was_leader = self.is_leader
+        replies: bytes = lead(self, *arguments)
+        if not was_leader:
+            self.preconditions.reset()
+        return replies
 
     return mutant
 
@@ -151,7 +154,7 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ),
         ClusterMutant(
             "ack before a follower's sync", (ACKED, UNDONE),
-            FollowedPartition, "report", _report_unsynced, _OUTAGES,
+            FollowedPartition, "report", _report_unsynced, _OUTAGES, first_seed=3,
         ),
         ClusterMutant(
             "ack before any sync", (ACKED, UNDONE),
@@ -167,11 +170,11 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ),
         ClusterMutant(
             "message ids forgotten at failover", ("no id twice", "one offset a message"),
-            LoadedIds, "load", _forget_ids, _DEATHS,
+            Partition, "_lead", _forget_ids, _DEATHS,
         ),
         ClusterMutant(
             "commit by one follower", (ACKED, UNDONE, IDENTICAL),
-            LeaderReplication, "_advance", _commit_by_one_follower, _DEATHS,
+            LeaderReplication, "_advance", _commit_by_one_follower, _DEATHS, first_seed=1,
         ),
         ClusterMutant(
             "leader epoch not raised", (ONE_LEADER, ACKED, UNDONE, IDENTICAL, "progress"),
