@@ -11,8 +11,11 @@ from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.world.loop import NS
 
-REMOVE_NS: Final = 3 * NS
-"""After so long without success the removal of a node is tried again, at any node."""
+REMOVE_NS: Final = 2 * NS
+"""Between two attempts to remove a node."""
+FORGOTTEN_NS: Final = 26 * NS
+"""So long after its node has died nothing of a request is under way: no later attempt removes the
+node once more after it has joined."""
 
 
 class ClusterOperator:
@@ -23,6 +26,7 @@ class ClusterOperator:
         self._machines = machines
         self._replaced: Machine | None = None
         """The machine whose node is to be removed, before it joins again."""
+        self._attempt = 0
 
     @property
     def is_busy(self) -> bool:
@@ -66,10 +70,22 @@ class ClusterOperator:
         replaced, helper = self._replaced, self._any_ready()
         if replaced is None:
             return
-        self._world.after(REMOVE_NS, self._remove)
         if helper is None or helper.running is None:
+            self._world.after(REMOVE_NS, self._remove)
             return
-        controller, number = helper.running.controller, replaced.node
+        controller, number, process = helper.running.controller, replaced.node, helper.process
+        self._attempt += 1
+        attempt = self._attempt
+
+        def check() -> None:
+            if attempt != self._attempt or self._replaced is not replaced:
+                return
+            is_dead = process is None or process.is_dead
+            self._world.after(FORGOTTEN_NS if is_dead else REMOVE_NS, again if is_dead else check)
+
+        def again() -> None:
+            if attempt == self._attempt:
+                self._remove()
 
         async def remove() -> None:
             if number in controller.image.nodes:
@@ -83,7 +99,14 @@ class ClusterOperator:
                 self._world.note(number, "is removed, and may join")
                 self._world.after(0, replaced.start_if_down)
 
-        self._run(helper, remove)
+        async def attempt_once() -> None:
+            try:
+                await remove()
+            finally:
+                self._world.after(REMOVE_NS, again)
+
+        self._run(helper, attempt_once)
+        check()
 
     def _any_ready(self) -> Machine | None:
         found = [each for each in self._machines.values() if each.is_ready and not each.is_paused]

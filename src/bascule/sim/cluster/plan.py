@@ -90,7 +90,7 @@ class ClusterPlan:
     """Mean duration of a fault."""
     safety_ns: int
     """Length of the phase with faults."""
-    liveness_ns: int = 60 * NS
+    liveness_ns: int = 90 * NS
     """Bound of the phase without faults."""
 
 
