@@ -20,6 +20,7 @@ SEED    ?=
 WORKERS ?= 2
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
+CLUSTER_SEEDS ?= 0-99
 JOBS    ?= 2
 
 .DEFAULT_GOAL := help
@@ -155,8 +156,9 @@ power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUND
 		$(PYTEST) -q -x tests/sim/test_power_loss.py
 
 .PHONY: sim
-sim: $(VENV)/.installed build ## the Raft group under drawn faults, SEEDS=0-999 (JOBS=2 at once); a failure names its replay
+sim: $(VENV)/.installed build ## the Raft group, then whole nodes, under drawn faults: SEEDS=0-999, CLUSTER_SEEDS=0-99 (JOBS=2 at once)
 	$(BIN)/python -m bascule.sim raft --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m bascule.sim cluster --seeds $(CLUSTER_SEEDS) --jobs $(JOBS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed build ## hostile bytes for SECONDS=60 a target; property tests with many more examples

@@ -7,13 +7,15 @@ import errno
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from bascule.controller.cluster import metadata_group
-from bascule.controller.cluster.metadata_group import GROUP
+from bascule.controller.cluster.metadata_group import GROUP, MetadataGroup
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import Broken, NotLeader, RequestExpired, StreamConflict, UnknownStream
+from bascule.host.real import RealRandom
 from bascule.metadata.command_codec import RequestId
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
@@ -28,7 +30,16 @@ from bascule.metadata.requests import (
 )
 from bascule.model import NodeRegistration, StreamConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
-from support.metadata_groups import CONFIG, NODE, Deciding, HeldStore, decide, some_turns, until
+from support.metadata_groups import (
+    CONFIG,
+    NODE,
+    Deciding,
+    HeldStore,
+    NoPeers,
+    decide,
+    some_turns,
+    until,
+)
 
 
 def test_requests_that_come_together_share_syncs() -> None:
@@ -338,3 +349,22 @@ def test_a_disk_that_fails_for_a_moment_delays_a_decision() -> None:
         assert not errors
 
     decide(scene)
+
+
+def test_a_node_that_has_not_opened_its_group_refuses_what_others_forward() -> None:
+    """Its peer listener answers before: another node may take it for the controller still."""
+
+    async def scene() -> None:
+        driver = RaftDriver(1, DriverSettings(cluster="t"), random=RealRandom(1))
+        group = MetadataGroup(
+            driver, NoPeers(), RealRandom(1), cluster_id="c", make_room=lambda: None
+        )
+        body = msgspec.msgpack.encode(
+            metadata_group._Decide(bytes(16), RegisterProcess(NODE), ENTRIES_KEPT)
+        )
+        with pytest.raises(NotLeader):
+            await group.handle_decide(body)
+        with pytest.raises(Broken, match="node 1 has not opened its metadata yet"):
+            await group.wait_applied(1)
+
+    asyncio.run(scene())

@@ -14,8 +14,10 @@ from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.purging import purge
 from bascule.replica.opening import close_partition
-from bascule.replica.roles import PartitionRole
+from bascule.replica.roles import PartitionRole, commitment
+from bascule.replica.roles.batch_positions import position_of
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.wire import ack_codes
 from support.replica_group import LAG_NS, ReplicaGroup, message
 from support.replicas import awaited_batch, decode_acks, no_reserve, open_partition
@@ -45,6 +47,32 @@ def test_without_syncs_the_ends_of_the_logs_count(policy: SyncPolicy) -> None:
     assert group.leader.append(message(b"in.0")) == b""
     group.copy(2)
     assert decode_acks(group.report(2))["in.0"]["replicas"] == 2
+
+
+def test_a_new_leader_reads_its_log_before_it_takes_the_lock_of_its_commitment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop takes the lock, too, and would wait for the disk."""
+    group = ReplicaGroup()
+    group.apply()
+    group.leader.append(message())
+    group.replicate(2, 3)
+    looked: list[bool] = []
+
+    def look(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition | None:
+        partition = next(r.partition for r in group.replicas.values() if r.log is log)
+        looked.append(partition.commitment._lock.locked() and not nowait)
+        return position_of(log, offset, nowait=nowait)
+
+    monkeypatch.setattr(commitment, "position_of", look)
+    group.apply(leader=2, leader_epoch=2)
+    assert looked == [False]
+    assert group.leader.append(message(b"in.0")) == b""
+    group.copy(3)
+    group.copy(1)
+    assert decode_acks(group.replicate(1, 3))["in.0"]["offset"] == 1
+    group.apply(isr=(2, 3))
+    assert looked == [False], "an ISR changes without a look at the log"
 
 
 def test_logs_of_leader_and_follower_are_equal_byte_for_byte() -> None:

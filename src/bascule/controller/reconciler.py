@@ -166,14 +166,14 @@ class Reconciler:
         self._plans_all = False
         self._deletions = image.deletions
         steps = await self._plan(image, chosen)
-        planned = {stream_id_of(step) for step in steps}
+        planned = set(map(stream_id_of, steps))
         # Until they are done: an exception may end this call.
         self._unsettled |= planned
         failures = await self._carry_out(steps)
         for stream_id in list(self.failures) if chosen is None else chosen:
             self.failures.pop(stream_id, None)
         self.failures.update(failures)
-        self._unsettled = {stream_id_of(step) for step in await self._plan(image, planned)}
+        self._unsettled = set(map(stream_id_of, await self._plan(image, planned)))
         return failures
 
     async def _plan(self, image: Image, ids: Collection[bytes] | None) -> list[Step]:

@@ -63,7 +63,7 @@ def touched(command: Command) -> Iterable[bytes]:
         case AdoptDeletions():
             return [stream_id for stream_id, _ in command.deletions]
         case ChangePartitions():
-            return {change.stream_id for change in command.changes}
+            return dict.fromkeys(change.stream_id for change in command.changes)
         case SetClusterId() | RegisterNode() | FenceNode():
             return ()
         case AdmitNode() | SetLeaving() | RemoveNode():

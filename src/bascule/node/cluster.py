@@ -103,8 +103,8 @@ class ClusterNode:
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
         self._driver = RaftDriver(
-            config.node_id, DriverSettings(cluster=name), config=RAFT_CONFIG,
-            before_write=reserve.keep_room,
+            config.node_id, DriverSettings(cluster=name), config=RAFT_CONFIG, clock=clock,
+            random=dice, before_write=reserve.keep_room,
         )  # fmt: skip
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
         self._metadata = MetadataGroup(
@@ -234,7 +234,7 @@ class ClusterNode:
         """
         config = self._config
         await self._kept.load()
-        self._founders = self._choose_founders()
+        self._founders = await asyncio.to_thread(self._choose_founders)
         self._founding = Founding(config.node_id, self._founders, self._kept)
         self._heartbeats.start()
         self.address = await bind_listener(

@@ -1,43 +1,37 @@
-"""`python -m bascule.sim raft`: runs one seed or many, and replays a seed exactly."""
+"""`python -m bascule.sim raft|cluster`: runs one seed or many, and replays a seed exactly."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from bascule.sim.checkers import standard_checkers
+from bascule.sim.cluster_command import cluster
 from bascule.sim.mutants import MUTANTS
 from bascule.sim.raft.plan import HeartbeatPace
 from bascule.sim.raft.run import RunOptions, RunResult, SimulationFailed, run_seed
 from bascule.sim.raft.trace import Trace
+from bascule.sim.seeds import (
+    FAILED,
+    USAGE,
+    out,
+    parse_range,
+    print_broken,
+    progress,
+    report_failure,
+    run_parallel,
+)
 
-FAILED: Final = 1
-USAGE: Final = 2
-ROOT: Final = Path(__file__).resolve().parents[3]
 CHUNK_SEEDS: Final = 8
 """Seeds that a process runs at a time."""
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 app = typer.Typer(
     name="python -m bascule.sim",
@@ -48,9 +42,7 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _simulators() -> None:
-    pass
+app.command()(cluster)
 
 
 @dataclass
@@ -128,42 +120,14 @@ def _patched(name: str) -> AbstractContextManager[object]:
     return MUTANTS[name].patch() if name else nullcontext()
 
 
-def _run_parallel(
-    seeds: range, options: RunOptions, mutant: str, jobs: int
-) -> Iterator[SeedResults]:
-    """Results in the order of completion, from `jobs` processes."""
-    parts = iter(seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS))
-    if jobs == 1:
-        yield from (run_seeds(part, options, mutant) for part in parts)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        running: set[Future[SeedResults]] = set()
-        try:
-            while True:
-                # Twice as many as run at once, so that a failure ends a long run soon.
-                while len(running) < 2 * jobs and (part := next(parts, None)) is not None:
-                    running.add(pool.submit(run_seeds, part, options, mutant))
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            for future in running:
-                future.cancel()
-
-
 def _run_many(
     seeds: range, options: RunOptions, mutant: str, *, jobs: int, keep_going: bool
 ) -> Tally:
     tally = Tally()
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[speed]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("seeds", total=len(seeds), speed="")
-        for seconds, found in _run_parallel(seeds, options, mutant, jobs):
+    run = partial(run_seeds, options=options, mutant=mutant)
+    with progress() as bar:
+        task = bar.add_task("seeds", total=len(seeds), speed="")
+        for seconds, found in run_parallel(run, seeds, jobs=jobs, chunk=CHUNK_SEEDS):
             tally.core_seconds += seconds
             for result in found:
                 tally.runs += 1
@@ -171,35 +135,12 @@ def _run_many(
                     tally.add(result)
                 else:
                     tally.failures.append(result)
-                    progress.console.print(
-                        f"seed {result.seed} broke {result.invariant}: {result.text}",
-                        style="red", markup=False,
-                    )  # fmt: skip
+                    print_broken(bar, result)
             speed = f"{tally.speed:,.0f} simulated s per core s"
-            progress.update(task, advance=len(found), speed=speed)
+            bar.update(task, advance=len(found), speed=speed)
             if tally.failures and not keep_going:
                 break
     return tally
-
-
-def _range(text: str) -> range:
-    first, _, last = text.partition("-")
-    try:
-        seeds = range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise typer.BadParameter(f"expected FIRST-LAST, found {text!r}") from None
-    if not seeds:
-        raise typer.BadParameter(f"no seed is from {first} to {last}")
-    return seeds
-
-
-def commit() -> str:
-    """The version of the code. A seed repeats a run of this version only."""
-    shown = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return shown.stdout.strip() or "unknown"
 
 
 @app.command()
@@ -235,7 +176,7 @@ def raft(
         nodes=nodes, pace=pace, all_faults=all_faults, by_codec=by_codec, seconds=seconds
     )
     if seeds:
-        tally = _run_many(_range(seeds), options, mutant, jobs=jobs, keep_going=keep_going)
+        tally = _run_many(parse_range(seeds), options, mutant, jobs=jobs, keep_going=keep_going)
         _report_many(tally, as_json=as_json)
     else:
         _run_one(0 if seed is None else seed, options, mutant, trace=trace, as_json=as_json)
@@ -250,7 +191,7 @@ def _run_one(seed: int, options: RunOptions, mutant: str, *, trace: bool, as_jso
                 seed, options, checkers=standard_checkers, trace=trace_writer, mutant=mutant
             )
     except SimulationFailed as failure:
-        _report_failure(failure)
+        report_failure(failure)
         raise typer.Exit(FAILED) from None
     if as_json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(result), indent=2) + "\n")
@@ -266,17 +207,12 @@ def _run_one(seed: int, options: RunOptions, mutant: str, *, trace: bool, as_jso
     )
 
 
-def _report_failure(failure: SimulationFailed) -> None:
-    err.print(str(failure), markup=False)
-    err.print(f"commit: {commit()}", markup=False)
-
-
 def _report_many(tally: Tally, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(tally.as_json(), indent=2) + "\n")
     else:
         for failure in tally.failures[:1]:
-            _report_failure(failure)
+            report_failure(failure)
         out.print(
             f"{tally.runs:,} seeds, {len(tally.failures)} failed; "
             f"{tally.simulated_seconds:,.0f} s simulated in {tally.core_seconds:,.1f} core s "

@@ -34,6 +34,8 @@ class Inode:
     disk: bytearray = field(default_factory=bytearray)
     dirty: set[int] = field(default_factory=set)
     """Pages written since the last sync."""
+    flights: list[SyncInFlight] = field(default_factory=list)
+    """Syncs that have begun."""
 
     def touch(self, start: int, end: int) -> None:
         self.dirty.update(range(start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES + 1))
@@ -58,8 +60,36 @@ class Inode:
             part = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
             self.disk[part] = self.data[part]
 
+    def begin_sync(self) -> SyncInFlight:
+        """Begin to write what is dirty now; it is dirty again if the sync does not finish."""
+        pages = self.dirty.union(*(each.pages for each in self.flights))
+        flight = SyncInFlight(pages, len(self.data))
+        self.dirty = set()
+        self.flights.append(flight)
+        return flight
+
+    def finish_sync(self, flight: SyncInFlight) -> None:
+        """What was dirty at the beginning is on disk. What was appended meanwhile is not."""
+        self.flights.remove(flight)
+        size = min(flight.size, len(self.data))
+        if len(self.disk) > len(self.data):
+            del self.disk[len(self.data) :]
+        self.disk.extend(bytes(max(size - len(self.disk), 0)))
+        for page in flight.pages:
+            start = page * PAGE_BYTES
+            end = min(start + PAGE_BYTES, size)
+            if end > start:
+                self.disk[start:end] = self.data[start:end]
+
+    def break_syncs(self) -> None:
+        """The syncs that have begun will not finish."""
+        for flight in self.flights:
+            self.dirty |= flight.pages
+        self.flights.clear()
+
     def write_back_randomly(self, choices: RandomChoices) -> None:
         """Write random parts of the dirty pages to disk; nothing is dirty afterwards."""
+        self.break_syncs()
         size = self._random_size(choices)
         del self.disk[size:]
         self.disk.extend(bytes(size - len(self.disk)))
@@ -79,6 +109,15 @@ class Inode:
         inside = low + choices.below(high - low + 1)
         at_page = min(max(-(-inside // PAGE_BYTES) * PAGE_BYTES, low), high)
         return choices.pick((len(self.disk), len(self.data), inside, at_page))
+
+
+@dataclass(slots=True, eq=False)
+class SyncInFlight:
+    """A sync that takes time."""
+
+    pages: set[int]
+    size: int
+    """Of the file when the sync began."""
 
 
 NameChange: TypeAlias = "Callable[[dict[str, Inode | Directory]], None]"
@@ -209,6 +248,18 @@ class SimFile:
                     self._inode.write_back_randomly(self._files.choices)
                 raise
             self._inode.write_back()
+
+    def begin_sync(self) -> SyncInFlight:
+        """Begin a sync that takes time; see `Inode`."""
+        with self._files.lock:
+            self._begin("begin-sync {}")
+            return self._inode.begin_sync()
+
+    def finish_sync(self, flight: SyncInFlight) -> None:
+        """The sync has ended. Raises: OSError after a crash."""
+        with self._files.lock:
+            self._begin("finish-sync {}")
+            self._inode.finish_sync(flight)
 
     def write_again(self, position: int, length: int) -> None:
         with self._files.lock:

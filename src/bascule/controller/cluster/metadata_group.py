@@ -339,12 +339,16 @@ class MetadataGroup(GroupObserver):
         return await self._decide(self._draw_request(), request)
 
     async def wait_applied(self, index: int) -> None:
-        """Return once this node's image has everything up to `index`. Raises: LaggingIndex."""
-        assert self._group is not None
+        """Return once this node's image has everything up to `index`. Raises: LaggingIndex, Broken
+        before the group is open."""
+        if self._group is None:
+            raise Broken(f"node {self._driver.node_id} has not opened its metadata yet")
         await self._group.barrier(index, timeout_s=SUBMIT_SECONDS_MAX)
 
     async def handle_decide(self, body: bytes) -> bytes:
         """Answer a forwarded request. Raises: NotLeader, and as `submit`."""
+        if self._group is None:  # A node that starts answers before it has opened the group.
+            raise NotLeader(None, term=0)
         asked = _decode.decode(body)
         last_index = asked.last_index or self.applied + ENTRIES_KEPT
         index = await self._decide(RequestId(asked.request_id, last_index), asked.request)

@@ -27,6 +27,9 @@ def position_of(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition 
         return None
     base = base_offset_of(found.file.path.rpartition("/")[2])
     assert base is not None, f"{found.file.path} is not a segment"
-    # The header is in the page cache: planning the read has just read it.
-    begins = int.from_bytes(found.file.read_at(found.position, _BASE_OFFSET_BYTES), "big")
-    return LogPosition(min(offset, begins), base, found.position)
+    # Planning the read has just read the header, which may have left the page cache since.
+    read = found.file.read_at_nowait if nowait else found.file.read_at
+    data = read(found.position, _BASE_OFFSET_BYTES)
+    if data is None or (nowait and len(data) < _BASE_OFFSET_BYTES):
+        return None
+    return LogPosition(min(offset, int.from_bytes(data, "big")), base, found.position)

@@ -78,17 +78,22 @@ class Commitment:
         min_isr: int, lag_ns_max: int, epoch_start: int,
     ) -> bytes | None:  # fmt: skip
         """Lead the epoch of `state`, or go on leading it with another ISR or other replicas."""
+        is_alone = state.replicas == (node_id,) and min_isr <= 1
+        before, position = self.replication, None
+        begins = before is None or before.state.leader_epoch != state.leader_epoch
+        if begins and not is_alone:
+            # Not under the lock, which the event loop takes: this may wait for the disk. The
+            # watermark of a follower may move on meanwhile.
+            position = position_of(log, self.watermark.offset, nowait=False)
         with self._lock:
             self._version = state.version
-            is_alone = state.replicas == (node_id,) and min_isr <= 1
             counts_synced = self._policy is SyncPolicy.ALWAYS
             own = log.synced if counts_synced else log.end
             self._stored_end = own.offset
             self._ack_format.configure(synced=counts_synced, replicas=len(state.isr))
-            before = self.replication
             if is_alone:
                 moved = self._lead_alone(own)
-            elif before is not None and before.state.leader_epoch == state.leader_epoch:
+            elif before is not None and not begins:
                 before.configure(state, min_isr)
                 assert isinstance(self.watermark, LeaderWatermark)
                 moved = self.watermark.on_replication()
@@ -100,7 +105,6 @@ class Commitment:
                     epoch_start=epoch_start, high_watermark=known, log_end=log.end.offset,
                     counts_synced=counts_synced,
                 )  # fmt: skip
-                position = position_of(log, known, nowait=False)
                 assert position is not None, "only nowait finds nothing"
                 self.watermark = LeaderWatermark(log, replication, position, self._clock)
                 self.replication = replication

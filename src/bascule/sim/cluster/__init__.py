@@ -1,0 +1,25 @@
+"""Whole nodes in one process: the production code of a cluster, with faults drawn from a seed.
+
+Each node is the production class `bascule.node.node.Node`, with its controller, Raft, replication,
+logs, retention, compaction, peer listener and NATS ingest. All nodes run on one event loop with
+virtual time; their threads are greenlets on it. Simulated are the sockets and the network between
+the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. Not
+simulated, and not run, are SQLite under Raft (a store in memory takes its place), the exchange of
+heartbeats (what they would say follows from the network), HTTP and the listener of Kafka clients.
+
+```
+run            draws the plan, runs the phases, checks the end
+plan           what is drawn for a seed: sizes, times, the rate of each kind of fault
+simulation     the cluster, its publishers and faults, and the phases of a run
+environment    what they share: time, network, NATS, random choices
+machine        one machine through the processes of its node: disk, clock, start, stop, kill
+installation   puts the simulated world in the place of the real one in production modules
+stand_ins      classes in place of some of a node's
+publishers     publish over NATS, wait for acks, publish again
+faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
+operator       moves of replicas, replaced machines
+checkers       what must hold at any time, and at the end
+trace          the last events as text
+world/         the event loop, threads, sockets, disks, NATS
+```
+"""

@@ -1,0 +1,56 @@
+"""`ClusterEnvironment`: what all parts of a simulation share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bascule.replica.partition import Partition
+from bascule.sim.cluster.plan import ClusterPlan
+from bascule.sim.cluster.trace import ClusterTrace
+from bascule.sim.cluster.world.heartbeats import HeartbeatBoard
+from bascule.sim.cluster.world.loop import ClusterLoop
+from bascule.sim.cluster.world.nats import SimNats
+from bascule.sim.cluster.world.network import NOBODY, LinkConditions, StreamNetwork
+from bascule.sim.cluster.world.process import SimProcess
+from bascule.sim.prng import Prng
+
+
+class ClusterEnvironment:
+    """Time, network, NATS and random choices of a run."""
+
+    def __init__(
+        self, plan: ClusterPlan, prng: Prng, loop: ClusterLoop, trace: ClusterTrace
+    ) -> None:
+        self.plan = plan
+        self.prng = prng
+        self.loop = loop
+        self.trace = trace
+        self.network = StreamNetwork(loop, prng, LinkConditions(plan.delay_ns, plan.jitter_ns))
+        self.heartbeats = HeartbeatBoard(self._can_reach, self.network.has_power)
+        self.network.on_changed = self.heartbeats.look
+        self.nats = SimNats(loop, prng)
+        self.founders = tuple(range(1, plan.nodes + 1))
+        self.stream_names = [f"s{number}" for number in range(plan.streams)]
+        self.graveyard: list[SimProcess] = []
+        """The processes that have ended. What they left behind must not be collected."""
+        self.on_role: Callable[[SimProcess, Partition], None] = lambda _, __: None
+        """Called when a partition has another role on a node."""
+        self.on_process_ended: Callable[[int], None] = lambda _: None
+        """Called with the node of a process that has ended."""
+
+    def at(self, when_ns: int, function: Callable[..., object], *args: Any) -> None:
+        """Have the simulator do something at a time."""
+        self.loop.at_ns(when_ns, NOBODY, function, *args)
+
+    def after(self, delay_ns: int, function: Callable[..., object], *args: Any) -> None:
+        """Have the simulator do something after some time."""
+        self.at(self.loop.now_ns + delay_ns, function, *args)
+
+    def note(self, node: int, text: str) -> None:
+        """An event for the trace; node 0 is the simulator."""
+        self.trace.note(f"n{node}" if node else "--", text)
+
+    def _can_reach(self, node: int, peer: int) -> bool:
+        network = self.network
+        return not (network.is_cut(node, peer) or network.is_cut(peer, node))

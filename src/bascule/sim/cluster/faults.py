@@ -1,0 +1,263 @@
+"""Faults: each kind begins at random times, lasts for some time and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.operator import ClusterOperator
+from bascule.sim.cluster.plan import DEDUPE_MS, MS, ClusterFault
+
+Link = tuple[int, int]
+JUMP_MS_MAX: Final = DEDUPE_MS // 4
+"""No clock is further off. Two of them differ by less than message ids are kept."""
+
+
+class ClusterFaults:
+    """All faults of a run."""
+
+    def __init__(self, world: ClusterEnvironment, machines: Mapping[int, Machine]) -> None:
+        self._world = world
+        self._machines = machines
+        self._prng = world.prng
+        self._operator = ClusterOperator(world, machines)
+        self.is_active = True
+        self.counts: dict[ClusterFault, int] = {}
+        self._awaits_ack = False
+        self._kinds: dict[ClusterFault, Callable[[], bool]] = {
+            ClusterFault.KILL: lambda: self._lose(self._pick(is_up), _Loss.KILL),
+            ClusterFault.POWER: lambda: self._lose(self._pick(is_up), _Loss.POWER),
+            ClusterFault.OUTAGE: self._outage,
+            ClusterFault.ACKED_OUTAGE: self._await_ack,
+            ClusterFault.PAUSE: lambda: self._lose(self._pick(is_up), _Loss.PAUSE),
+            ClusterFault.STOP: lambda: self._lose(self._pick(is_up), _Loss.STOP),
+            ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
+            ClusterFault.LEADER: lambda: self._lose_somehow(self._pick(leads)),
+            ClusterFault.SPLIT: self._split,
+            ClusterFault.ISOLATE: lambda: self._lose(self._pick(is_up), _Loss.CUT),
+            ClusterFault.LINK: self._cut_link,
+            ClusterFault.SLOW_LINK: self._slow_link,
+            ClusterFault.SLOW_DISK: self._slow_disk,
+            ClusterFault.STALL_DISK: self._stall_disk,
+            ClusterFault.FULL_DISK: self._fill_disk,
+            ClusterFault.CLOCK_JUMP: self._jump,
+            ClusterFault.REASSIGN: self._operator.move,
+            ClusterFault.REPLACE: self._operator.replace,
+            ClusterFault.NATS_DROP: self._drop_nats,
+            ClusterFault.NATS_CUT: self._cut_nats,
+        }
+
+    def start(self) -> None:
+        """Begin to draw faults."""
+        for kind in self._world.plan.faults:
+            self._draw_next(kind)
+
+    def stop(self) -> None:
+        """No faults any more: everything works again."""
+        self.is_active = False
+        self._world.network.restore()
+        for machine in self._machines.values():
+            self._world.network.slow(self._links_of(machine.node), 0)
+            self._world.nats.restore(machine.node)
+            machine.times.heal()
+            machine.go_on()
+            machine.start_if_down()
+
+    def _draw_next(self, kind: ClusterFault) -> None:
+        self._world.after(self._prng.wait(self._world.plan.faults[kind]), self._begin, kind)
+
+    def _begin(self, kind: ClusterFault) -> None:
+        if not self.is_active:
+            return
+        if self._kinds[kind]():
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._draw_next(kind)
+
+    def _later(self, function: Callable[..., object], *args: object) -> None:
+        """End a fault after some time."""
+        self._world.after(self._prng.wait(self._world.plan.fault_lasts_ns), function, *args)
+
+    def _pick(self, wanted: Callable[[Machine], bool]) -> Machine | None:
+        found = [machine for machine in self._machines.values() if wanted(machine)]
+        return self._prng.pick(found) if found else None
+
+    def _links_of(self, node: int) -> list[Link]:
+        """All links from and to a node."""
+        others = [other for other in self._machines if other != node]
+        return [*((node, other) for other in others), *((other, node) for other in others)]
+
+    # -- losses of nodes ----------------------------------------------------------------------
+
+    def _lose_somehow(self, machine: Machine | None) -> bool:
+        return self._lose(machine, self._prng.pick(list(_Loss)))
+
+    def _lose(self, machine: Machine | None, loss: _Loss) -> bool:
+        if machine is None or not machine.is_up:
+            return False
+        if loss is _Loss.KILL:
+            machine.kill()
+            self._later(machine.start_if_down)
+        elif loss is _Loss.POWER:
+            machine.lose_power()
+            self._later(machine.start_if_down)
+        elif loss is _Loss.PAUSE:
+            machine.pause()
+            self._later(machine.go_on)
+        elif loss is _Loss.CUT:
+            self._isolate(machine.node)
+        elif machine.is_ready and not machine.is_paused:
+            machine.stop()
+            self._later(machine.start_when_stopped)
+        else:
+            return False
+        return True
+
+    def on_ack(self) -> None:
+        """A publisher has got an ack."""
+        if self._awaits_ack and self.is_active:
+            self._awaits_ack = False
+            self._outage()
+            for machine in self._machines.values():
+                machine.times.heal()
+
+    def _await_ack(self) -> bool:
+        if self._awaits_ack:
+            return False
+        self._awaits_ack = True
+        # Slow disks, so that an ack which does not wait for them is seen to be early.
+        factor = self._prng.pick((1, 20, 100))
+        for machine in self._machines.values():
+            machine.times.factor = factor
+        return True
+
+    def _outage(self) -> bool:
+        for machine in self._machines.values():
+            if machine.is_up:
+                machine.lose_power()
+            self._later(machine.start_if_down)
+        return True
+
+    # -- the network --------------------------------------------------------------------------
+
+    def _cut(self, links: list[Link], what: str) -> None:
+        self._world.note(0, f"cuts {what}")
+        self._world.network.cut(links)
+        self._later(self._restore, links, what)
+
+    def _restore(self, links: list[Link], what: str) -> None:
+        self._world.note(0, f"restores {what}")
+        self._world.network.restore(links)
+
+    def _split(self) -> bool:
+        nodes = list(self._machines)
+        part = [node for node in nodes if self._prng.happens(0.5)]
+        rest = [node for node in nodes if node not in part]
+        if not part or not rest:
+            return False
+        links = [link for a in part for b in rest for link in ((a, b), (b, a))]
+        self._cut(links, f"nodes {part} from {rest}")
+        return True
+
+    def _isolate(self, node: int) -> None:
+        links = self._links_of(node)
+        half = len(links) // 2
+        chosen = self._prng.pick((links, links, links[:half], links[half:]))
+        ways = "" if len(chosen) > half else "from " if chosen == links[:half] else "to "
+        self._cut(chosen, f"everything {ways}node {node}")
+
+    def _cut_link(self) -> bool:
+        source, target = self._pick_link()
+        self._cut([(source, target)], f"the link {source} to {target}")
+        return True
+
+    def _pick_link(self) -> Link:
+        source = self._prng.pick(list(self._machines))
+        return source, self._prng.pick([node for node in self._machines if node != source])
+
+    def _slow_link(self) -> bool:
+        links = self._links_of(self._prng.pick(list(self._machines)))
+        self._world.network.slow(links, int(self._prng.log_uniform(5 * MS, 500 * MS)))
+        self._later(self._world.network.slow, links, 0)
+        return True
+
+    # -- disks, clocks, NATS ------------------------------------------------------------------
+
+    def _any(self) -> Machine:
+        return self._prng.pick(list(self._machines.values()))
+
+    def _slow_disk(self) -> bool:
+        times = self._any().times
+        times.factor = self._prng.pick((5, 20, 100))
+        self._later(times.heal)
+        return True
+
+    def _stall_disk(self) -> bool:
+        machine = self._any()
+        self._world.note(machine.node, "has a disk that hangs")
+        machine.times.stall()
+        self._later(self._heal, machine)
+        return True
+
+    def _fill_disk(self) -> bool:
+        machine = self._any()
+        self._world.note(machine.node, "has a full disk")
+        machine.times.free_bytes = self._prng.pick((0, 1_000, 100_000))
+        self._later(self._heal, machine)
+        return True
+
+    def _heal(self, machine: Machine) -> None:
+        self._world.note(machine.node, "has a disk that works")
+        machine.times.heal()
+
+    def _jump(self) -> bool:
+        machine = self._any()
+        by_ms = int(self._prng.log_uniform(10, JUMP_MS_MAX)) * self._prng.pick((1, -1))
+        if abs(machine.clock_ahead_ms + by_ms) > JUMP_MS_MAX:
+            by_ms = -machine.clock_ahead_ms
+        self._world.note(machine.node, f"has a clock that jumps by {by_ms} ms")
+        machine.clock_ahead_ms += by_ms
+        return True
+
+    def _drop_nats(self) -> bool:
+        machine = self._any()
+        self._world.note(machine.node, "is disconnected from NATS")
+        self._world.nats.disconnect(machine.node)
+        return True
+
+    def _cut_nats(self) -> bool:
+        machine = self._any()
+        self._world.note(machine.node, "is cut off from NATS")
+        self._world.nats.cut_off(machine.node)
+        self._later(self._world.nats.restore, machine.node)
+        return True
+
+
+class _Loss(Enum):
+    """How a node is lost."""
+
+    KILL = 0
+    POWER = 1
+    PAUSE = 2
+    CUT = 3
+    STOP = 4
+
+
+def is_up(machine: Machine) -> bool:
+    """Whether a process runs there, and is not paused."""
+    return machine.is_up and not machine.is_paused
+
+
+def is_controller(machine: Machine) -> bool:
+    """Whether the node takes itself for the controller."""
+    return machine.running is not None and machine.running.is_controller
+
+
+def leads(machine: Machine) -> bool:
+    """Whether the node leads a partition."""
+    if machine.running is None or machine.is_paused:
+        return False
+    streams = machine.running.partitions.streams().values()
+    return any(partition.is_leader for partitions in streams for partition in partitions)

@@ -1,0 +1,141 @@
+"""Puts the simulated world in the place of the real one, in the modules of the production code.
+
+A module finds a simulated class under the name that it has imported: `threading`, `SimpleQueue`,
+`RealFiles`. The production code has no switch for that, and runs as fast as without a simulator.
+`tests/sim` checks that no module of a node that uses threads is missing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+
+from rpds import HashTrieMap, HashTrieSet
+
+from bascule.metadata.image import Image
+from bascule.metadata.image_index import ImageIndex
+from bascule.sim.cluster.machine import ProcessClock, ProcessRandom, process_files
+from bascule.sim.cluster.stand_ins import SilentListener, WatchedPartition, no_app
+from bascule.sim.cluster.world import nats
+from bascule.sim.cluster.world.disk import RaftDirectory
+from bascule.sim.cluster.world.heartbeats import SimHeartbeats
+from bascule.sim.cluster.world.loop import ClusterLoop
+from bascule.sim.cluster.world.ordered import OrderedKeys, OrderedMap, OrderedSet
+from bascule.sim.cluster.world.sockets import SelectModule, SocketModule, bind
+from bascule.sim.cluster.world.threads import SimpleQueue, Threading, ThreadPool
+
+THREADING: Final = (
+    "bascule.controller.held_partitions",
+    "bascule.ingest.ingest_buffer",
+    "bascule.ingest.nats_dialer",
+    "bascule.ingest.nats_source",
+    "bascule.raft_driver.write_thread",
+    "bascule.replica.disk_reserve",
+    "bascule.replica.follower.fetcher",
+    "bascule.replica.follower.followed_partition",
+    "bascule.replica.follower.receive_buffers",
+    "bascule.replica.follower.replicator",
+    "bascule.replica.log_syncer",
+    "bascule.replica.log_writer",
+    "bascule.replica.maintenance.cleaner",
+    "bascule.replica.opening",
+    "bascule.replica.partition",
+    "bascule.replica.roles.commitment",
+)
+"""Modules whose `threading` is replaced."""
+QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer")
+"""Modules whose `SimpleQueue` is replaced."""
+POOLS: Final = (
+    "bascule.controller.reconciler",
+    "bascule.listening.listener",
+    "bascule.peer.replica_fetch",
+    "bascule.replica.maintenance.cleaner",
+)
+"""Modules whose `ThreadPoolExecutor` is replaced."""
+NOT_RUN: Final = ("bascule.heartbeats.heartbeat_thread",)
+"""Modules with threads that no simulated node uses."""
+SETS: Final = (
+    "bascule.controller.cluster.image_follower",
+    "bascule.controller.cluster.isr_keeper",
+    "bascule.controller.cluster.metadata_group",
+    "bascule.controller.handover",
+    "bascule.controller.metadata_machine",
+    "bascule.controller.plan",
+    "bascule.controller.reconciler",
+    "bascule.peer.listener",
+    "bascule.peer.replica_fetch",
+    "bascule.peer.replica_session",
+    "bascule.raft_driver.driver",
+    "bascule.raft_driver.transport",
+    "bascule.replica.maintenance.retention",
+    "bascule.replica.partition",
+    "bascule.replica.purgatory",
+)
+"""Modules whose sets are iterated: these keep an order."""
+OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("bascule.ingest.ingest_buffer", "SLAB_BYTES", 64 << 10),
+    ("bascule.ingest.chunk_reader", "RECEIVE_BYTES", 16 << 10),
+    ("bascule.ingest.nats_dialer", "connect", nats.connect),
+    ("bascule.listening.listener", "bind", bind),
+    ("bascule.listening.sending", "SMALL_BYTES", 1 << 40),
+    ("bascule.log_connection", "select", SelectModule),
+    ("bascule.log_connection", "socket", SocketModule()),
+    ("bascule.metadata.image", "HashTrieMap", OrderedMap),
+    ("bascule.metadata.image_index", "HashTrieMap", OrderedMap),
+    ("bascule.metadata.image_index", "HashTrieSet", OrderedKeys),
+    ("bascule.node.cluster", "PeerHeartbeats", SimHeartbeats),
+    ("bascule.node.node", "HttpListener", SilentListener),
+    ("bascule.node.node", "RealClock", ProcessClock),
+    ("bascule.node.node", "RealFiles", process_files),
+    ("bascule.node.node", "RealRandom", ProcessRandom),
+    ("bascule.node.node", "create_app", no_app),
+    ("bascule.node.node", "gc", SimpleNamespace(freeze=lambda: None)),
+    ("bascule.raft_driver.driver", "DataDirectory", RaftDirectory),
+    ("bascule.replica.opening", "Partition", WatchedPartition),
+)
+FACTORIES: Final = {HashTrieMap: OrderedMap, HashTrieSet: OrderedKeys}
+
+
+def replacements() -> list[tuple[str, str, Any]]:
+    """Module, name and what stands there during a simulation."""
+    found: list[tuple[str, str, Any]] = [(module, "threading", Threading) for module in THREADING]
+    found += [(module, "SimpleQueue", SimpleQueue) for module in QUEUES]
+    found += [(module, "ThreadPoolExecutor", ThreadPool) for module in POOLS]
+    found += [(module, "set", OrderedSet) for module in SETS]
+    return [*found, *OTHERS]
+
+
+@contextmanager
+def installed(loop: ClusterLoop) -> Iterator[None]:
+    """The simulated world is in place, and `loop` runs, while the context is open."""
+    missing = object()
+    before: list[tuple[Any, str, Any]] = []
+    cells = [
+        cell
+        for kind in (Image, ImageIndex)
+        for cell in kind.__init__.__closure__ or ()
+        if cell.cell_contents in FACTORIES
+    ]
+    try:
+        for module, name, value in replacements():
+            owner = importlib.import_module(module)
+            before.append((owner, name, vars(owner).get(name, missing)))
+            setattr(owner, name, value)
+        kept = [(cell, cell.cell_contents) for cell in cells]
+        for cell in cells:
+            cell.cell_contents = FACTORIES[cell.cell_contents]
+        asyncio._set_running_loop(loop)
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+        for cell, value in kept:
+            cell.cell_contents = value
+        for owner, name, value in reversed(before):
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

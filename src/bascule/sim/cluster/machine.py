@@ -1,0 +1,258 @@
+"""`Machine`: one machine of a simulation, through all processes of its node."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from bascule.config.sections import (
+    ClientConfig,
+    ClusterConfig,
+    Config,
+    HttpConfig,
+    LimitsConfig,
+    NatsConfig,
+    PeerConfig,
+)
+from bascule.controller.cluster.controller import ClusterController
+from bascule.errors import BasculeError, ConfigError, NodeRefused
+from bascule.host.real import RealRandom
+from bascule.node.node import Node
+from bascule.raft.testing.memory_store import MemoryStore
+from bascule.replica.partitions import Partitions
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
+from bascule.sim.cluster.world.loop import NS, process_now
+from bascule.sim.cluster.world.network import host_of
+from bascule.sim.cluster.world.process import SimProcess
+
+DATA: Final = "/data"
+PEER_PORT: Final = 9093
+RESERVE_BYTES: Final = 64 << 10
+EPOCH_MS: Final = 1_780_000_000_000
+RESTART_NS: Final = NS
+"""Before whatever supervises the node starts it again after a failure."""
+
+
+class ProcessClock:
+    """The clocks of the machine of the process that makes it."""
+
+    def __init__(self) -> None:
+        self._machine: Machine = process_now().machine
+        self._loop = process_now().loop
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self._machine.clock_ahead_ms + self._loop.now_ns // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return self._loop.now_ns + NS
+
+
+class ProcessRandom(RealRandom):
+    """Random numbers of the process that makes it."""
+
+    def __init__(self) -> None:
+        super().__init__(process_now().machine.world.prng.word())
+
+
+def process_files() -> ProcessFiles:
+    """The disk of the process that calls it."""
+    process = process_now()
+    return ProcessFiles(process, process.machine.files, process.machine.times)
+
+
+class SimulatedNode(Node):
+    """A node, and what the checkers look at."""
+
+    @property
+    def partitions(self) -> Partitions:
+        return self._partitions
+
+    @property
+    def controller(self) -> ClusterController:
+        return self._controller
+
+    @property
+    def is_controller(self) -> bool:
+        assert self._cluster is not None
+        return self._cluster._metadata.is_controller
+
+    @property
+    def voters(self) -> int:
+        """How many voters the metadata group has, as this node knows."""
+        assert self._cluster is not None
+        return len(self._cluster._metadata.members.voters)
+
+
+class Machine:
+    """A disk, clocks, and the process that runs on it."""
+
+    def __init__(self, world: ClusterEnvironment, node: int) -> None:
+        self.world = world
+        self.node = node
+        self.host = host_of(node)
+        self.clock_ahead_ms = 0
+        self.boots = 1
+        self.process: SimProcess | None = None
+        """The one that runs; None: none."""
+        self.running: SimulatedNode | None = None
+        """The node, once it has started."""
+        self.is_stopping = False
+        self.starts = 0
+        self._stop: asyncio.Event | None = None
+        self._paused_ns = 0
+        self.is_kept_down = False
+        """Whether nobody starts the node now."""
+        self.joins = False
+        """Whether the node was not there when the cluster was founded."""
+        self.new_disk()
+
+    def new_disk(self) -> None:
+        """An empty disk."""
+        plan = self.world.plan
+        self.files = MachineFiles(RealRandom(self.world.prng.word()))
+        self.times = DiskTimes(self.world.prng, plan.sync_ns, plan.sync_jitter_ns)
+        self.files.make_dirs(DATA)
+        self._stores: dict[int, MemoryStore] = {}
+
+    def raft_store(self, group: int) -> MemoryStore:
+        """The store of a Raft group, which is made if there is none."""
+        return self._stores.setdefault(group, MemoryStore(f"{DATA}/raft/{group}"))
+
+    def config(self) -> Config:
+        """The configuration of the node."""
+        peers = {node: f"{host_of(node)}:{PEER_PORT}" for node in self.world.founders}
+        return Config(
+            data=DATA,
+            node_id=self.node,
+            nats=NatsConfig(urls=("nats://nats:4222",), announce=False),
+            client=ClientConfig(host=self.host, port=9092),
+            http=HttpConfig(host=self.host, port=9080),
+            peer=PeerConfig(host=self.host, port=PEER_PORT),
+            cluster=ClusterConfig(
+                peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
+                join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
+            ),
+            limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES),
+        )
+
+    # -- processes ----------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs, paused or not."""
+        return self.process is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.process is not None and self.process.is_paused
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node has started."""
+        return self.running is not None and not self.is_stopping
+
+    def start(self) -> None:
+        """Start the node, on a machine that may have been without power."""
+        assert self.process is None
+        world = self.world
+        world.network.on_power(self.node)
+        self.starts += 1
+        self.is_stopping = False
+        open_again(self._stores, RealRandom(world.prng.word()))
+        self.process = process = SimProcess(world.loop, self, self.starts)
+        world.note(self.node, f"process {self.starts} starts")
+        process.context.run(self._begin, process)
+
+    def _begin(self, process: SimProcess) -> None:
+        self._stop = asyncio.Event()
+        self.world.loop.create_task(self._run()).add_done_callback(self._check)
+
+    def _check(self, done: asyncio.Task[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self.world.loop.report_exception(f"node {self.node}", error)
+
+    async def _run(self) -> None:
+        assert self._stop is not None
+        failure = ""
+        node = SimulatedNode(self.config(), Path(DATA))
+        try:
+            try:
+                await node.start()
+                self.running = node
+                self.world.note(self.node, "is ready")
+                await node.run_until(self._stop)
+            finally:
+                self.is_stopping = True
+                await node.close()
+        except (BasculeError, OSError) as error:
+            failure = f"{type(error).__name__}: {error}"
+            if isinstance(error, ConfigError | NodeRefused):
+                self.world.loop.report("nodes start", f"node {self.node}: {failure}")
+        self.world.note(self.node, f"process {self.starts} has ended {failure}")
+        self._end(has_power=True)
+        if failure:
+            self.world.after(RESTART_NS, self.start_if_down)
+
+    def start_if_down(self) -> None:
+        """Start the node, unless it runs."""
+        if self.process is None and not self.is_kept_down:
+            self.start()
+
+    def start_when_stopped(self) -> None:
+        """Start the node once its process has ended."""
+        if self.process is None:
+            self.start_if_down()
+        elif self.is_stopping:
+            self.world.after(RESTART_NS // 10, self.start_when_stopped)
+
+    def stop(self) -> None:
+        """Ask the node to stop."""
+        if self._stop is not None and self.process is not None:
+            self.world.note(self.node, "is asked to stop")
+            self.is_stopping = True
+            self.process.context.run(self._stop.set)
+
+    def kill(self) -> None:
+        """End the process at once (kill -9); the page cache stays."""
+        self.world.note(self.node, "is killed")
+        self._end(has_power=True)
+
+    def lose_power(self) -> None:
+        """Switch the machine off: what was not synced is kept or lost at random."""
+        self.world.note(self.node, "loses its power")
+        self._end(has_power=False)
+        self.files.crash()
+        self.boots += 1
+
+    def _end(self, *, has_power: bool) -> None:
+        process, self.process, self.running = self.process, None, None
+        assert process is not None
+        process.is_dead = True
+        process.parked.clear()
+        self.world.graveyard.append(process)
+        self.world.nats.on_process_ended(process)
+        self.world.network.on_process_ended(process, has_power=has_power)
+        self.world.on_process_ended(self.node)
+
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP)."""
+        assert self.process is not None
+        self.world.note(self.node, "is paused")
+        self.process.is_paused = True
+        self._paused_ns = self.world.loop.now_ns
+        self.world.heartbeats.look()
+
+    def go_on(self) -> None:
+        """Have the process go on (SIGCONT)."""
+        if self.process is None or not self.process.is_paused:
+            return
+        self.world.note(self.node, "goes on")
+        self.process.is_paused = False
+        found = self.world.heartbeats.running.get(self.node)
+        if found is not None:
+            found.on_resumed(self.world.loop.now_ns - self._paused_ns)
+        self.world.loop.release(self.process)
+        self.world.heartbeats.look()

@@ -1,0 +1,129 @@
+"""`ClusterOperator`: moves replicas, and replaces a machine that has lost its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from bascule.errors import BasculeError, UnknownNode
+from bascule.metadata.image import Image
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.world.loop import NS
+
+REMOVE_NS: Final = 2 * NS
+"""Between two attempts to remove a node."""
+FORGOTTEN_NS: Final = 26 * NS
+"""So long after its node has died nothing of a request is under way: no later attempt removes the
+node once more after it has joined."""
+
+
+class ClusterOperator:
+    """Uses the controller at nodes that run."""
+
+    def __init__(self, world: ClusterEnvironment, machines: Mapping[int, Machine]) -> None:
+        self._world = world
+        self._machines = machines
+        self._replaced: Machine | None = None
+        """The machine whose node is to be removed, before it joins again."""
+        self._attempt = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a machine is being replaced."""
+        return self._replaced is not None
+
+    def move(self) -> bool:
+        """Move a stream to other nodes, or give it another preferred leader."""
+        machine, prng = self._any_ready(), self._world.prng
+        nodes = [number for number, each in self._machines.items() if each.is_ready]
+        count = self._world.plan.replicas
+        if machine is None or machine.running is None or len(nodes) < count:
+            return False
+        target: list[int] = []
+        while len(target) < count:
+            target.append(prng.pick([node for node in nodes if node not in target]))
+        name = prng.pick(self._world.stream_names)
+        self._world.note(machine.node, f"is asked to move {name} to {target}")
+        controller = machine.running.controller
+        self._run(machine, lambda: controller.reassign_stream(name, target, partition=None))
+        return True
+
+    def replace(self) -> bool:
+        """Wipe the disk of a machine, and have it join again. All replicas are in sync, and there
+        are enough voters."""
+        ready = [each for each in self._machines.values() if each.running and not each.is_paused]
+        if self.is_busy or len(ready) < max(len(self._machines), 3):
+            return False
+        nodes = [each.running for each in ready if each.running]
+        if not all(node.voters >= 3 and _is_whole(node.controller.image) for node in nodes):
+            return False
+        machine = self._replaced = self._world.prng.pick(ready)
+        machine.lose_power()
+        machine.new_disk()
+        machine.is_kept_down, machine.joins = True, True
+        self._world.note(machine.node, "has lost its disk")
+        self._remove()
+        return True
+
+    def _remove(self) -> None:
+        replaced, helper = self._replaced, self._any_ready()
+        if replaced is None:
+            return
+        if helper is None or helper.running is None:
+            self._world.after(REMOVE_NS, self._remove)
+            return
+        controller, number, process = helper.running.controller, replaced.node, helper.process
+        self._attempt += 1
+        attempt = self._attempt
+
+        def check() -> None:
+            if attempt != self._attempt or self._replaced is not replaced:
+                return
+            is_dead = process is None or process.is_dead
+            self._world.after(FORGOTTEN_NS if is_dead else REMOVE_NS, again if is_dead else check)
+
+        def again() -> None:
+            if attempt == self._attempt:
+                self._remove()
+
+        async def remove() -> None:
+            if number in controller.image.nodes:
+                try:
+                    await controller.remove_node(number, force=True)
+                except UnknownNode:
+                    pass
+            if number not in controller.image.nodes and self._replaced is replaced:
+                self._replaced = None
+                replaced.is_kept_down = False
+                self._world.note(number, "is removed, and may join")
+                self._world.after(0, replaced.start_if_down)
+
+        async def attempt_once() -> None:
+            try:
+                await remove()
+            finally:
+                self._world.after(REMOVE_NS, again)
+
+        self._run(helper, attempt_once)
+        check()
+
+    def _any_ready(self) -> Machine | None:
+        found = [each for each in self._machines.values() if each.is_ready and not each.is_paused]
+        return self._world.prng.pick(found) if found else None
+
+    def _run(self, machine: Machine, request: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        async def run() -> None:
+            try:
+                await request()
+            except BasculeError as error:
+                self._world.note(machine.node, f"refuses: {type(error).__name__}: {error}")
+
+        assert machine.process is not None
+        machine.process.context.run(self._world.loop.create_task, run())
+
+
+def _is_whole(image: Image) -> bool:
+    """Whether every replica is in sync, and none moves."""
+    states = [state for _, _, state in image.partition_states()]
+    return all(set(state.isr) == set(state.replicas) and not state.target for state in states)

@@ -1,0 +1,130 @@
+"""`ClusterPlan`: what is drawn before a run: sizes, times, the rates of faults.
+
+Every run draws its own rates (swarm testing): a run with many kills and no partitions of the
+network reaches states that a run with all kinds of faults does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from bascule.sim.cluster.world.loop import NS
+from bascule.sim.prng import Prng
+
+MS: Final = 1_000_000
+DEDUPE_MS: Final = 3_600_000
+"""How long streams keep message ids: longer than a run, also by clocks that jump."""
+NODES: Final = (3, 3, 3, 4, 5)
+
+
+class ClusterFault(Enum):
+    """A kind of fault."""
+
+    KILL = "kill"
+    POWER = "power loss"
+    """Of one machine: unsynced pages are kept or lost at random."""
+    OUTAGE = "outage"
+    """All machines lose their power at once."""
+    ACKED_OUTAGE = "outage after an ack"
+    """As soon as a publisher has the next ack."""
+    PAUSE = "pause"
+    STOP = "planned stop"
+    CONTROLLER = "loss of the controller"
+    """It is killed, paused, cut off or stopped."""
+    LEADER = "loss of a leader"
+    """Of a partition, in one of the same ways."""
+    SPLIT = "split"
+    """A partition of the network into two parts."""
+    ISOLATE = "isolate"
+    """One node from all others, in both directions or in one."""
+    LINK = "link"
+    """One direction of one link."""
+    SLOW_LINK = "slow link"
+    SLOW_DISK = "slow disk"
+    STALL_DISK = "stalled disk"
+    FULL_DISK = "full disk"
+    CLOCK_JUMP = "clock jump"
+    REASSIGN = "move of replicas"
+    REPLACE = "wiped disk"
+    """A machine comes back with an empty disk: an operator removes its node, and has it join."""
+    NATS_DROP = "nats drop"
+    """The NATS server closes the connections of a node."""
+    NATS_CUT = "nats cut"
+    """A node cannot connect to the NATS server for some time."""
+
+
+FREQUENT_NS: Final = 3 * NS
+"""Mean time between two faults of a chosen kind."""
+LOSSLESS: Final = frozenset({ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP})
+"""Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
+RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ClusterPlan:
+    """The parameters of a run. Times in nanoseconds."""
+
+    seed: int
+    nodes: int
+    streams: int
+    """Each has one partition."""
+    replicas: int
+    delay_ns: int
+    jitter_ns: int
+    sync_ns: int
+    sync_jitter_ns: int
+    publishers: int
+    think_ns: int
+    """Mean time between two messages of a publisher."""
+    window: int
+    """Messages of a publisher that wait for their acks, at most."""
+    ack_timeout_ns: int
+    """After this time without an ack a message with an id is sent again."""
+    payload_bytes_max: int
+    faults: dict[ClusterFault, int] = field(default_factory=dict)
+    """Mean time between two faults of a kind; kinds without one do not occur."""
+    fault_lasts_ns: int
+    """Mean duration of a fault."""
+    safety_ns: int
+    """Length of the phase with faults."""
+    liveness_ns: int = 90 * NS
+    """Bound of the phase without faults."""
+
+
+def draw_plan(
+    seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0,
+    all_faults: bool = False, faults: Collection[str] = (),
+) -> ClusterPlan:  # fmt: skip
+    """The plan of a seed, with these restrictions. Chosen `faults` are frequent."""
+    count = nodes or prng.pick(NODES)
+    drawn_streams = prng.pick((1, 1, 2, 3, 5))
+    drawn_seconds = prng.between(10, 30)
+    means = {}
+    for fault in ClusterFault:
+        mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
+        wanted = prng.happens(0.3) or all_faults
+        if fault.value in faults:
+            means[fault] = FREQUENT_NS
+        elif wanted and not faults:
+            means[fault] = mean_ns
+    return ClusterPlan(
+        seed=seed,
+        nodes=count,
+        streams=streams or drawn_streams,
+        replicas=min(count, 3),
+        delay_ns=int(prng.log_uniform(20_000, 2 * MS)),
+        jitter_ns=int(prng.log_uniform(20_000, 4 * MS)),
+        sync_ns=int(prng.log_uniform(50_000, 5 * MS)),
+        sync_jitter_ns=int(prng.log_uniform(50_000, 10 * MS)),
+        publishers=prng.between(1, 3),
+        think_ns=int(prng.log_uniform(5 * MS, 100 * MS)),
+        window=prng.pick((1, 2, 8, 32)),
+        ack_timeout_ns=prng.pick((NS // 3, NS, 2 * NS)),
+        payload_bytes_max=prng.pick((50, 200, 5_000)),
+        faults=means,
+        fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
+        safety_ns=(seconds or drawn_seconds) * NS,
+    )

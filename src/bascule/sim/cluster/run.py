@@ -1,0 +1,144 @@
+"""A run of one seed: its plan, its phases, and what is reported of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.installation import installed
+from bascule.sim.cluster.plan import draw_plan
+from bascule.sim.cluster.simulation import Simulation, make_prng
+from bascule.sim.cluster.trace import ClusterTrace
+from bascule.sim.cluster.world.loop import NS, ClusterLoop
+from bascule.sim.raft.run import SimulationFailed
+
+CRASHED: Final = "no exception"
+"""The name under which an exception is reported that no checker raised."""
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Restrictions of what is drawn. Seed and options determine a run."""
+
+    nodes: int = 0
+    """0: drawn."""
+    streams: int = 0
+    """0: drawn."""
+    seconds: int = 0
+    """Simulated length of the phase with faults; 0: drawn."""
+    all_faults: bool = False
+    faults: str = ""
+    """Kinds of faults, separated by commas; empty: drawn."""
+
+    def as_arguments(self) -> str:
+        """As options of the command line."""
+        parts = [
+            f" --{name} {value}"
+            for name, value in (
+                ("nodes", self.nodes), ("streams", self.streams), ("seconds", self.seconds),
+            )
+            if value
+        ]  # fmt: skip
+        if self.all_faults:
+            parts.append(" --all-faults")
+        if self.faults:
+            parts.append(f' --faults "{self.faults}"')
+        return "".join(parts)
+
+
+class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run that broke no invariant."""
+
+    seed: int
+    nodes: int
+    streams: int
+    simulated_seconds: float
+    events: int
+    packets: int
+    published: int
+    acked: int
+    starts: int
+    """Processes that were started."""
+    faults: dict[str, int]
+    digest: str
+    """Equal runs have equal digests."""
+
+
+def run_seed(
+    seed: int,
+    options: ClusterOptions | None = None,
+    *,
+    mutant: str = "",
+    write: Callable[[str], None] | None = None,
+) -> ClusterResult:
+    """Run a seed. `mutant` is only named in the replay line; `write` gets every event.
+
+    Raises: SimulationFailed.
+    """
+    options = options or ClusterOptions()
+    prng = make_prng(seed)
+    plan = draw_plan(
+        seed, prng, nodes=options.nodes, streams=options.streams, seconds=options.seconds,
+        all_faults=options.all_faults, faults=options.faults.split(",") if options.faults else (),
+    )  # fmt: skip
+    loop = ClusterLoop(prng)  # type: ignore[abstract]
+    trace = ClusterTrace(loop, write)
+    was_enabled = gc.isenabled()
+    gc.disable()  # a run makes few cycles, and has many objects
+    try:
+        with trace.open(), installed(loop):
+            simulation = Simulation(ClusterEnvironment(plan, prng, loop, trace))
+            try:
+                simulation.play()
+                return _result(simulation)
+            finally:
+                loop.close()
+    except InvariantBroken as broken:
+        raise _failed(seed, broken.name, broken.text, trace, options, mutant) from broken
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise _failed(seed, CRASHED, text, trace, options, mutant) from error
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _failed(
+    seed: int,
+    invariant: str,
+    text: str,
+    trace: ClusterTrace,
+    options: ClusterOptions,
+    mutant: str,
+) -> SimulationFailed:
+    replay = f"python -m bascule.sim cluster --seed {seed}{options.as_arguments()}"
+    if mutant:
+        replay += f' --mutant "{mutant}"'
+    return SimulationFailed(seed, invariant, text, last_events=tuple(trace.last()), replay=replay)
+
+
+def _result(simulation: Simulation) -> ClusterResult:
+    world = simulation.world
+    acks = "".join(
+        f"{each.id}@{each.offset},"
+        for publisher in simulation.publishers
+        for each in publisher.sent
+    )
+    return ClusterResult(
+        seed=world.plan.seed,
+        nodes=world.plan.nodes,
+        streams=world.plan.streams,
+        simulated_seconds=world.loop.now_ns / NS,
+        events=world.loop.events,
+        packets=world.network.messages,
+        published=sum(len(publisher.sent) for publisher in simulation.publishers),
+        acked=sum(publisher.acked for publisher in simulation.publishers),
+        starts=sum(machine.starts for machine in simulation.machines.values()),
+        faults={fault.value: count for fault, count in simulation.faults.counts.items()},
+        digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",
+    )

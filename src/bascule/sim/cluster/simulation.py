@@ -1,0 +1,168 @@
+"""`Simulation`: the cluster of one seed, its publishers and faults, and the phases of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from bascule.errors import BasculeError
+from bascule.host.real import RealRandom
+from bascule.model import StreamConfig
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers import ClusterCheckers
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.faults import ClusterFaults
+from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.plan import DEDUPE_MS, MS
+from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.world.loop import NS
+from bascule.sim.prng import Prng
+
+LOOK_NS: Final = 100 * MS
+"""Between two looks of the checkers at all logs."""
+STEP_NS: Final = 100 * MS
+"""Between two looks whether a phase is over."""
+START_NS: Final = 60 * NS
+
+
+class Simulation:
+    """One seed's cluster."""
+
+    def __init__(self, world: ClusterEnvironment) -> None:
+        self.world = world
+        self.plan, self.loop = world.plan, world.loop
+        self.machines = {node: Machine(world, node) for node in world.founders}
+        self.checkers = ClusterCheckers(world, self.machines)
+        world.on_role = self.checkers.on_role
+        world.on_process_ended = self.checkers.on_process_ended
+        self.publishers = [
+            SimPublisher(
+                world,
+                number,
+                world.prng.pick(world.stream_names),
+                self._on_ack,
+                has_ids=world.prng.happens(0.7),
+            )
+            for number in range(world.plan.publishers)
+        ]
+        self.faults = ClusterFaults(world, self.machines)
+        self._is_looking = True
+
+    def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
+        self.checkers.on_ack(publication, answer)
+        self.faults.on_ack()
+
+    # -- phases -------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Run all phases. Raises: InvariantBroken."""
+        for machine in self.machines.values():
+            machine.start()
+        self._until(self._not_ready, START_NS, "the cluster starts")
+        self._create_streams()
+        self.world.after(LOOK_NS, self._look)
+        for publisher in self.publishers:
+            publisher.start()
+        self.faults.start()
+        self.loop.run_for(self.plan.safety_ns)
+        self.world.note(0, "faults end")
+        self.faults.stop()
+        before = [publisher.acked for publisher in self.publishers]
+        self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        self.world.note(0, "publishers stop")
+        for publisher in self.publishers:
+            publisher.is_active = False
+        self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
+        self._is_looking = False
+        self.checkers.look()
+        self.checkers.at_end(self.publishers)
+
+    def _look(self) -> None:
+        if self._is_looking:
+            self.checkers.look()
+            self.world.after(LOOK_NS, self._look)
+
+    def _until(self, pending: Callable[[], str], bound_ns: int, what: str) -> None:
+        """Run until there is no reason to wait, within a bound. Raises: InvariantBroken."""
+        deadline = self.loop.now_ns + bound_ns
+        while reason := pending():
+            if self.loop.now_ns >= deadline:
+                raise InvariantBroken("progress", f"{bound_ns // NS} s {what}, and {reason}")
+            self.loop.run_for(STEP_NS)
+
+    def _not_ready(self) -> str:
+        missing = [node for node, machine in self.machines.items() if not machine.is_ready]
+        return f"nodes {missing} have not started" if missing else ""
+
+    def _create_streams(self) -> None:
+        done: list[str] = []
+
+        async def create(machine: Machine, name: str) -> None:
+            assert machine.running is not None
+            config = StreamConfig(
+                subject=name, replicas=self.plan.replicas, dedupe_window_ms=DEDUPE_MS
+            )
+            try:
+                await machine.running.controller.create_stream(name, config)
+            except BasculeError as error:
+                raise InvariantBroken("streams are created", str(error)) from error
+            done.append(name)
+
+        for name in self.world.stream_names:
+            machine = self.world.prng.pick(list(self.machines.values()))
+            self.run_in(machine, create(machine, name))
+        self._until(
+            lambda: "" if len(done) == len(self.world.stream_names) else f"only {done} are created",
+            START_NS,
+            "creating streams",
+        )
+
+    def run_in(self, machine: Machine, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Have the process of a machine run a coroutine."""
+        assert machine.process is not None
+        machine.process.context.run(self.loop.create_task, coroutine)
+
+    def _not_whole(self, before: list[int]) -> str:
+        """Why not every partition is fully replicated and used; empty if all are."""
+        if reason := self._not_ready():
+            return reason
+        images = [m.running.controller.image for m in self.machines.values() if m.running]
+        for name in self.world.stream_names:
+            for image in images:
+                definition = image.streams.get(name)
+                if definition is None:
+                    return f"a node does not know stream {name}"
+                for state in image.partitions[definition.id]:
+                    if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
+                        return f"{name} is not fully replicated: {state}"
+        for publisher, acked in zip(self.publishers, before, strict=True):
+            if publisher.acked <= acked:
+                return f"publisher {publisher.number} to {publisher.stream} gets no acks"
+        return ""
+
+    def _not_settled(self) -> str:
+        """Why the replicas may still differ; empty if they do not."""
+        for publisher in self.publishers:
+            if publisher.is_busy:
+                return f"publisher {publisher.number} waits for acks"
+        ends: dict[str, dict[int, tuple[int, int]]] = {}
+        for node, partition in self.checkers.replicas():
+            assert partition.log is not None
+            if partition.failure is not None:
+                return f"partition {partition.definition.name} has failed: {partition.failure}"
+            found = ends.setdefault(partition.definition.name, {})
+            found[node] = partition.log.end.offset, partition.committed_offset
+        for image in (m.running.controller.image for m in self.machines.values() if m.running):
+            for name, found in ends.items():
+                state = image.partitions[image.streams[name].id][0]
+                if set(found) != set(state.replicas):
+                    return f"{name} is on the nodes {list(found)}, expected {state.replicas}"
+        for name, found in ends.items():
+            if len({each for ends in found.values() for each in ends}) != 1:
+                return f"the ends and watermarks of {name} are {found}"
+        return ""
+
+
+def make_prng(seed: int) -> Prng:
+    """The random choices of a seed."""
+    return Prng(RealRandom(seed))

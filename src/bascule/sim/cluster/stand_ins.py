@@ -1,0 +1,37 @@
+"""In place of classes of a node that simulations watch, or do not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bascule.model import PartitionState
+from bascule.replica.partition import Partition
+from bascule.sim.cluster.world.loop import process_now
+
+
+class WatchedPartition(Partition):
+    """In place of `Partition`."""
+
+    def set_role(self, state: PartitionState, node_id: int, *, lag_ns_max: int) -> bytes:
+        """See `Partition.set_role`."""
+        acks = super().set_role(state, node_id, lag_ns_max=lag_ns_max)
+        process_now().machine.world.on_role(process_now(), self)
+        return acks
+
+
+class SilentListener:
+    """In place of the HTTP listener: nobody asks."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Return the address."""
+        return host, port
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def no_app(*_: Any, **__: Any) -> None:
+    """In place of `http.app.create_app`."""

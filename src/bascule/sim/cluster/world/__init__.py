@@ -1,0 +1,1 @@
+"""What takes the place of the operating system and of NATS under the nodes of a simulation."""

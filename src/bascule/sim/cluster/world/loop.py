@@ -1,0 +1,342 @@
+"""`ClusterLoop`: one asyncio event loop with virtual time, on which whole nodes run.
+
+Callbacks run ordered by time, then by number. Each belongs to a process by its context, so those of
+a killed process are dropped, and those of a paused one wait. A callback runs on the greenlet of the
+loop, the *hub*; simulated threads are the other greenlets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+import traceback
+from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.prng import Prng
+
+T = TypeVar("T")
+
+NS: Final = 1_000_000_000
+AT_ONCE_MAX: Final = 200_000
+"""Callbacks at one instant, before the run is taken for a livelock."""
+THREAD_DELAY_NS: Final = 30_000
+"""A thread begins or goes on within this time."""
+STACK_FRAMES: Final = 14
+_DIGEST_MASK: Final = (1 << 64) - 1
+_DIGEST_FACTOR: Final = 0x100000001B3
+
+
+class RunOnThreads(Protocol):
+    """A pool of simulated threads."""
+
+    def execute(self, work: Callable[[], None]) -> None: ...
+
+
+class LoopProcess(Protocol):
+    """A process, as the loop and what runs on it know it; see `process`."""
+
+    name: str
+    is_dead: bool
+    is_paused: bool
+    parked: list[LoopHandle]
+    context: contextvars.Context
+    machine: Any
+    """A `Machine`."""
+
+    @property
+    def loop(self) -> ClusterLoop: ...
+    @property
+    def executor(self) -> RunOnThreads: ...
+    def keep(self, each: Any) -> None: ...
+    def start_thread(self, function: Callable[[], object], name: str) -> greenlet: ...
+
+
+class LoopSockets(Protocol):
+    """The sockets of the loop; see `sockets`."""
+
+    def add_reader(
+        self, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> None: ...
+    def remove_reader(self, fd: Any) -> bool: ...
+    async def create_connection(self, factory: Any, host: Any, port: Any) -> Any: ...
+    def connect_accepted(self, factory: Any, sock: Any) -> Any: ...
+    def connect_blocking(self, address: tuple[str, int], timeout: float | None) -> Any: ...
+
+
+PROCESS: Final[contextvars.ContextVar[LoopProcess | None]] = contextvars.ContextVar(
+    "process", default=None
+)
+"""The process that runs; None: the simulator."""
+
+
+def process_now() -> LoopProcess:
+    """The process that runs."""
+    process = PROCESS.get()
+    assert process is not None, "the simulator calls what only a process may call"
+    return process
+
+
+class LoopHandle:
+    """A scheduled callback."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "process", "when_ns")
+
+    def __init__(
+        self,
+        when_ns: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+    ) -> None:
+        self.when_ns = when_ns
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.process = context.get(PROCESS)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_ns / NS
+
+
+class ClusterLoop(asyncio.AbstractEventLoop):
+    """Virtual time, and everything that is scheduled."""
+
+    sockets: LoopSockets
+
+    def __init__(self, prng: Prng) -> None:
+        self._prng = prng
+        self._heap: list[tuple[int, int, LoopHandle]] = []
+        self._number = 0
+        self._at_once = 0
+        self._is_closed = False
+        self.hub = getcurrent()
+        self.now_ns = 0
+        self.events = 0
+        self.digest = 0xCBF29CE484222325
+        """Hash of the times and numbers of all callbacks so far. Equal runs have equal digests."""
+        self.failure: InvariantBroken | None = None
+        """The first invariant that was broken; the run ends at the next callback."""
+
+    # -- the simulator ------------------------------------------------------------------------
+
+    def run_for(self, duration_ns: int) -> None:
+        """Run everything that is due in `duration_ns`. Raises: InvariantBroken."""
+        until = self.now_ns + duration_ns
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            when, number, handle = heappop(heap)
+            if handle.is_cancelled:
+                continue
+            process = handle.process
+            if process is not None:
+                if process.is_dead:
+                    continue
+                if process.is_paused:
+                    process.parked.append(handle)
+                    continue
+            if when > self.now_ns:
+                self.now_ns, self._at_once = when, 0
+            else:
+                self._at_once += 1
+                if self._at_once > AT_ONCE_MAX:
+                    self.report("progress", f"no time passes: {handle.callback!r}")
+            self.events += 1
+            self.digest = ((self.digest ^ when ^ number) * _DIGEST_FACTOR) & _DIGEST_MASK
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except InvariantBroken as broken:
+                self.failure = self.failure or broken
+            except Exception as error:  # boundary: the run reports it
+                if process is None:
+                    raise
+                self.report_exception(process.name, error)
+            if self.failure is not None:
+                raise self.failure
+        self.now_ns = until
+
+    def report(self, invariant: str, text: str, *, with_stack: bool = False) -> None:
+        """An invariant does not hold; the run ends with the first report."""
+        if self.failure is None:
+            if with_stack:
+                text += "\n" + "".join(traceback.format_stack(limit=STACK_FRAMES))
+            self.failure = InvariantBroken(invariant, text)
+
+    def report_exception(self, who: str, error: BaseException) -> None:
+        """Something was raised that nobody handles."""
+        lines = traceback.format_exception(error, limit=-STACK_FRAMES)
+        self.report("no exception", f"{who}: {type(error).__name__}: {error}\n{''.join(lines)}")
+
+    def release(self, process: LoopProcess) -> None:
+        """A process goes on after a pause: what was due meanwhile is late, in its order."""
+        parked, process.parked = process.parked, []
+        for handle in parked:
+            self._push(self.now_ns, handle)
+
+    def at_ns(
+        self,
+        when_ns: int,
+        context: contextvars.Context,
+        callback: Callable[..., object],
+        *args: Any,
+    ) -> LoopHandle:
+        """Run a callback in a context at a time, or now if that has passed."""
+        handle = LoopHandle(when_ns, callback, args, context)
+        self._push(max(when_ns, self.now_ns), handle)
+        return handle
+
+    def thread_delay_ns(self) -> int:
+        """How long it takes until a thread that was woken runs."""
+        return self._prng.word() % THREAD_DELAY_NS
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether a simulated thread runs, and not the loop."""
+        return getcurrent() is not self.hub
+
+    def _push(self, when_ns: int, handle: LoopHandle) -> None:
+        self._number += 1
+        heappush(self._heap, (when_ns, self._number, handle))
+
+    # -- asyncio ------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now_ns / NS
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> LoopHandle:
+        handle = LoopHandle(self.now_ns, callback, args, context or contextvars.copy_context())
+        self._push(self.now_ns, handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> LoopHandle:
+        if self._is_closed:
+            raise RuntimeError("the loop is closed")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> LoopHandle:
+        # One nanosecond more: no comparison of rounded times finds that it is too early.
+        when_ns = self.now_ns + int(delay * NS) + 1
+        return self.at_ns(when_ns, context or contextvars.copy_context(), callback, *args)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> LoopHandle:
+        when_ns = int(when * NS) + 1
+        return self.at_ns(when_ns, context or contextvars.copy_context(), callback, *args)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None:
+            process.keep(task)
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Run a function on a thread, of `executor` if that is given."""
+        process = process_now()
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except BaseException as error:  # boundary: for whoever waits
+                self.call_soon_threadsafe(_fail, future, error)
+            else:
+                self.call_soon_threadsafe(_resolve, future, result)
+
+        (executor or process.executor).execute(work)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._is_closed
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._heap.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Called for exceptions that nobody retrieves, when the collector finds them."""
+
+    # -- sockets ------------------------------------------------------------------------------
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self.sockets.add_reader(fd, callback, args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self.sockets.remove_reader(fd)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self.call_soon(callback, *args)
+
+    def remove_writer(self, fd: Any) -> bool:
+        return True
+
+    async def create_connection(  # type: ignore[override]
+        self, factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        return await self.sockets.create_connection(factory, host, port)
+
+    async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:  # type: ignore[override]
+        return self.sockets.connect_accepted(factory, sock)
+
+
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

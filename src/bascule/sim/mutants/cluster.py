@@ -1,0 +1,185 @@
+"""Mutants of whole nodes: what a cluster promises, broken in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bascule.metadata import elections
+from bascule.model import PartitionState
+from bascule.peer.replica_session import FetchedPartition
+from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.partition import Partition
+from bascule.replication.leader import LeaderReplication
+from bascule.sim.cluster.run import ClusterOptions
+from bascule.sim.mutants.base import patched
+
+SEEDS: Final = 60
+"""The simulator finds each mutant within so many seeds, with its options. The number is generous,
+since a change of a node or the simulator changes what happens in every seed."""
+ACKED: Final = "no acked message lost"
+IDENTICAL: Final = "replicas identical"
+ONE_LEADER: Final = "one leader an epoch"
+UNDONE: Final = "nothing read is undone"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMutant:
+    """A bug, and how the simulator finds it."""
+
+    name: str
+    found_by: tuple[str, ...]
+    """The invariants that it may break. A run reports the first one."""
+    owner: Any
+    attribute: str
+    make: Callable[[Any], Any]
+    """Gets what the owner has, and returns what takes its place."""
+    options: ClusterOptions
+    first_seed: int = 0
+    """Shortly before a seed that finds it."""
+
+    @property
+    def range(self) -> range:
+        return range(self.first_seed, self.first_seed + SEEDS)
+
+    def patch(self) -> AbstractContextManager[None]:
+        """Put it into this process while the context is open."""
+        return patched(self.owner, self.attribute, self.make)
+
+
+def _truncate_by_watermark(begin: Any) -> Any:
+    def mutant(self: FollowedPartition) -> bool:
+        """Kafka before KIP-101: remove what is not known to be committed, then fetch it again."""
+        partition = self.partition
+        if self.is_in_force and partition.log is not None:
+            offset = max(partition.committed_offset, partition.log.start_offset)
+            if offset < partition.log.end.offset:
+                partition.truncate_replicated(offset)
+        found: bool = begin(self)
+        return found
+
+    return mutant
+
+
+def _report_unsynced(report: Any) -> Any:
+    def mutant(self: FollowedPartition) -> Any:
+        """Claim that everything is synced that is appended."""
+        found = report(self)
+        found.synced_end = found.log_end
+        return found
+
+    return mutant
+
+
+def _elect_outside(candidate: Any) -> Any:
+    def mutant(image: Any, state: Any, led: Any) -> int:
+        """Prefer a replica that is not in sync."""
+        outside = [
+            node
+            for node in state.replicas
+            if node not in (*state.isr, state.leader)
+            and node in image.nodes
+            and image.nodes[node].alive
+        ]
+        found: int = outside[0] if outside else candidate(image, state, led)
+        return found
+
+    return mutant
+
+
+def _trust_logs(begin: Any) -> Any:
+    def mutant(self: FetchedPartition, report: Any) -> None:
+        """Take the log of a follower for the beginning of the leader's without comparing them."""
+        begin(self, report)
+        self.is_checked = True
+
+    return mutant
+
+
+def _forget_ids(lead: Any) -> Any:
+    def mutant(self: Partition, *arguments: Any) -> bytes:
+        """Begin to lead with an empty dedupe window."""
+        was_leader = self.is_leader
+        replies: bytes = lead(self, *arguments)
+        if not was_leader:
+            self.preconditions.reset()
+        return replies
+
+    return mutant
+
+
+def _count_appended(init: Any) -> Any:
+    def mutant(self: LeaderReplication, *args: Any, **kwargs: Any) -> None:
+        """Commit what is appended on all members of the ISR, and not synced."""
+        init(self, *args, **{**kwargs, "counts_synced": False})
+
+    return mutant
+
+
+def _commit_by_one_follower(advance: Any) -> Any:
+    def mutant(self: LeaderReplication) -> bool:
+        """Commit what the leader and one other member of the ISR have."""
+        positions = [f.position for node, f in self._followers.items() if node in self.state.isr]
+        mark = min(self._own, max(positions, default=self._own))
+        if mark <= self.high_watermark:
+            return False
+        self.high_watermark = mark
+        return True
+
+    return mutant
+
+
+def _keep_epoch(elected: Any) -> Any:
+    def mutant(state: PartitionState, leader: int) -> PartitionState:
+        """Elect a leader without another leader epoch."""
+        found: PartitionState = elected(state, leader)
+        return replace(found, leader_epoch=state.leader_epoch)
+
+    return mutant
+
+
+_OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
+_DEATHS: Final = ClusterOptions(
+    seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
+)
+
+CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
+    mutant.name: mutant
+    for mutant in (
+        ClusterMutant(
+            "truncate by watermark", (ACKED, UNDONE, IDENTICAL),
+            FollowedPartition, "begin", _truncate_by_watermark, _DEATHS,
+        ),
+        ClusterMutant(
+            "ack before a follower's sync", (ACKED, UNDONE),
+            FollowedPartition, "report", _report_unsynced, _OUTAGES, first_seed=3,
+        ),
+        ClusterMutant(
+            "ack before any sync", (ACKED, UNDONE),
+            LeaderReplication, "__init__", _count_appended, _OUTAGES,
+        ),
+        ClusterMutant(
+            "election from outside the ISR", (ACKED, UNDONE, IDENTICAL),
+            elections, "_candidate", _elect_outside, _DEATHS,
+        ),
+        ClusterMutant(
+            "logs not compared", (ACKED, UNDONE, IDENTICAL, "progress"),
+            FetchedPartition, "begin", _trust_logs, _DEATHS,
+        ),
+        ClusterMutant(
+            "message ids forgotten at failover", ("no id twice", "one offset a message"),
+            Partition, "_lead", _forget_ids, _DEATHS,
+        ),
+        ClusterMutant(
+            "commit by one follower", (ACKED, UNDONE, IDENTICAL),
+            LeaderReplication, "_advance", _commit_by_one_follower, _DEATHS, first_seed=1,
+        ),
+        ClusterMutant(
+            "leader epoch not raised", (ONE_LEADER, ACKED, UNDONE, IDENTICAL, "progress"),
+            elections, "_elected", _keep_epoch, _DEATHS, first_seed=9,
+        ),
+    )
+}  # fmt: skip
+"""All mutants by name."""

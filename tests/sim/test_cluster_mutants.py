@@ -1,0 +1,33 @@
+"""The simulator of whole nodes finds bugs that are put into the production classes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.sim.cluster.run import run_seed
+from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
+from bascule.sim.raft.run import SimulationFailed
+
+pytestmark = pytest.mark.tier2
+
+
+@pytest.mark.parametrize("name", CLUSTER_MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    bug = CLUSTER_MUTANTS[name]
+    with bug.patch():
+        for seed in bug.range:
+            try:
+                run_seed(seed, bug.options, mutant=name)
+            except SimulationFailed as failed:
+                assert failed.invariant in bug.found_by, failed
+                assert f"--seed {seed}" in failed.replay
+                assert f'--mutant "{name}"' in failed.replay
+                assert failed.last_events
+                return
+    pytest.fail(f"{name} lives through the seeds {bug.range}")
+
+
+def test_the_seeds_break_nothing_without_a_mutant() -> None:
+    """The mutants cause the failures, not their options."""
+    for options in {bug.options for bug in CLUSTER_MUTANTS.values()}:
+        run_seed(0, options)
