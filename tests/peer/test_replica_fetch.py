@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from bascule.peer.replica_fetch import ReplicaFetchHandler, WantedIsr
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.roles.commitment import Commitment
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import FileSlice, LogConfig, PartitionLog
 from bascule.wire.connection import ServerConnection
@@ -358,5 +360,34 @@ def test_only_a_follower_that_is_heard_of_is_wanted_in_sync() -> None:
         assert wanted.state == leader.state
         third.close()
         assert [w.isr for w in wanted_isrs(leader.handler)] == []
+
+    run(scene)
+
+
+def test_an_isr_that_changes_during_a_look_at_its_partition_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log writer gives the partition its new role on another thread."""
+
+    async def scene(leader: Leader) -> None:
+        partition, second = leader.partition, peer(2)
+        leader.handler.watch(partition)
+        await leader.fetch(second, report())
+        await leader.fetch(second, report())
+        looks = 0
+
+        def is_settled(commitment: Commitment) -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                shrunk = replace(leader.state, isr=(1,), version=leader.state.version + 1)
+                partition.set_role(shrunk, 1, lag_ns_max=LAG_NS)
+                leader.handler.watch(partition)
+            return True
+
+        monkeypatch.setattr(Commitment, "is_settled", property(is_settled))
+        assert wanted_isrs(leader.handler) == []
+        assert looks == 1
+        assert [wanted.isr for wanted in wanted_isrs(leader.handler)] == [(1, 2)]
 
     run(scene)

@@ -380,14 +380,16 @@ class ReplicaFetchHandler:
             {node: at for node, at in self._heard_ns.items() if node in self._current}
         )
         for partition in tuple(self._unsettled):
+            # Before the look: the log writer may give the partition another ISR meanwhile.
+            self._unsettled.discard(partition)
             commitment = partition.commitment
             isr = commitment.wanted_isr(heard)
+            if isr is not None or not commitment.is_settled:
+                self._unsettled.add(partition)
             if isr is not None and partition.state is not None:
                 yield WantedIsr(partition, partition.state, isr, commitment.node_epochs(isr))
-                continue
-            if commitment.is_settled:
-                self._unsettled.discard(partition)
-            yield None
+            else:
+                yield None
 
 
 def _epoch_end(store: PartitionLog, last_epoch: int) -> tuple[int, int]:
