@@ -15,7 +15,7 @@ from bascule.controller import plan as plan_module
 from bascule.controller import reconciler as reconciler_module
 from bascule.controller.cluster import decision_log
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.cluster.metadata_group import STEPS_IN_FLIGHT
+from bascule.controller.cluster.metadata_group import STEPS_IN_FLIGHT, MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.plan import NodeState, StreamState, plan
@@ -334,6 +334,15 @@ def test_other_work_comes_between_the_parts_of_a_plan(
     decide(scene)
 
 
+async def three_nodes(group: MetadataGroup, *, streams: int) -> None:
+    """Two more nodes, and streams of five partitions with a replica on each node."""
+    for number in (2, 3):
+        await group.submit(RegisterProcess(replace(NODE, node_id=number)))
+    config = StreamConfig("s", partitions=5, replicas=3)
+    for number in range(streams):
+        await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+
+
 def test_other_work_comes_between_the_steps_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted on the node that decides and applies: partitions that change in one turn."""
     monkeypatch.setattr(steps_module, "CHANGES_MAX", 10)
@@ -341,11 +350,7 @@ def test_other_work_comes_between_the_steps_of_a_decision(monkeypatch: pytest.Mo
 
     async def scene(deciding: Deciding) -> None:
         group = deciding.group
-        for number in (2, 3):
-            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
-        config = StreamConfig("s", partitions=5, replicas=3)
-        for number in range(60):
-            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        await three_nodes(group, streams=60)
         seen = group.image
 
         def on_image(image: Image, touched: Collection[bytes] | None) -> None:
@@ -383,11 +388,7 @@ def test_the_steps_of_a_decision_go_on_without_who_asked(
 
     async def scene(deciding: Deciding) -> None:
         group = deciding.group
-        for number in (2, 3):
-            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
-        config = StreamConfig("s", partitions=5, replicas=3)
-        for number in range(40):
-            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        await three_nodes(group, streams=40)
         change = steps_module.changes_after_loss
         calls = 0
 
@@ -417,11 +418,7 @@ def test_each_step_logs_the_leaders_that_it_changes(
 
     async def scene(deciding: Deciding) -> None:
         group = deciding.group
-        for number in (2, 3):
-            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
-        config = StreamConfig("s", partitions=5, replicas=3)
-        for number in range(20):
-            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        await three_nodes(group, streams=20)
         led = {
             (group.image.index.names[stream_id], index)
             for stream_id, index, state in group.image.partition_states()
@@ -448,11 +445,7 @@ def test_the_loss_of_a_node_logs_why_others_lead(
 
     async def scene(deciding: Deciding) -> None:
         group = deciding.group
-        for number in (2, 3):
-            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
-        config = StreamConfig("s", partitions=5, replicas=3)
-        for number in range(20):
-            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        await three_nodes(group, streams=20)
         alone = StreamConfig("alone", partitions=3, replicas=1)
         await group.submit(Create("alone", alone, b"%016d" % 100, 0))
         before = group.image

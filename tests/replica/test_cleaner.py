@@ -84,6 +84,16 @@ class CleanerUnderTest:
             append_keyed(log, self.models[number], pairs, timestamp=self.clock.ms)
         self.checkpoint(self.every[number])
 
+    def remove_keys(self) -> int:
+        """Write tombstones of five keys to the first log and close the segment; their end."""
+        log, model = self.store(self.every[0]), self.models[0]
+        append_keyed(log, model, [(b"%d" % n, None) for n in range(5)])
+        end = log.end.offset
+        append_keyed(log, model, [(None, b"what comes after")])
+        log.roll()
+        self.checkpoint(self.every[0])
+        return end
+
     def held(self, number: int) -> int:
         return len(held(self.store(self.every[number])))
 
@@ -152,11 +162,7 @@ def test_old_records_do_not_wait_not_even_in_the_active_segment() -> None:
 def test_tombstones_go_when_their_time_has_come() -> None:
     under_test = CleanerUnderTest(replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90))
     under_test.write(0, 60)
-    log = under_test.store(under_test.every[0])
-    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
-    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
-    log.roll()
-    under_test.checkpoint(under_test.every[0])
+    under_test.remove_keys()
     assert under_test.tick()
     assert under_test.held(0) == 6
     under_test.clock.ms += 699
@@ -173,11 +179,7 @@ def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     under_test.write(0, 60)
     partition = under_test.every[0]
     log = under_test.store(partition)
-    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
-    removed_by = log.end.offset
-    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
-    log.roll()
-    under_test.checkpoint(partition)
+    removed_by = under_test.remove_keys()
     epoch = log.epochs.latest + 1
     partition.set_role(PartitionState((1, 2, 3), (1, 2), 1, epoch, 1), 1, lag_ns_max=1 << 60)
     end = log.end.offset
@@ -205,10 +207,7 @@ def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them()
     under_test.write(0, 60)
     partition = under_test.every[0]
     log = under_test.store(partition)
-    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
-    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
-    log.roll()
-    under_test.checkpoint(partition)
+    under_test.remove_keys()
     epoch, end = log.epochs.latest + 1, log.end.offset
     state = PartitionState((1, 2, 3), (1, 2, 3), 2, epoch, 5)
     partition.set_role(state, 1, lag_ns_max=1 << 60)

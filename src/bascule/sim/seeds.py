@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bascule.sim.raft.run import SimulationFailed
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -66,6 +73,163 @@ def run_parallel(run: Callable[[range], T], seeds: range, *, jobs: int, chunk: i
         finally:
             for future in running:
                 future.cancel()
+
+
+class SeedResult(Protocol):
+    """What each simulator's result of a seed has."""
+
+    @property
+    def simulated_seconds(self) -> float: ...
+    @property
+    def faults(self) -> dict[str, int]:
+        """How often each kind of fault happened."""
+
+
+class Mutant(Protocol):
+    """A defect that a simulator must find."""
+
+    @property
+    def found_by(self) -> Iterable[str]:
+        """The invariants that a run with it breaks."""
+
+    def patch(self) -> AbstractContextManager[object]:
+        """The production code has the defect inside."""
+
+
+SeedResults = tuple[float, list[SeedResult | SimulationFailed]]
+
+
+@dataclass
+class Tally:
+    """The results of many seeds."""
+
+    counted: tuple[str, ...]
+    """Fields of a result, integers, that are added up."""
+    runs: int = 0
+    simulated_seconds: float = 0.0
+    core_seconds: float = 0.0
+    """Of all processes."""
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    failures: list[SimulationFailed] = field(default_factory=list)
+
+    def add(self, result: SeedResult | SimulationFailed) -> None:
+        """Count a run."""
+        self.runs += 1
+        if isinstance(result, SimulationFailed):
+            self.failures.append(result)
+            return
+        self.simulated_seconds += result.simulated_seconds
+        for name in self.counted:
+            self.counts[name] = self.counts.get(name, 0) + getattr(result, name)
+        for fault, times in result.faults.items():
+            self.faults[fault] = self.faults.get(fault, 0) + times
+
+    @property
+    def speed(self) -> float:
+        """Simulated seconds per second of one core."""
+        return self.simulated_seconds / self.core_seconds if self.core_seconds else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """The tally for programs."""
+        return {
+            "runs": self.runs,
+            "simulated_seconds": round(self.simulated_seconds, 1),
+            "core_seconds": round(self.core_seconds, 1),
+            "simulated_per_core_second": round(self.speed, 1),
+            **{name: self.counts.get(name, 0) for name in self.counted},
+            "faults": self.faults,
+            "failures": [
+                {
+                    "seed": failure.seed,
+                    "invariant": failure.invariant,
+                    "text": failure.text,
+                    "replay": failure.replay,
+                }
+                for failure in self.failures
+            ],
+        }
+
+
+def patched(mutants: Mapping[str, Mutant], name: str) -> AbstractContextManager[object]:
+    """The production code is that of the mutant inside; without a name, as it is."""
+    return mutants[name].patch() if name else nullcontext()
+
+
+def check_mutant(mutants: Mapping[str, Mutant], name: str) -> None:
+    """End with a list of the mutants, if `name` is none of them. Raises: Exit."""
+    if name and name not in mutants:
+        for each, mutant in mutants.items():
+            out.print(f"{each}: found by {', '.join(mutant.found_by)}", markup=False)
+        raise typer.Exit(0 if name == "help" else USAGE)
+
+
+def run_each(run_seed: Callable[[int], SeedResult], seeds: range) -> SeedResults:
+    """Run seeds in this process; (CPU seconds, results)."""
+    began = time.process_time()
+    found: list[SeedResult | SimulationFailed] = []
+    for seed in seeds:
+        try:
+            found.append(run_seed(seed))
+        except SimulationFailed as failure:
+            found.append(failure)
+    return time.process_time() - began, found
+
+
+def run_many(
+    run: Callable[[range], SeedResults],
+    seeds: range,
+    tally: Tally,
+    *,
+    jobs: int,
+    chunk: int,
+    keep_going: bool,
+) -> None:
+    """Add the results of the seeds to `tally` and show the progress; ends at the first failure."""
+    with progress() as bar:
+        task = bar.add_task("seeds", total=len(seeds), speed="")
+        for seconds, found in run_parallel(run, seeds, jobs=jobs, chunk=chunk):
+            tally.core_seconds += seconds
+            for result in found:
+                tally.add(result)
+                if isinstance(result, SimulationFailed):
+                    print_broken(bar, result)
+            speed = f"{tally.speed:,.1f} simulated s per core s"
+            bar.update(task, advance=len(found), speed=speed)
+            if tally.failures and not keep_going:
+                break
+
+
+def report_one(result: msgspec.Struct, text: str, *, as_json: bool) -> None:
+    """Print the result of one seed: `text`, or all of it as JSON."""
+    if as_json:
+        sys.stdout.write(json.dumps(msgspec.to_builtins(result), indent=2) + "\n")
+    else:
+        out.print(text, markup=False)
+
+
+def report_many(tally: Tally, *, as_json: bool) -> None:
+    """Print the tally. Raises: Exit with status FAILED after a failed seed."""
+    if as_json:
+        sys.stdout.write(json.dumps(tally.as_json(), indent=2) + "\n")
+    else:
+        for failure in tally.failures[:1]:
+            report_failure(failure)
+        counts = ", ".join(
+            f"{times:,} {name.replace('_', ' ')}" for name, times in tally.counts.items()
+        )
+        out.print(
+            f"{tally.runs:,} seeds, {len(tally.failures)} failed; "
+            f"{tally.simulated_seconds:,.0f} s simulated in {tally.core_seconds:,.1f} core s "
+            f"({tally.speed:,.1f} to 1)\n{counts}\nfaults: {faults_text(tally.faults)}"
+        )
+    if tally.failures:
+        raise typer.Exit(FAILED)
+
+
+def faults_text(faults: Mapping[str, int]) -> str:
+    """How often each fault happened, such as "2 kill, 1 outage"."""
+    return ", ".join(f"{times} {name}" for name, times in sorted(faults.items())) or "none"
 
 
 def progress() -> Progress:

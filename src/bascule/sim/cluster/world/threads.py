@@ -67,6 +67,15 @@ class Waiter:
             self._thread.switch()
 
 
+def wake_next(waiters: deque[Waiter]) -> None:
+    """Wake the first one whose time is not over."""
+    while waiters:
+        waiter = waiters.popleft()
+        waiter.wake()
+        if waiter.is_woken:
+            return
+
+
 def sleep(seconds: float) -> None:
     """Let the calling thread wait."""
     Waiter().wait(seconds, "time to pass")
@@ -94,11 +103,7 @@ class Lock:
         if not self._is_held:
             raise RuntimeError("release unlocked lock")
         self._is_held = False
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            waiter.wake()
-            if waiter.is_woken:
-                return
+        wake_next(self._waiters)
 
     def locked(self) -> bool:
         return self._is_held
@@ -310,11 +315,7 @@ class SimpleQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         self._items.append(item)
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            waiter.wake()
-            if waiter.is_woken:
-                return
+        wake_next(self._waiters)
 
     def get(self) -> T:
         while not self._items:
