@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bascule.cli import exit_codes
+from bascule.cli.backup import backup, restore
 from bascule.cli.cluster import cluster, node
 from bascule.cli.demo.command import demo
 from bascule.cli.dev.command import dev
@@ -49,6 +50,8 @@ app.command()(publish)
 app.command()(read)
 app.command()(top)
 app.command()(inspect)
+app.command()(backup)
+app.command()(restore)
 app.command()(demo)
 app.command()(dev)
 

@@ -1,9 +1,9 @@
-"""Decodes the image file of an earlier release, and the file with the cluster id."""
+"""The image file of an earlier release or of a restored backup; the file with the cluster id."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -50,12 +50,32 @@ def decode_image(data: bytes, path: str) -> Image:
     if document.get("crc32c") != found_crc:
         raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{found_crc!r}")
     try:
-        definitions = [_definition(item) for item in content["streams"]]
+        definitions = [decode_definition(item) for item in content["streams"]]
         deletions = dict(map(_deletion, content.get("deletions", ())))
     except (AttributeError, KeyError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(path, 0, "stream definitions", str(error)) from error
     streams = {definition.name: definition for definition in definitions}
     return Image.of(streams=streams, deletions=deletions)
+
+
+def encode_image(streams: Iterable[StreamDefinition]) -> bytes:
+    """The bytes of an image file with these streams, for a node that is to take them over."""
+    content = {"streams": [encode_definition(each) for each in streams]}
+    document = {"format": FORMAT, "version": VERSION, "crc32c": checksum(content)}
+    return msgspec.json.encode({**document, "image": content}) + b"\n"
+
+
+def encode_definition(definition: StreamDefinition) -> dict[str, Any]:
+    """A stream's definition as values of JSON."""
+    config = msgspec.to_builtins(definition.config)
+    return {
+        "name": definition.name,
+        "id": definition.id.hex(),
+        "created_ms": definition.created_ms,
+        "config": {name: value for name, value in config.items() if value is not None}
+        | {"subject": definition.config.subject, "group": definition.config.group},
+        "paused": definition.paused,
+    }
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -86,7 +106,11 @@ def _deletion(item: Mapping[str, Any]) -> tuple[bytes, Deletion]:
     return id, Deletion(name, ())
 
 
-def _definition(item: Mapping[str, Any]) -> StreamDefinition:
+def decode_definition(item: Mapping[str, Any]) -> StreamDefinition:
+    """The definition in values of JSON.
+
+    Raises: AttributeError, KeyError, TypeError, ValueError, or an error of Bascule, for others.
+    """
     known = {field.name for field in fields(StreamConfig)}
     config: dict[str, Any] = dict(item["config"])
     if unknown := config.keys() - known:

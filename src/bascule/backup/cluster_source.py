@@ -1,0 +1,217 @@
+"""The streams of a running cluster: definitions over HTTP, batches as consumers fetch them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+from bascule.backup.batch_checks import BatchChecker
+from bascule.backup.sources import Extent
+from bascule.client import _hot
+from bascule.client.admin import Admin, server_url
+from bascule.client.connection import Leader, LeaderMoved, PartitionConnector, error_of
+from bascule.client.fetch_response import read_fetch_head
+from bascule.errors import Broken, CorruptData, OffsetOutOfRange, UnknownStream
+from bascule.host.api import Clock
+from bascule.host.real import RealClock
+from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
+from bascule.model import StreamDefinition
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from bascule.wire.messages.offset_for_leader_epoch import (
+    EpochPartition,
+    EpochTopic,
+    OffsetForLeaderEpochRequest,
+)
+
+T = TypeVar("T")
+
+HTTP_SECONDS: Final = 30.0
+FETCH_BYTES: Final = 8 << 20
+WAIT_MS: Final = 1_000
+SILENT_SECONDS_MAX: Final = 10.0
+RETRY_SECONDS_MAX: Final = 30.0
+"""How long a partition may have no leader, or give nothing, before its backup fails."""
+RETRY_SECONDS: Final = 0.2
+INTERNAL: Final = ("_offsets",)
+"""Streams that lists leave out: the offsets that consumers have committed."""
+
+
+class ClusterSource:
+    """Reads from the leaders."""
+
+    def __init__(self, server: str | None, clock: Clock | None = None) -> None:
+        """`server` is as for commands. Raises: ConfigError."""
+        self.address = server_url(server)
+        self._clock = clock or RealClock()
+        self.cluster_id = ""
+        self._bootstrap = ""
+
+    def streams(self) -> list[StreamDefinition]:
+        return asyncio.run(self._ask())
+
+    async def _ask(self) -> list[StreamDefinition]:
+        admin = Admin(self.address, timeout=HTTP_SECONDS)
+        try:
+            node = await admin.node()
+            self.cluster_id, self._bootstrap = node.cluster_id, node.bootstrap
+            found = [each.definition for each in await admin.streams()]
+            known = {each.name for each in found}
+            for name in INTERNAL:
+                if name not in known:
+                    try:
+                        found.append((await admin.stream(name)).definition)
+                    except UnknownStream:
+                        continue
+        finally:
+            await admin.close()
+        return found
+
+    def partitions(self, definition: StreamDefinition) -> list[int]:
+        return list(range(definition.partition_count))
+
+    @contextmanager
+    def open(self, definition: StreamDefinition, partition: int) -> Iterator[FetchedPartition]:
+        reading = FetchedPartition(
+            PartitionConnector(self._bootstrap, definition.name, partition), definition, self._clock
+        )
+        try:
+            reading.start()
+            yield reading
+        finally:
+            reading.close()
+
+
+class FetchedPartition:
+    """One partition, fetched from its leader, whoever that is meanwhile."""
+
+    def __init__(
+        self, connector: PartitionConnector, definition: StreamDefinition, clock: Clock
+    ) -> None:
+        self._connector = connector
+        self._definition = definition
+        self._clock = clock
+        self._origin = f"stream {connector.stream!r} partition {connector.partition}"
+        self._opened: tuple[LogConnection, Leader] | None = None
+        self._extent = Extent(0, 0)
+        self._fetch_bytes = FETCH_BYTES
+
+    @property
+    def start_offset(self) -> int:
+        return self._extent.start
+
+    @property
+    def end_offset(self) -> int:
+        return self._extent.end
+
+    def start(self) -> None:
+        """Ask which offsets there are. Raises: UnknownStream, Broken."""
+        self._extent = Extent(*self._retried(lambda at, _: self._connector.extent(at)))
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        name, partition = self._connector.stream, self._connector.partition
+
+        def ask(connection: LogConnection, leader: Leader) -> tuple[int, int]:
+            asked = EpochPartition(partition, leader.epoch, epoch)
+            response = connection.request(
+                OffsetForLeaderEpochRequest(topics=[EpochTopic(name, [asked])])
+            )
+            found = response.topics[0].partitions[0]
+            if found.error_code:
+                raise error_of(found.error_code, name, partition, address=connection.address)
+            return found.leader_epoch, found.end_offset
+
+        return self._retried(ask)
+
+    def read(self, offset: int) -> Iterator[memoryview]:
+        checker = BatchChecker(self._origin)
+        position = offset
+        while position < self._extent.end:
+            block, committed = self._retried(partial(self._fetch, offset=position))
+            if block is None:
+                # A node sends one batch at least where it has one: these were compacted away.
+                position = committed
+                continue
+            checker.check(block)
+            position = checker.offset
+            yield block
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
+
+    def _retried(self, ask: Callable[[LogConnection, Leader], T]) -> T:
+        """The answer of the leader, which may change meanwhile. Raises: BasculeError."""
+        failing_since: int | None = None
+        while True:
+            try:
+                if self._opened is None:
+                    self._opened = self._connector.open()
+                    if self._opened[1].topic_id != self._definition.id:
+                        raise UnknownStream(self._connector.stream)
+                    self._opened[0].set_timeout(SILENT_SECONDS_MAX)
+                return ask(*self._opened)
+            except Broken:
+                self.close()
+                now = self._clock.monotonic_ns()
+                failing_since = failing_since or now
+                if now - failing_since > RETRY_SECONDS_MAX * 1e9:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _fetch(
+        self, connection: LogConnection, leader: Leader, offset: int
+    ) -> tuple[memoryview | None, int]:
+        """Whole batches from `offset` on, and the end of what is committed; None: no batches are
+        left below it. Raises: OffsetOutOfRange, Broken."""
+        while True:
+            connection.send(self._request(leader, offset))
+            version, size = connection.receive_size()
+            frame = memoryview(bytearray(size))
+            connection.receive_into(frame)
+            head = read_fetch_head(frame, connection.check_head(frame), version=version, size=size)
+            if head.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise OffsetOutOfRange(offset, *self._connector.extent(connection))
+            if head.error_code:
+                raise error_of(
+                    head.error_code, self._connector.stream, self._connector.partition,
+                    address=connection.address,
+                )  # fmt: skip
+            records = frame[head.records_at : head.records_at + head.records_bytes]
+            if not len(records):
+                if head.high_watermark <= offset:
+                    raise LeaderMoved(
+                        f"{self._origin}: {connection.address} has committed offsets below "
+                        f"{head.high_watermark}, and not yet below {self._extent.end}"
+                    )
+                return None, min(head.high_watermark, self._extent.end)
+            state = array("q", (0, 0))
+            if _hot.walk_batches(records, 0, len(records), state):
+                return records[: state[1]], head.high_watermark
+            self._ask_for_more(records, offset)
+
+    def _ask_for_more(self, records: memoryview, offset: int) -> None:
+        """Raises: CorruptData for a batch of an impossible size."""
+        size = 12 + int.from_bytes(records[8:12], "big") if len(records) >= 12 else 0
+        if not self._fetch_bytes < size <= FRAME_BYTES_MAX:
+            origin = f"{self._origin} from offset {offset}"
+            raise CorruptData(origin, 8, "a whole batch", f"one that should have {size} bytes")
+        self._fetch_bytes = size
+
+    def _request(self, leader: Leader, offset: int) -> FetchRequest:
+        asked = FetchPartition(
+            partition=self._connector.partition,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=offset,
+            partition_max_bytes=self._fetch_bytes,
+        )
+        topic = FetchTopic(self._connector.stream, leader.topic_id, [asked])
+        return FetchRequest(
+            max_wait_ms=WAIT_MS, min_bytes=1, max_bytes=self._fetch_bytes, topics=[topic]
+        )

@@ -1,0 +1,150 @@
+"""What a backup consists of: one JSON document per backup, which names files of record batches.
+
+Files are shared between backups: a backup names those of the one before it again, and those that
+it has added. So each manifest is complete, and the files of one that is given up can be removed
+where no other one names them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from crc32c import crc32c
+
+from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
+from bascule.metadata.codec import decode_definition, encode_definition
+from bascule.model import StreamDefinition
+
+FORMAT: Final = "bascule-backup"
+VERSION: Final = 1
+DIRECTORY: Final = "manifests"
+SUFFIX: Final = ".json"
+
+
+class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of whole record batches, back to back, as they are in the log."""
+
+    name: str
+    """Path below the repository."""
+    first_offset: int
+    """Base offset of the first batch."""
+    end_offset: int
+    """End of the last batch."""
+    bytes: int
+    sha256: str
+
+
+class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix of one partition's committed records."""
+
+    partition: int
+    start_offset: int
+    """The log start: the first offset that readers may request."""
+    end_offset: int
+    """Everything below was in the log, or compaction had removed it."""
+    leader_epoch: int = -1
+    """Of the last batch; -1 without any."""
+    read_ms: int = 0
+    """Unix time at which the last reading of this partition began, milliseconds."""
+    files: tuple[BackedUpFile, ...] = ()
+    failure: str = ""
+    """Why the last backup could not read it, or only a part; empty: it is complete."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+class BackedUpStream(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream and its partitions."""
+
+    definition: dict[str, Any]
+    partitions: tuple[BackedUpPartition, ...]
+
+    def decoded(self) -> StreamDefinition:
+        """Raises: ValueError and the like where it is no definition; see `decode_manifest`."""
+        return decode_definition(self.definition)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One backup."""
+
+    id: str
+    """When it began, as in 20261123T061530Z; of two in one second the second has a suffix."""
+    at_ms: int
+    cluster_id: str
+    source: str
+    """Where it was read: addresses of nodes, or a data directory."""
+    streams: tuple[BackedUpStream, ...]
+
+    def files(self) -> dict[str, BackedUpFile]:
+        """All files by name."""
+        return {f.name: f for s in self.streams for p in s.partitions for f in p.files}
+
+    def failures(self) -> list[tuple[str, int, str]]:
+        """(stream, partition, why) of what is not complete."""
+        return [
+            (str(stream.definition["name"]), each.partition, each.failure)
+            for stream in self.streams
+            for each in stream.partitions
+            if each.failure
+        ]
+
+
+def backed_up(
+    definition: StreamDefinition, partitions: tuple[BackedUpPartition, ...]
+) -> BackedUpStream:
+    """A stream as it is in a manifest."""
+    return BackedUpStream(definition=encode_definition(definition), partitions=partitions)
+
+
+def manifest_name(backup: str) -> str:
+    """The name of the manifest of the backup with this id."""
+    return f"{DIRECTORY}/{backup}{SUFFIX}"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of a manifest's file."""
+    content = msgspec.json.encode(manifest)
+    head = {"format": FORMAT, "version": VERSION, "crc32c": f"{crc32c(content):08x}"}
+    document = {**head, "backup": msgspec.Raw(content)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+class _Document(msgspec.Struct):
+    format: str
+    version: int
+    crc32c: str
+    backup: msgspec.Raw
+
+
+def decode_manifest(data: bytes, name: str) -> Manifest:
+    """The manifest in the bytes of a file.
+
+    Raises: CorruptData where the bytes differ from what was written; UnsupportedFormat where a
+    newer program wrote them.
+    """
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CorruptData(name, 0, f'JSON of format "{FORMAT}"', str(error)) from None
+    if document.format != FORMAT:
+        raise CorruptData(name, 0, f'format "{FORMAT}"', repr(document.format))
+    if document.version > VERSION:
+        raise UnsupportedFormat(name, document.version, VERSION)
+    found = f"{crc32c(_canonical(document.backup)):08x}"
+    if found != document.crc32c:
+        raise CorruptData(name, 0, f"crc32c {document.crc32c}", found)
+    try:
+        manifest = msgspec.json.decode(document.backup, type=Manifest)
+        for stream in manifest.streams:
+            stream.decoded()
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, BasculeError) as error:
+        raise CorruptData(name, 0, "a backup", str(error)) from None
+    return manifest
+
+
+def _canonical(content: msgspec.Raw) -> bytes:
+    """Without the white space that makes the file readable."""
+    return msgspec.json.format(bytes(content), indent=-1)

@@ -1,0 +1,182 @@
+"""The place where backups are: a directory, or a bucket of an object store such as S3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from bascule.backup.manifest import (
+    DIRECTORY,
+    SUFFIX,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+)
+from bascule.errors import ConfigError
+from bascule.host.real import RealFiles
+from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
+
+STREAMS: Final = "streams"
+"""Below it are the files of record batches."""
+
+
+class Place(Protocol):
+    """Named files. Several threads may use it. Every method raises OSError."""
+
+    address: str
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, whole or not at all; it is durable on return."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+
+    def names(self, directory: str) -> list[str]:
+        """All files below a directory, as paths below the place, sorted."""
+
+
+class LocalPlace:
+    """A directory of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.address = str(Path(path).absolute())
+        self._files = RealFiles()
+
+    def write(self, name: str, data: bytes) -> None:
+        path = f"{self.address}/{name}"
+        self._files.make_dirs(path.rpartition("/")[0])
+        replace_file(self._files, path, data)
+
+    def read(self, name: str) -> bytes:
+        return self._files.read_bytes(f"{self.address}/{name}")
+
+    def remove(self, name: str) -> None:
+        path = f"{self.address}/{name}"
+        if self._files.exists(path):
+            self._files.remove(path)
+
+    def names(self, directory: str) -> list[str]:
+        found = []
+        for root, _, names in os.walk(f"{self.address}/{directory}"):
+            below = os.path.relpath(root, self.address)
+            found += [f"{below}/{name}" for name in names if not name.endswith(NEW_SUFFIX)]
+        return sorted(found)
+
+
+class RemotePlace:
+    """A part of an object store, by Arrow. A file appears there when its upload is complete."""
+
+    def __init__(self, address: str) -> None:
+        """Raises: ConfigError for an address that Arrow does not know."""
+        import pyarrow as pa
+        from pyarrow import fs
+
+        self.address = address.partition("?")[0].rstrip("/")
+        try:
+            self._store, path = fs.FileSystem.from_uri(address)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise ConfigError(f"{address!r} is no place for backups: {error}") from None
+        self._path = path.rstrip("/")
+        self._is_file: Callable[[Any], bool] = lambda found: found.type == fs.FileType.File
+        self._select = fs.FileSelector
+
+    def write(self, name: str, data: bytes) -> None:
+        path = f"{self._path}/{name}"
+        self._store.create_dir(path.rpartition("/")[0], recursive=True)
+        with self._store.open_output_stream(path) as file:
+            file.write(data)
+
+    def read(self, name: str) -> bytes:
+        with self._store.open_input_file(f"{self._path}/{name}") as file:
+            return bytes(file.read())
+
+    def remove(self, name: str) -> None:
+        path = f"{self._path}/{name}"
+        if self._is_file(self._store.get_file_info(path)):
+            self._store.delete_file(path)
+
+    def names(self, directory: str) -> list[str]:
+        selector = self._select(f"{self._path}/{directory}", recursive=True, allow_not_found=True)
+        found = self._store.get_file_info(selector)
+        return sorted(each.path[len(self._path) + 1 :] for each in found if self._is_file(each))
+
+
+def open_place(address: str) -> Place:
+    """The place at a path, or at a URL such as s3://bucket/path. Raises: ConfigError."""
+    if not address:
+        raise ConfigError("the place of the backup is empty: name a directory or s3://BUCKET/PATH")
+    if address.startswith("file://"):
+        return LocalPlace(address.removeprefix("file://"))
+    return RemotePlace(address) if "://" in address else LocalPlace(address)
+
+
+class Repository:
+    """The backups at one place."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def ids(self) -> list[str]:
+        """All backups, oldest first. Raises: OSError."""
+        names = self.place.names(DIRECTORY)
+        return [each.rpartition("/")[2].removesuffix(SUFFIX) for each in names]
+
+    def load(self, backup: str) -> Manifest:
+        """Raises: CorruptData, UnsupportedFormat, OSError; ConfigError: there is no such one."""
+        name = manifest_name(backup)
+        try:
+            data = self.place.read(name)
+        except FileNotFoundError:
+            known = ", ".join(self.ids()[-5:]) or "none"
+            raise ConfigError(
+                f"{self.place.address} has no backup {backup!r}; the last ones: {known}"
+            ) from None
+        return decode_manifest(data, f"{self.place.address}/{name}")
+
+    def latest(self) -> Manifest | None:
+        """The newest backup; None without any. Raises: as `load`."""
+        ids = self.ids()
+        return self.load(ids[-1]) if ids else None
+
+    def chosen(self, backup: str) -> Manifest:
+        """The backup with this id; empty: the newest. Raises: as `load`."""
+        found = self.load(backup) if backup else self.latest()
+        if found is None:
+            raise ConfigError(f"{self.place.address} has no backup: take one with `bascule backup`")
+        return found
+
+    def add(self, manifest: Manifest) -> None:
+        """Make the backup count; its files are there already. Raises: OSError."""
+        self.place.write(manifest_name(manifest.id), encode_manifest(manifest))
+
+    def forget(self, keep: int) -> tuple[int, int]:
+        """Remove all backups but the newest `keep`, and the files that no other one names.
+
+        Returns the numbers of backups and files that were removed. Raises: as `load`.
+        """
+        ids = self.ids()
+        old = ids[:-keep]
+        kept: set[str] = set()
+        for each in ids[-keep:]:
+            kept.update(self.load(each).files())
+        removed: set[str] = set()
+        for each in old:
+            gone = self.load(each).files().keys() - kept
+            # Its manifest first: one without its files would be damage.
+            self.place.remove(manifest_name(each))
+            for name in sorted(gone - removed):
+                self.place.remove(name)
+            removed |= gone
+        return len(old), len(removed)
+
+    def unnamed(self) -> Iterator[str]:
+        """Files that no backup names, as one leaves them that was interrupted. Raises: as `load`"""
+        named: set[str] = set()
+        for each in self.ids():
+            named.update(self.load(each).files())
+        return (name for name in self.place.names(STREAMS) if name not in named)

@@ -1,0 +1,170 @@
+"""Make a new data directory from backups: a node that starts in it is a cluster of its own.
+
+The streams have the ids, offsets, leader epochs and times that they had. The cluster has a new id.
+What several backups have is taken from the one whose log is most complete, by partition: the
+latest leader epoch, and then the largest end offset, as an unclean election would choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bascule.backup.batch_checks import split
+from bascule.backup.manifest import BackedUpFile, BackedUpPartition, Manifest
+from bascule.backup.repository import Place
+from bascule.backup.verifying import verified_files
+from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
+from bascule.controller.directories import StreamDirectories
+from bascule.errors import ConfigError
+from bascule.host.api import Clock, Files, Random
+from bascule.metadata.codec import encode_cluster_id, encode_image
+from bascule.model import StreamDefinition
+from bascule.node.cluster_id import CLUSTER_ID_BYTES
+from bascule.node.cluster_id import FILE_NAME as CLUSTER_ID_FILE_NAME
+from bascule.replica.log_identity import LogIdentity, write_identity
+from bascule.replica.opening import MESSAGE_IDS_FILE
+from bascule.storage.checkpoint import replace_file
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
+
+APPEND_BYTES_MAX: Final = 1 << 20
+"""Of one write, which goes to one segment; less where segments are smaller."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """The result of a restore."""
+
+    cluster_id: str
+    streams: int = 0
+    partitions: int = 0
+    bytes: int = 0
+    incomplete: list[tuple[str, int, str]] = field(default_factory=list)
+    """(stream, partition, why) of what was restored only in part, or is empty now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    place: Place
+    partition: BackedUpPartition
+
+
+class Restorer:
+    """Writes one data directory."""
+
+    def __init__(
+        self,
+        backups: Sequence[tuple[Place, Manifest]],
+        files: Files,
+        *,
+        clock: Clock,
+        dice: Random,
+        on_file: Callable[[BackedUpFile], None] = lambda _: None,
+    ) -> None:
+        self._backups = sorted(backups, key=lambda each: each[1].at_ms, reverse=True)
+        self._files = files
+        self._clock = clock
+        self._dice = dice
+        self._on_file = on_file
+
+    def streams(self, names: Collection[str] = ()) -> list[StreamDefinition]:
+        """The streams of all backups, or those with these names, as the newest backup has them.
+
+        Raises: ConfigError for an unknown name, or where a name is that of two streams.
+        """
+        found: dict[str, StreamDefinition] = {}
+        for place, manifest in self._backups:
+            for stream in manifest.streams:
+                definition = stream.decoded()
+                known = found.setdefault(definition.name, definition)
+                if known.id != definition.id:
+                    raise ConfigError(
+                        f"stream {definition.name!r} of {place.address} is not that of the "
+                        "other backups: restore it from one of them, with --stream"
+                    )
+        if unknown := sorted(set(names) - found.keys()):
+            raise ConfigError(f"no backup has stream {unknown[0]!r}; there are {sorted(found)}")
+        return [each for name, each in sorted(found.items()) if not names or name in names]
+
+    def incomplete(self, streams: Collection[StreamDefinition]) -> list[tuple[str, int, str]]:
+        """(stream, partition, why) of what the backups have only in part, or not at all."""
+        found = []
+        for stream in streams:
+            for index in range(stream.partition_count):
+                chosen = self._choose(stream, index)
+                why = "no backup has it" if chosen is None else chosen.partition.failure
+                if why:
+                    found.append((stream.name, index, why))
+        return found
+
+    def restore(self, data: str, streams: Collection[StreamDefinition]) -> Restored:
+        """Write `data`, which does not exist, or is empty.
+
+        A crash leaves a directory in which no node starts. Raises: ConfigError; CorruptData where a
+        file of the backup is damaged; OSError.
+        """
+        data = str(Path(data).absolute())
+        if self._files.exists(data) and self._files.list_dir(data):
+            raise ConfigError(f"{data} is not empty: name a new directory with --data DIR")
+        self._files.make_dirs(data)
+        cluster_id = self._dice.bytes(CLUSTER_ID_BYTES).hex()
+        restored = Restored(cluster_id, incomplete=self.incomplete(streams))
+        directories = StreamDirectories(self._files, data)
+        for stream in streams:
+            restored.streams += 1
+            for index in range(stream.partition_count):
+                self._restore_log(
+                    directories.partition(stream.name, index), stream, index, restored
+                )
+        directories.require_identities()
+        # The image comes last: a node without it and with streams does not start.
+        replace_file(self._files, f"{data}/{CLUSTER_ID_FILE_NAME}", encode_cluster_id(cluster_id))
+        replace_file(self._files, f"{data}/{IMAGE_FILE_NAME}", encode_image(streams))
+        return restored
+
+    def _choose(self, stream: StreamDefinition, index: int) -> _Chosen | None:
+        found = [
+            _Chosen(place, partition)
+            for place, manifest in self._backups
+            for each in manifest.streams
+            if each.decoded().id == stream.id
+            for partition in each.partitions
+            if partition.partition == index
+        ]
+        return max(
+            found,
+            key=lambda each: (each.partition.leader_epoch, each.partition.end_offset),
+            default=None,
+        )
+
+    def _restore_log(
+        self, directory: str, stream: StreamDefinition, index: int, restored: Restored
+    ) -> None:
+        files = self._files
+        files.make_dirs(directory)
+        write_identity(files, directory, LogIdentity(stream.id, index))
+        # Whether there are message ids is not known: the node looks for them.
+        replace_file(files, f"{directory}/{MESSAGE_IDS_FILE}", b"")
+        config = log_config(stream.config)
+        log = PartitionLog.open(files, directory, config, self._clock)
+        chosen = self._choose(stream, index)
+        start = 0
+        if chosen is not None:
+            partition = chosen.partition
+            start = partition.start_offset
+            first = partition.files[0].first_offset if partition.files else start
+            if first:
+                log.start_at(first, epoch=0)
+            size_max = min(APPEND_BYTES_MAX, config.segment_bytes_max)
+            for data in verified_files(chosen.place, partition, on_file=self._on_file):
+                for part in split(memoryview(data), size_max):
+                    log.append_as_follower(part)
+                restored.bytes += len(data)
+        end = log.sync().offset
+        if start > log.start_offset:
+            log.advance_start(min(start, end), high_watermark=end)
+        log.close(high_watermark=end)
+        restored.partitions += 1

@@ -1,0 +1,56 @@
+"""What a backup is read from; `cluster_source` and `disk_source` have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from bascule.model import StreamDefinition
+
+
+class PartitionRead(Protocol):
+    """One partition, open for reading."""
+
+    @property
+    def start_offset(self) -> int:
+        """The log start."""
+
+    @property
+    def end_offset(self) -> int:
+        """End of what is read."""
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest leader epoch up to `epoch`, its end offset), (-1, -1) if there is none."""
+
+    def read(self, offset: int) -> Iterator[memoryview]:
+        """Blocks of whole batches from the one that has `offset` on, with good CRCs, up to
+        `end_offset` at least. A block is valid until the next one."""
+
+
+class Source(Protocol):
+    """Streams to back up. Several threads may open partitions. Every method raises BasculeError
+    or OSError."""
+
+    @property
+    def address(self) -> str:
+        """Where the streams are, for readers of the manifest."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    def streams(self) -> list[StreamDefinition]: ...
+
+    def partitions(self, definition: StreamDefinition) -> list[int]:
+        """The partitions of a stream that this source has."""
+
+    def open(
+        self, definition: StreamDefinition, partition: int
+    ) -> AbstractContextManager[PartitionRead]: ...
+
+
+class Extent(NamedTuple):
+    """Offsets that a partition has, the end exclusive."""
+
+    start: int
+    end: int

@@ -1,0 +1,321 @@
+"""Take a backup: read what the one before it does not have, and write it into the repository."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from bascule.backup.batch_checks import BatchChecker
+from bascule.backup.manifest import (
+    BackedUpFile,
+    BackedUpPartition,
+    BackedUpStream,
+    Manifest,
+    backed_up,
+)
+from bascule.backup.repository import STREAMS, Place
+from bascule.backup.sources import PartitionRead, Source
+from bascule.errors import (
+    BasculeError,
+    UnexpectedEpoch,
+    UnexpectedOffset,
+    UnknownStream,
+)
+from bascule.model import Cleanup, StreamDefinition
+
+FILE_BYTES_MAX: Final = 32 << 20
+"""A file ends at the first block that reaches it; it is in memory until it is written."""
+TOMBSTONE_SHARE: Final = 2
+"""A compacted partition is read anew after a half of its tombstone retention: a tombstone that
+came and went between two backups would leave its key in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What has happened since the last report."""
+
+    bytes_read: int = 0
+    partitions: int = 0
+
+
+@dataclass(slots=True)
+class Taken:
+    """The result of a backup."""
+
+    manifest: Manifest
+    bytes_written: int = 0
+    files_written: int = 0
+    read_anew: list[tuple[str, int, str]] = field(default_factory=list)
+    """(stream, partition, why) of what an earlier backup has and was read from its start."""
+
+
+class BackupTaker:
+    """Takes one backup."""
+
+    def __init__(
+        self,
+        source: Source,
+        place: Place,
+        *,
+        now_ms: Callable[[], int],
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        """`now_ms` is the Unix time in milliseconds."""
+        self._source = source
+        self._place = place
+        self._now_ms = now_ms
+        self._on_progress = on_progress
+
+    def take(
+        self,
+        streams: Collection[StreamDefinition],
+        before: Manifest | None,
+        *,
+        known_ids: Collection[str] = (),
+        jobs: int = 4,
+    ) -> Taken:
+        """Read `streams`; `before` is the backup whose files are used again.
+
+        A partition that cannot be read keeps what `before` has of it, and says so. The manifest is
+        not written yet. Raises: OSError where the place cannot be written.
+        """
+        began = self._now_ms()
+        earlier = {
+            (str(stream.definition["id"]), each.partition): each
+            for stream in (before.streams if before else ())
+            for each in stream.partitions
+        }
+        taken = Taken(
+            Manifest(
+                id=new_id(began, known_ids),
+                at_ms=began,
+                cluster_id=self._source.cluster_id,
+                source=self._source.address,
+                streams=(),
+            )
+        )
+        wanted = [(each, index) for each in streams for index in self._source.partitions(each)]
+        with ThreadPoolExecutor(jobs, thread_name_prefix="backup") as pool:
+            futures = [
+                pool.submit(
+                    self._take_partition, each, index, earlier.get((each.id.hex(), index)), taken
+                )
+                for each, index in wanted
+            ]
+            try:
+                found = [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        by_stream: dict[str, list[BackedUpPartition]] = {each.name: [] for each in streams}
+        gone = set()
+        for (each, _), result in zip(wanted, found, strict=True):
+            if result is None:
+                gone.add(each.name)
+            else:
+                by_stream[each.name].append(result)
+        taken.manifest = _with_streams(
+            taken.manifest,
+            [backed_up(each, tuple(by_stream[each.name])) for each in streams
+             if each.name not in gone],
+        )  # fmt: skip
+        return taken
+
+    def _take_partition(
+        self,
+        definition: StreamDefinition,
+        index: int,
+        before: BackedUpPartition | None,
+        taken: Taken,
+    ) -> BackedUpPartition | None:
+        """What the new manifest says of a partition; None: the stream is deleted meanwhile."""
+        try:
+            with self._source.open(definition, index) as read:
+                return self._read(definition, index, read, before, taken)
+        except UnknownStream:
+            return None
+        except BasculeError as error:
+            kept = before or BackedUpPartition(partition=index, start_offset=0, end_offset=0)
+            return _failed(kept, str(error))
+        finally:
+            self._on_progress(Progress(partitions=1))
+
+    def _read(
+        self,
+        definition: StreamDefinition,
+        index: int,
+        read: PartitionRead,
+        before: BackedUpPartition | None,
+        taken: Taken,
+    ) -> BackedUpPartition:
+        began = self._now_ms()
+        if before is not None:
+            why = self._why_anew(definition, read, before, began)
+            if not why:
+                try:
+                    return self._append(definition, index, read, before, began, taken)
+                except (UnexpectedOffset, UnexpectedEpoch) as error:
+                    why = str(error)
+            taken.read_anew.append((definition.name, index, why))
+        empty = BackedUpPartition(
+            partition=index, start_offset=read.start_offset, end_offset=read.start_offset
+        )
+        return self._append(definition, index, read, empty, began, taken)
+
+    def _why_anew(
+        self,
+        definition: StreamDefinition,
+        read: PartitionRead,
+        before: BackedUpPartition,
+        now_ms: int,
+    ) -> str:
+        """Why what the earlier backup has cannot be continued; empty: it can."""
+        config = definition.config
+        if before.failure and not before.files:
+            return before.failure
+        if Cleanup.COMPACT in config.cleanup:
+            limit_ms = config.tombstone_retention_ms // TOMBSTONE_SHARE
+            if now_ms - before.read_ms > limit_ms:
+                return f"compacted, and the last backup is more than {limit_ms // 1000} s old"
+        if before.files:
+            epoch, end = read.end_of_epoch(before.leader_epoch)
+            if epoch != before.leader_epoch or end < before.end_offset:
+                return (
+                    f"the log has another history now: it had epoch {before.leader_epoch} up to "
+                    f"offset {before.end_offset}, and has epoch {epoch} up to {end}"
+                )
+        if before.end_offset > read.end_offset:
+            return f"the log ends at {read.end_offset}, and ended at {before.end_offset}"
+        return ""
+
+    def _append(
+        self,
+        definition: StreamDefinition,
+        index: int,
+        read: PartitionRead,
+        before: BackedUpPartition,
+        began: int,
+        taken: Taken,
+    ) -> BackedUpPartition:
+        """Read from the end of `before` on. Raises: UnexpectedOffset where a batch has offsets of
+        both sides of that end."""
+        start = read.start_offset
+        files = [file for file in before.files if file.end_offset > start]
+        first = max(before.end_offset, start)
+        checker = BatchChecker(
+            f"stream {definition.name!r} partition {index}", offset=first if files else 0
+        )
+        directory = f"{STREAMS}/{definition.id.hex()}/{index}"
+        failure = ""
+        blocks = self._counted(read.read(first)) if read.end_offset > first else iter(())
+        try:
+            for data, from_offset in _collect(blocks, checker):
+                files.append(self._write(directory, data, from_offset, checker.offset, taken))
+        except _Interrupted as interrupted:
+            if interrupted.data:
+                files.append(
+                    self._write(
+                        directory, interrupted.data, interrupted.first, checker.offset, taken
+                    )
+                )
+            failure = str(interrupted.cause)
+        end = files[-1].end_offset if files else first
+        if end < read.end_offset and not failure:
+            failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
+        latest = checker.epochs.latest
+        return BackedUpPartition(
+            partition=index,
+            start_offset=min(start, end),
+            end_offset=end,
+            leader_epoch=latest if latest >= 0 else before.leader_epoch if files else -1,
+            read_ms=began,
+            files=tuple(files),
+            failure=failure,
+        )
+
+    def _counted(self, blocks: Iterable[memoryview]) -> Iterator[memoryview]:
+        for block in blocks:
+            self._on_progress(Progress(bytes_read=len(block)))
+            yield block
+
+    def _write(
+        self, directory: str, data: bytes | bytearray, first: int, end: int, taken: Taken
+    ) -> BackedUpFile:
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"{directory}/{first:020d}-{end:020d}-{digest[:16]}.batches"
+        self._place.write(name, bytes(data))
+        taken.bytes_written += len(data)
+        taken.files_written += 1
+        return BackedUpFile(
+            name=name, first_offset=first, end_offset=end, bytes=len(data), sha256=digest
+        )
+
+
+class _Interrupted(Exception):
+    """Reading ended at damage or where the node does not answer; what came before it is good."""
+
+    def __init__(self, data: bytearray, first: int, cause: BasculeError) -> None:
+        super().__init__(str(cause))
+        self.data = data
+        self.first = first
+        self.cause = cause
+
+
+def _collect(
+    blocks: Iterable[memoryview], checker: BatchChecker
+) -> Iterator[tuple[bytearray, int]]:
+    """(bytes of one file, its first offset); `checker` is then at the file's end."""
+    data = bytearray()
+    checker.first_offset = -1
+    reading = iter(blocks)
+    while True:
+        try:
+            block = next(reading, None)
+        except BasculeError as error:
+            raise _Interrupted(data, checker.first_offset, error) from error
+        if block is None:
+            break
+        checker.check(block)
+        data += block
+        if len(data) >= FILE_BYTES_MAX:
+            yield data, checker.first_offset
+            data = bytearray()
+            checker.first_offset = -1
+    if data:
+        yield data, checker.first_offset
+
+
+def new_id(at_ms: int, known: Collection[str]) -> str:
+    """The id of a backup that begins at a Unix time, milliseconds; ids sort by time."""
+    text = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    number, found = 2, text
+    while found in known:
+        found = f"{text}-{number}"
+        number += 1
+    return found
+
+
+def _failed(before: BackedUpPartition, why: str) -> BackedUpPartition:
+    return BackedUpPartition(
+        partition=before.partition,
+        start_offset=before.start_offset,
+        end_offset=before.end_offset,
+        leader_epoch=before.leader_epoch,
+        read_ms=before.read_ms,
+        files=before.files,
+        failure=why,
+    )
+
+
+def _with_streams(manifest: Manifest, streams: list[BackedUpStream]) -> Manifest:
+    return Manifest(
+        id=manifest.id,
+        at_ms=manifest.at_ms,
+        cluster_id=manifest.cluster_id,
+        source=manifest.source,
+        streams=tuple(streams),
+    )

@@ -1,0 +1,348 @@
+"""`bascule backup` and `bascule restore`: copies of streams outside the cluster, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from bascule.backup.cluster_source import ClusterSource
+from bascule.backup.disk_source import DiskSource
+from bascule.backup.manifest import BackedUpFile, Manifest
+from bascule.backup.repository import Repository, open_place
+from bascule.backup.restoring import Restorer
+from bascule.backup.sources import Source
+from bascule.backup.taking import BackupTaker, Taken
+from bascule.backup.taking import Progress as Done
+from bascule.backup.verifying import Damage, verify
+from bascule.cli import exit_codes
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    err,
+    out,
+    print_error,
+    print_json,
+    print_warning,
+)
+from bascule.cli.units import bytes_text
+from bascule.errors import ConfigError
+from bascule.host.real import RealClock, RealFiles, RealRandom
+
+JOBS: Final = 4
+SHOWN_MAX: Final = 20
+
+PlaceArgument = Annotated[
+    str, typer.Argument(metavar="PLACE", help="A directory, or s3://BUCKET/PATH.")
+]
+StreamOption = Annotated[
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME", help="Only this stream; may be repeated."),
+]
+AtOption = Annotated[
+    str, typer.Option("--at", metavar="ID", help="This backup.", show_default="the newest")
+]
+
+
+def backup(
+    place: PlaceArgument,
+    stream: StreamOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Read this data directory of a node that does not run, and ask no server.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read everything again; use no earlier backup.")
+    ] = False,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Then remove all backups but the newest N; 0: none.")
+    ] = 0,
+    show: Annotated[bool, typer.Option("--list", help="List the backups; take none.")] = False,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Read a backup again and check it; take none.")
+    ] = False,
+    at: AtOption = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Partitions that are read at once.")] = JOBS,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Copy streams to a directory or a bucket: what came since the last backup there.
+
+    Each partition is copied up to what was committed when its turn came. Committed offsets of
+    consumers are a stream, too. `bascule restore` makes a new cluster of it.
+    """
+    repository = Repository(open_place(place))
+    if show and check:
+        raise ConfigError("--list and --verify exclude each other")
+    if show:
+        _list(repository, json=json)
+    elif check:
+        _verify(repository, at, json=json)
+    else:
+        _take(repository, stream or [], data, server, full=full, keep=keep, jobs=jobs, json=json)
+
+
+def restore(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLACE...",
+            help="A directory or s3://BUCKET/PATH; of several each partition is taken from the "
+            "one that has most of it.",
+        ),
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="The new data directory.", file_okay=False)
+    ],
+    stream: StreamOption = None,
+    at: AtOption = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Also where a backup lacks partitions, or parts."),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Make a data directory for the first node of a new cluster from a backup.
+
+    The streams keep their offsets, times and ids; the cluster has a new id. Start it with
+    `bascule serve --data DIR`, and let other nodes join it.
+    """
+    repositories = [Repository(open_place(each)) for each in places]
+    backups = [(each.place, each.chosen(at)) for each in repositories]
+    total = sum(file.bytes for _, manifest in backups for file in manifest.files().values())
+    with _progress("restoring", total=total) as bar:
+        restorer = Restorer(
+            backups, RealFiles(), clock=RealClock(), dice=RealRandom(),
+            on_file=lambda file: bar.update(bar.task_ids[0], advance=file.bytes),
+        )  # fmt: skip
+        chosen = restorer.streams(stream or [])
+        incomplete = restorer.incomplete(chosen)
+        if incomplete and not accept_loss:
+            _show_incomplete(incomplete)
+            raise ConfigError(
+                "the backup is not complete: take one that is, add others of the same streams, or "
+                "go on with what it has: --accept-loss"
+            )
+        restored = restorer.restore(str(data), chosen)
+    if json:
+        print_json(
+            {
+                "cluster_id": restored.cluster_id,
+                "data": str(data),
+                "backups": [manifest.id for _, manifest in backups],
+                "streams": restored.streams,
+                "partitions": restored.partitions,
+                "bytes": restored.bytes,
+                "incomplete": _incomplete_json(restored.incomplete),
+            }
+        )
+        return
+    _show_incomplete(restored.incomplete)
+    out.print(
+        f"[green]✓[/green] {restored.streams} streams, {restored.partitions} partitions, "
+        f"{bytes_text(restored.bytes)}; the new cluster has the id {restored.cluster_id}"
+    )
+    out.print(f"  bascule serve --data {data}", style="dim", markup=False)
+    out.print("  bascule node join        says how other nodes join it", style="dim")
+
+
+def _take(
+    repository: Repository,
+    names: list[str],
+    data: Path | None,
+    server: str | None,
+    *,
+    full: bool,
+    keep: int,
+    jobs: int,
+    json: bool,
+) -> None:
+    clock = RealClock()
+    with _source(data, server) as source:
+        streams = source.streams()
+        known = {each.name for each in streams}
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
+        chosen = [each for each in streams if not names or each.name in names]
+        before = repository.latest()
+        _check_same_cluster(repository, before, source)
+        with _progress("backing up") as bar:
+            task = bar.task_ids[0]
+
+            def on_progress(done: Done) -> None:
+                bar.update(task, advance=done.bytes_read)
+
+            taker = BackupTaker(source, repository.place, now_ms=clock.now_ms,
+                                on_progress=on_progress)  # fmt: skip
+            taken = taker.take(
+                chosen, None if full else before, known_ids=repository.ids(), jobs=jobs
+            )
+    repository.add(taken.manifest)
+    removed = repository.forget(keep) if keep else (0, 0)
+    _report(taken, removed, json=json)
+
+
+@contextmanager
+def _source(data: Path | None, server: str | None) -> Iterator[Source]:
+    if data is None:
+        yield ClusterSource(server)
+        return
+    with closing(DiskSource(str(data))) as source:
+        yield source
+
+
+def _check_same_cluster(repository: Repository, before: Manifest | None, source: Source) -> None:
+    if before is not None and before.cluster_id != source.cluster_id:
+        raise ConfigError(
+            f"{repository.place.address} has backups of cluster {before.cluster_id}, and "
+            f"{source.address} is cluster {source.cluster_id}: name another place"
+        )
+
+
+def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
+    manifest = taken.manifest
+    failures = manifest.failures()
+    partitions = sum(len(each.partitions) for each in manifest.streams)
+    size = sum(each.bytes for each in manifest.files().values())
+    if json:
+        print_json(
+            {
+                "id": manifest.id,
+                "cluster_id": manifest.cluster_id,
+                "streams": len(manifest.streams),
+                "partitions": partitions,
+                "bytes": size,
+                "bytes_written": taken.bytes_written,
+                "files_written": taken.files_written,
+                "read_anew": _incomplete_json(taken.read_anew),
+                "incomplete": _incomplete_json(failures),
+                "backups_removed": removed[0],
+                "files_removed": removed[1],
+            }
+        )
+    else:
+        out.print(
+            f"[green]✓[/green] backup {manifest.id}: {len(manifest.streams)} streams, "
+            f"{partitions} partitions, {bytes_text(size)}; "
+            f"{bytes_text(taken.bytes_written)} of it new"
+        )
+        for name, index, why in taken.read_anew[:SHOWN_MAX]:
+            out.print(f"  {name} {index} was read from its start: {why}", markup=False)
+        if removed[0]:
+            out.print(f"  {removed[0]} older backups and {removed[1]} files removed")
+        _show_incomplete(failures)
+    if failures:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _list(repository: Repository, *, json: bool) -> None:
+    manifests = [repository.load(each) for each in repository.ids()]
+    if json:
+        unnamed = list(repository.unnamed())
+        print_json(
+            {
+                "backups": [_summary(each) for each in manifests],
+                "unnamed_files": unnamed,
+            }
+        )
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("backup", "taken", "streams", "partitions", "size", "complete"):
+        table.add_column(column, justify="right" if column in ("streams", "size") else "left")
+    for each in manifests:
+        summary = _summary(each)
+        taken = datetime.fromtimestamp(each.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        complete = "yes" if not summary["incomplete"] else f"not {len(summary['incomplete'])}"
+        table.add_row(
+            each.id, taken, str(summary["streams"]), str(summary["partitions"]),
+            bytes_text(summary["bytes"]), complete,
+        )  # fmt: skip
+    out.print(table)
+    unnamed = list(repository.unnamed())
+    if unnamed:
+        out.print(
+            f"{len(unnamed)} files belong to no backup: one was interrupted, or is being taken",
+            style="dim",
+        )
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "id": manifest.id,
+        "at_ms": manifest.at_ms,
+        "cluster_id": manifest.cluster_id,
+        "source": manifest.source,
+        "streams": len(manifest.streams),
+        "partitions": sum(len(each.partitions) for each in manifest.streams),
+        "bytes": sum(each.bytes for each in manifest.files().values()),
+        "incomplete": _incomplete_json(manifest.failures()),
+    }
+
+
+def _verify(repository: Repository, at: str, *, json: bool) -> None:
+    manifest = repository.chosen(at)
+    files = manifest.files().values()
+
+    with _progress("checking", total=sum(each.bytes for each in files)) as bar:
+
+        def on_file(file: BackedUpFile) -> None:
+            bar.update(bar.task_ids[0], advance=file.bytes)
+
+        damages = verify(repository.place, manifest, on_file=on_file)
+    if json:
+        print_json({**_summary(manifest), "damaged": [each._asdict() for each in damages]})
+    else:
+        _show_verified(manifest, damages)
+    if damages:
+        raise typer.Exit(exit_codes.CORRUPT)
+
+
+def _show_verified(manifest: Manifest, damages: list[Damage]) -> None:
+    files = manifest.files().values()
+    if not damages:
+        out.print(
+            f"[green]✓[/green] backup {manifest.id}: {len(files)} files, "
+            f"{bytes_text(sum(each.bytes for each in files))}: every digest and every CRC is right"
+        )
+    for each in damages[:SHOWN_MAX]:
+        print_error(f"{each.stream} {each.partition}: {each.why}")
+    if damages:
+        err.print("take a backup with --full, which reads and writes everything again", style="dim")
+    _show_incomplete(manifest.failures())
+
+
+def _show_incomplete(found: list[tuple[str, int, str]]) -> None:
+    for name, index, why in found[:SHOWN_MAX]:
+        print_warning(f"{name} {index} is not complete: {why}")
+    if len(found) > SHOWN_MAX:
+        print_warning(f"{len(found) - SHOWN_MAX} more are not complete")
+
+
+def _incomplete_json(found: list[tuple[str, int, str]]) -> list[dict[str, object]]:
+    return [{"stream": name, "partition": index, "why": why} for name, index, why in found]
+
+
+@contextmanager
+def _progress(what: str, *, total: int | None = None) -> Iterator[Progress]:
+    """A bar of bytes, with one task."""
+    columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True)]
+    with Progress(*columns, TransferSpeedColumn(), console=err, transient=True) as bar:
+        bar.add_task(what, total=total)
+        yield bar
