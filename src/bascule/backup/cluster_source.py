@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from bascule.backup.batch_checks import BatchChecker
-from bascule.backup.sources import Extent
+from bascule.backup.sources import ReadExtent
 from bascule.client import _hot
 from bascule.client.admin import Admin, server_url
 from bascule.client.connection import Leader, LeaderMoved, PartitionConnector, error_of
@@ -76,8 +76,8 @@ class ClusterSource:
         return list(range(definition.partition_count))
 
     @contextmanager
-    def open(self, definition: StreamDefinition, partition: int) -> Iterator[FetchedPartition]:
-        reading = FetchedPartition(
+    def open(self, definition: StreamDefinition, partition: int) -> Iterator[LeaderRead]:
+        reading = LeaderRead(
             PartitionConnector(self._bootstrap, definition.name, partition), definition, self._clock
         )
         try:
@@ -87,7 +87,7 @@ class ClusterSource:
             reading.close()
 
 
-class FetchedPartition:
+class LeaderRead:
     """One partition, fetched from its leader, whoever that is meanwhile."""
 
     def __init__(
@@ -98,7 +98,7 @@ class FetchedPartition:
         self._clock = clock
         self._origin = f"stream {connector.stream!r} partition {connector.partition}"
         self._opened: tuple[LogConnection, Leader] | None = None
-        self._extent = Extent(0, 0)
+        self._extent = ReadExtent(0, 0)
         self._fetch_bytes = FETCH_BYTES
 
     @property
@@ -111,7 +111,7 @@ class FetchedPartition:
 
     def start(self) -> None:
         """Ask which offsets there are. Raises: UnknownStream, Broken."""
-        self._extent = Extent(*self._retried(lambda at, _: self._connector.extent(at)))
+        self._extent = ReadExtent(*self._retried(lambda at, _: self._connector.extent(at)))
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         name, partition = self._connector.stream, self._connector.partition
@@ -139,6 +139,9 @@ class FetchedPartition:
                 continue
             checker.check(block)
             position = checker.offset
+            if position > committed:
+                # The CRC does not cover offsets.
+                raise CorruptData(self._origin, 0, f"batches up to {committed}", f"end {position}")
             yield block
 
     def close(self) -> None:
@@ -163,7 +166,7 @@ class FetchedPartition:
                 failing_since = failing_since or now
                 if now - failing_since > RETRY_SECONDS_MAX * 1e9:
                     raise
-                time.sleep(RETRY_SECONDS)
+                threading.Event().wait(RETRY_SECONDS)
 
     def _fetch(
         self, connection: LogConnection, leader: Leader, offset: int

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bascule.backup.sources import Extent
+from bascule.backup.sources import ReadExtent
 from bascule.controller.cluster.image_files.stored_image import read_stored_image
 from bascule.controller.directories import StreamDirectories
 from bascule.errors import CorruptData
@@ -21,8 +21,15 @@ from bascule.model import StreamDefinition
 from bascule.record.header import BatchHeader
 from bascule.replica.log_identity import LogIdentity, read_identity
 from bascule.storage import checkpoint
+from bascule.storage.appended_batches import has_gaps
 from bascule.storage.epochs import LeaderEpochs, read_epochs
-from bascule.storage.scan import check_offset, find_batch, scan_batches, walk_headers
+from bascule.storage.scan import (
+    check_epoch,
+    check_offset,
+    find_batch,
+    scan_batches,
+    walk_headers,
+)
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
 
 BLOCK_BYTES: Final = 4 << 20
@@ -72,6 +79,8 @@ class StoredPartition:
         """Raises: CorruptData, OSError."""
         self._files = files
         self._directory = directory
+        self._epochs = read_epochs(files, directory) or LeaderEpochs()
+        self._has_gaps = has_gaps(files, directory)
         names = (name for name in files.list_dir(directory) if name.endswith(LOG_SUFFIX))
         self._segments = sorted((base_offset_of(name) or 0, name) for name in names)
         path = f"{directory}/{checkpoint.FILE_NAME}"
@@ -83,8 +92,7 @@ class StoredPartition:
         if self._segments:
             for _, last in self._headers(len(self._segments) - 1):
                 end = last.end_offset
-        self._extent = Extent(min(start, end), end)
-        self._epochs = read_epochs(files, directory) or LeaderEpochs()
+        self._extent = ReadExtent(min(start, end), end)
 
     @property
     def start_offset(self) -> int:
@@ -105,18 +113,22 @@ class StoredPartition:
                 continue
             file = self._files.open(f"{self._directory}/{name}", write=False)
             try:
-                yield from self._blocks(file, base, offset, is_last=later is None)
+                yield from self._blocks(file, base, offset, later)
             finally:
                 file.close()
 
-    def _blocks(self, file: File, base: int, offset: int, *, is_last: bool) -> Iterator[memoryview]:
+    def _blocks(
+        self, file: File, base: int, offset: int, later: int | None
+    ) -> Iterator[memoryview]:
+        """The batches of a segment that begins at `base`, from `offset` on; the next one begins at
+        `later`, None: it is the last."""
         begin = end = 0
         damage: CorruptData | None = None
         batches = scan_batches(file, start=0, end=file.size())
         while True:
             try:
                 at, header = next(batches)
-                check_offset(header, file.path, at, offset=base, gaps_allowed=True)
+                self._check(header, file.path, at, base, later)
             except StopIteration:
                 break
             except CorruptData as error:
@@ -132,8 +144,16 @@ class StoredPartition:
             end = at + header.total_bytes
         if end > begin:
             yield memoryview(file.read_at(begin, end - begin))
-        if damage is not None and not (is_last and self._is_torn_tail(file, end, base)):
+        if damage is not None and (later is not None or not self._is_torn_tail(file, end, base)):
             raise damage
+
+    def _check(self, header: BatchHeader, path: str, at: int, base: int, later: int | None) -> None:
+        """Check what the CRC does not cover. Raises: CorruptData."""
+        check_offset(header, path, at, offset=base, gaps_allowed=self._has_gaps)
+        if later is not None and header.end_offset > later:
+            end = header.end_offset
+            raise CorruptData(path, at, f"a batch that ends at {later} at most", f"end {end}")
+        check_epoch(header, path, at, epoch=self._epochs.at(header.base_offset))
 
     def _headers(self, number: int) -> Iterator[tuple[int, BatchHeader]]:
         """The batches of a segment up to a torn tail. Raises: CorruptData, OSError."""

@@ -124,7 +124,7 @@ class Repository:
     def ids(self) -> list[str]:
         """All backups, oldest first. Raises: OSError."""
         names = self.place.names(DIRECTORY)
-        return [each.rpartition("/")[2].removesuffix(SUFFIX) for each in names]
+        return sorted(each.rpartition("/")[2].removesuffix(SUFFIX) for each in names)
 
     def load(self, backup: str) -> Manifest:
         """Raises: CorruptData, UnsupportedFormat, OSError; ConfigError: there is no such one."""

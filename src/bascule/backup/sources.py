@@ -49,7 +49,7 @@ class Source(Protocol):
     ) -> AbstractContextManager[PartitionRead]: ...
 
 
-class Extent(NamedTuple):
+class ReadExtent(NamedTuple):
     """Offsets that a partition has, the end exclusive."""
 
     start: int

@@ -67,7 +67,7 @@ def encode_image(streams: Iterable[StreamDefinition]) -> bytes:
 
 def encode_definition(definition: StreamDefinition) -> dict[str, Any]:
     """A stream's definition as values of JSON."""
-    config = msgspec.to_builtins(definition.config)
+    config = msgspec.json.decode(msgspec.json.encode(definition.config))
     return {
         "name": definition.name,
         "id": definition.id.hex(),

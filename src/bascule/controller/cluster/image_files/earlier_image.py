@@ -97,11 +97,13 @@ async def take_over(metadata: MetadataGroup, earlier: EarlierImage, *, node_id: 
 def adoption(image: Image, *, node_id: int, leader_epoch: int) -> tuple[Command, ...]:
     """The commands that put the streams of `image` into a metadata group.
 
-    `node_id` is the only replica of every partition. `leader_epoch` is one that no log is beyond.
+    `node_id` is the only replica of every partition, and enough until other nodes have joined and
+    have the others that a stream wants. `leader_epoch` is one that no log is beyond.
     """
     state = PartitionState(
-        replicas=(node_id,), isr=(node_id,), leader=NO_LEADER, leader_epoch=leader_epoch, version=0
-    )
+        replicas=(node_id,), isr=(node_id,), leader=NO_LEADER, leader_epoch=leader_epoch,
+        version=0, min_isr=1,
+    )  # fmt: skip
     return (
         *(
             CreateStream(definition, (state,) * definition.partition_count)

@@ -1,0 +1,121 @@
+"""Places of backups, and the manifests in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bascule.backup.manifest import (
+    BackedUpFile,
+    BackedUpPartition,
+    Manifest,
+    backed_up,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+)
+from bascule.backup.repository import LocalPlace, Place, RemotePlace, Repository, open_place
+from bascule.errors import ConfigError, CorruptData, UnsupportedFormat
+from bascule.model import StreamConfig, StreamDefinition
+
+PLACES: dict[str, Callable[[Path], Place]] = {
+    "local": lambda path: LocalPlace(str(path)),
+    "arrow": lambda path: RemotePlace(f"file://{path}"),
+}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return PLACES[request.param](tmp_path / "place")
+
+
+def manifest(backup: str = "20260101T000000Z", *names: str) -> Manifest:
+    files = tuple(
+        BackedUpFile(name=name, first_offset=n, end_offset=n + 1, bytes=10, sha256="ab")
+        for n, name in enumerate(names)
+    )
+    stream = StreamDefinition("orders", b"i" * 16, 7, StreamConfig("orders.>"), paused=True)
+    partition = BackedUpPartition(
+        partition=0, start_offset=0, end_offset=len(names), leader_epoch=3, files=files
+    )
+    return Manifest(
+        id=backup, at_ms=1, cluster_id="c", source="here",
+        streams=(backed_up(stream, (partition,)),),
+    )  # fmt: skip
+
+
+def test_files_are_written_read_listed_and_removed(place: Place) -> None:
+    assert place.names("streams") == []
+    place.write("streams/b/1", b"one")
+    place.write("streams/a/2", b"two")
+    place.write("streams/b/1", b"another")
+    place.write("manifests/x", b"")
+    assert place.names("streams") == ["streams/a/2", "streams/b/1"]
+    assert place.read("streams/b/1") == b"another"
+    place.remove("streams/b/1")
+    place.remove("streams/b/1")
+    assert place.names("streams") == ["streams/a/2"]
+    with pytest.raises(FileNotFoundError):
+        place.read("streams/b/1")
+
+
+def test_a_repository_keeps_the_newest(place: Place) -> None:
+    repository = Repository(place)
+    assert repository.latest() is None
+    for name in ("streams/a", "streams/b", "streams/c", "streams/orphan"):
+        place.write(name, b"x" * 10)
+    made = [
+        manifest("20260101T000000Z", "streams/a", "streams/b"),
+        manifest("20260102T000000Z", "streams/b"),
+        manifest("20260103T000000Z", "streams/b", "streams/c"),
+    ]
+    for each in made:
+        repository.add(each)
+    assert repository.ids() == [each.id for each in made]
+    assert repository.latest() == made[-1]
+    assert repository.load(made[0].id) == made[0]
+    assert list(repository.unnamed()) == ["streams/orphan"]
+    assert repository.forget(5) == (0, 0)
+    assert repository.forget(2) == (1, 1)
+    assert place.names("streams") == ["streams/b", "streams/c", "streams/orphan"]
+    assert repository.ids() == [each.id for each in made[1:]]
+    with pytest.raises(ConfigError, match=r"no backup '20260101T000000Z'; the last ones: 2026"):
+        repository.load("20260101T000000Z")
+
+
+def test_an_empty_place_says_what_to_do(place: Place) -> None:
+    with pytest.raises(ConfigError, match="take one with"):
+        Repository(place).chosen("")
+
+
+@pytest.mark.parametrize("address", ["", "nowhere://x/y"])
+def test_unknown_addresses_are_refused(address: str) -> None:
+    with pytest.raises(ConfigError):
+        open_place(address)
+
+
+def test_every_changed_byte_of_a_manifest_is_found() -> None:
+    data = encode_manifest(manifest("20260101T000000Z", "streams/a"))
+    assert decode_manifest(data, "m") == manifest("20260101T000000Z", "streams/a")
+    found = 0
+    for at in range(len(data)):
+        damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        try:
+            decoded = decode_manifest(damaged, "m")
+        except (CorruptData, UnsupportedFormat):
+            found += 1
+        else:
+            # White space, or a name beside the content.
+            assert decoded == manifest("20260101T000000Z", "streams/a")
+    assert found > len(data) * 0.6
+    for end in range(len(data) - 1):
+        with pytest.raises(CorruptData):
+            decode_manifest(data[:end], "m")
+
+
+def test_a_newer_format_is_named() -> None:
+    data = encode_manifest(manifest()).replace(b'"version": 1', b'"version": 2')
+    with pytest.raises(UnsupportedFormat):
+        decode_manifest(data, manifest_name("x"))

@@ -1,0 +1,158 @@
+"""New data directories from backups: the logs are those that were backed up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bascule.backup.repository import LocalPlace, Repository
+from bascule.backup.restoring import Restorer
+from bascule.backup.taking import BackupTaker
+from bascule.controller.cluster.image_files.earlier_image import FILE_NAME, EarlierImage
+from bascule.controller.directories import StreamDirectories
+from bascule.errors import ConfigError, CorruptData
+from bascule.host.real import RealClock, RealFiles, RealRandom
+from bascule.metadata.image import Image
+from bascule.model import Cleanup, RecordHeader
+from bascule.node.cluster_id import load_cluster_id
+from bascule.replica.log_identity import LogIdentity, read_identity
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
+from support.backup_sources import WrittenLogs, log_bytes
+
+NOW_MS = 1_700_000_000_000
+
+
+def back_up(logs: WrittenLogs, place: Path, *, at_ms: int = NOW_MS) -> Repository:
+    repository = Repository(LocalPlace(str(place)))
+    taker = BackupTaker(logs, repository.place, now_ms=lambda: at_ms)
+    taken = taker.take(logs.streams(), repository.latest(), known_ids=repository.ids())
+    repository.add(taken.manifest)
+    return repository
+
+
+def restorer(*repositories: Repository) -> Restorer:
+    return Restorer(
+        [(each.place, each.chosen("")) for each in repositories],
+        RealFiles(), clock=RealClock(), dice=RealRandom(),
+    )  # fmt: skip
+
+
+def test_logs_and_definitions_come_back_as_they_were(tmp_path: Path) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add(
+        "orders", partitions=2, segment_bytes_max=4_000, replicas=3,
+        record_headers=(RecordHeader.SUBJECT,),
+    )  # fmt: skip
+    logs.add("kv", cleanup=(Cleanup.COMPACT,))
+    logs.add("empty")
+    logs.write("orders", 500, epoch=3)
+    logs.write("orders", 200, epoch=5)
+    logs.write("kv", 100)
+    data = tmp_path / "data"
+    restoring = restorer(back_up(logs, tmp_path / "place"))
+    restored = restoring.restore(str(data), restoring.streams())
+    assert (restored.streams, restored.partitions, restored.incomplete) == (3, 4, [])
+    files = RealFiles()
+    image = EarlierImage(files, str(data)).load(Image())
+    assert image is not None
+    assert dict(image.streams) == {each.name: each for each in logs.definitions}
+    assert load_cluster_id(files, str(data), RealRandom(), draw_new=False) == restored.cluster_id
+    directories = StreamDirectories(files, str(data))
+    assert directories.identities_required()
+    for stream in logs.definitions:
+        for index in range(stream.partition_count):
+            place = Path(directories.partition(stream.name, index))
+            assert log_bytes(place) == logs.bytes_of(stream.name, index)
+            assert read_identity(files, str(place)) == LogIdentity(stream.id, index)
+            log = PartitionLog.open(files, str(place), log_config(stream.config), RealClock())
+            assert log.checkpointed_high_watermark == log.end.offset
+            log.close()
+    assert len(list((data / "streams/orders/0").glob("*.log"))) > 5, "its segments are small"
+
+
+def test_a_log_keeps_its_start(tmp_path: Path) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    orders = logs.add("orders")
+    purged = logs.add("purged")
+    for name, start in (("orders", 333), ("purged", 500)):
+        logs.write(name, 500)
+        log = logs.log(name)
+        log.advance_start(start, high_watermark=500)
+        log.close()
+    restoring = restorer(back_up(logs, tmp_path / "place"))
+    restoring.restore(str(tmp_path / "data"), restoring.streams())
+    for stream, start in ((orders, 333), (purged, 500)):
+        directory = f"{tmp_path}/data/streams/{stream.name}/0"
+        log = PartitionLog.open(RealFiles(), directory, log_config(stream.config), RealClock())
+        assert (log.start_offset, log.end.offset) == (start, 500)
+        log.close()
+
+
+def test_each_partition_comes_from_the_backup_that_has_most_of_it(tmp_path: Path) -> None:
+    """As from the disks of two nodes that are left of a cluster."""
+    first, second = WrittenLogs(tmp_path / "first"), WrittenLogs(tmp_path / "second")
+    for logs in (first, second):
+        logs.add("orders", partitions=3)
+        for index in range(3):
+            logs.write("orders", 100, index=index)
+    first.write("orders", 50, index=0)
+    second.write("orders", 300, index=1)
+    first.write("orders", 300, index=2, epoch=1)
+    second.write("orders", 50, index=2, epoch=2)
+    restoring = restorer(
+        back_up(first, tmp_path / "place1", at_ms=NOW_MS + 1), back_up(second, tmp_path / "place2")
+    )
+    restoring.restore(str(tmp_path / "data"), restoring.streams())
+    for index, most in enumerate((first, second, second)):
+        place = tmp_path / f"data/streams/orders/{index}"
+        assert log_bytes(place) == most.bytes_of("orders", index)
+
+
+def test_streams_are_chosen_by_name(tmp_path: Path) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("a")
+    logs.add("b")
+    restoring = restorer(back_up(logs, tmp_path / "place"))
+    assert [each.name for each in restoring.streams(["b"])] == ["b"]
+    with pytest.raises(ConfigError, match="no backup has stream 'c'"):
+        restoring.streams(["c"])
+
+
+def test_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
+    first, second = WrittenLogs(tmp_path / "first"), WrittenLogs(tmp_path / "second")
+    first.add("a")
+    second.add("x")
+    second.add("a")
+    restoring = restorer(back_up(first, tmp_path / "1"), back_up(second, tmp_path / "2"))
+    with pytest.raises(ConfigError, match=r"'a' of .* is not that of the other backups"):
+        restoring.streams()
+
+
+def test_what_the_backup_lacks_is_named(tmp_path: Path) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders", partitions=2)
+    logs.write("orders", 50)
+    repository = back_up(logs, tmp_path / "place")
+    logs.failing["orders", 1] = CorruptData("x.log", 7, "a batch", "none")
+    restoring = restorer(back_up(logs, tmp_path / "place", at_ms=NOW_MS + 1))
+    ((stream, index, why),) = restoring.incomplete(restoring.streams())
+    assert (stream, index) == ("orders", 1)
+    assert "x.log" in why
+    assert len(repository.ids()) == 2
+
+
+def test_a_damaged_file_ends_the_restore_without_a_usable_directory(tmp_path: Path) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders")
+    logs.write("orders", 50)
+    repository = back_up(logs, tmp_path / "place")
+    (name,) = repository.chosen("").files()
+    repository.place.write(name, repository.place.read(name)[:-1])
+    restoring = restorer(repository)
+    with pytest.raises(CorruptData, match="SHA-256"):
+        restoring.restore(str(tmp_path / "data"), restoring.streams())
+    assert not (tmp_path / "data" / FILE_NAME).exists()
+    with pytest.raises(ConfigError, match="is not empty"):
+        restoring.restore(str(tmp_path / "data"), restoring.streams())

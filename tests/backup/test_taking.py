@@ -1,0 +1,250 @@
+"""Backups of logs on this disk: what is copied, what is copied again, and what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bascule.backup import taking
+from bascule.backup.batch_checks import BatchChecker
+from bascule.backup.manifest import BackedUpPartition, Manifest
+from bascule.backup.repository import LocalPlace, Repository
+from bascule.backup.taking import BackupTaker, Progress, Taken, new_id
+from bascule.backup.verifying import verified_files, verify
+from bascule.errors import BasculeError, Broken
+from bascule.model import Cleanup
+from support.backup_sources import WrittenLogs
+from support.stored_batches import make_batch
+
+HOUR_MS = 3_600_000
+
+
+class Backups:
+    """Logs, and the place where their backups go; time is what a test says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.logs = WrittenLogs(directory / "logs")
+        self.repository = Repository(LocalPlace(str(directory / "place")))
+        self.now_ms = 1_700_000_000_000
+
+    def take(self, *, full: bool = False) -> Taken:
+        self.now_ms += 1_000
+        taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
+        before = None if full else self.repository.latest()
+        taken = taker.take(self.logs.streams(), before, known_ids=self.repository.ids(), jobs=2)
+        self.repository.add(taken.manifest)
+        return taken
+
+    def partition(self, manifest: Manifest, stream: str, index: int = 0) -> BackedUpPartition:
+        (found,) = (s for s in manifest.streams if s.definition["name"] == stream)
+        return found.partitions[index]
+
+    def content(self, manifest: Manifest, stream: str, index: int = 0) -> bytes:
+        partition = self.partition(manifest, stream, index)
+        return b"".join(verified_files(self.repository.place, partition))
+
+
+@pytest.fixture
+def backups(tmp_path: Path) -> Backups:
+    return Backups(tmp_path)
+
+
+def test_a_backup_has_the_batches_as_they_are_in_the_log(backups: Backups) -> None:
+    backups.logs.add("orders", partitions=2)
+    backups.logs.write("orders", 500, index=0)
+    backups.logs.write("orders", 300, index=1, epoch=4)
+    taken = backups.take()
+    for index, (end, epoch) in enumerate(((500, 0), (300, 4))):
+        partition = backups.partition(taken.manifest, "orders", index)
+        assert (partition.start_offset, partition.end_offset) == (0, end)
+        assert (partition.leader_epoch, partition.failure) == (epoch, "")
+        assert backups.content(taken.manifest, "orders", index) == backups.logs.bytes_of(
+            "orders", index
+        )
+    assert verify(backups.repository.place, taken.manifest) == []
+    assert backups.repository.latest() == taken.manifest
+
+
+def test_only_what_is_new_is_written(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    first = backups.take()
+    assert first.bytes_written == len(backups.logs.bytes_of("orders"))
+    assert backups.take().bytes_written == 0
+    backups.logs.write("orders", 100)
+    third = backups.take()
+    assert third.bytes_written == len(backups.logs.bytes_of("orders")) - first.bytes_written
+    assert third.read_anew == []
+    assert backups.content(third.manifest, "orders") == backups.logs.bytes_of("orders")
+
+
+def test_files_end_at_their_size(backups: Backups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "FILE_BYTES_MAX", 1)
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    files = backups.partition(backups.take().manifest, "orders").files
+    assert len(files) > 3, "a block each, which is of one segment at most"
+    assert [each.end_offset for each in files[:-1]] == [each.first_offset for each in files[1:]]
+
+
+def test_what_the_log_has_removed_is_left_out(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    backups.take()
+    backups.logs.write("orders", 500)
+    log = backups.logs.log("orders")
+    log.advance_start(777, high_watermark=1_000)
+    log.close()
+    manifest = backups.take().manifest
+    partition = backups.partition(manifest, "orders")
+    assert (partition.start_offset, partition.end_offset) == (777, 1_000)
+    assert partition.files[0].first_offset <= 777 < partition.files[0].end_offset
+    assert backups.repository.forget(1) == (1, 1)
+    assert verify(backups.repository.place, manifest) == []
+    assert list(backups.repository.unnamed()) == []
+
+
+def test_a_log_with_another_history_is_read_anew(backups: Backups) -> None:
+    """As after an unclean election: other records have the offsets of the backup."""
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    backups.take()
+    log = backups.logs.log("orders")
+    log.truncate_to(300, 1, high_watermark=0)
+    log.close(high_watermark=300)
+    backups.logs.write("orders", 300, epoch=1)
+    taken = backups.take()
+    ((stream, index, why),) = taken.read_anew
+    assert (stream, index) == ("orders", 0)
+    assert "another history" in why
+    assert backups.content(taken.manifest, "orders") == backups.logs.bytes_of("orders")
+
+
+def test_a_log_that_became_shorter_is_read_anew(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500, epoch=1)
+    backups.take()
+    log = backups.logs.log("orders")
+    log.truncate_to(300, 1, high_watermark=0)
+    log.close(high_watermark=300)
+    taken = backups.take()
+    assert len(taken.read_anew) == 1
+    assert backups.content(taken.manifest, "orders") == backups.logs.bytes_of("orders")
+
+
+def test_a_compacted_log_is_read_anew_before_tombstones_may_be_gone(backups: Backups) -> None:
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=2 * HOUR_MS)
+    backups.logs.write("kv", 100)
+    backups.take()
+    backups.now_ms += HOUR_MS - 10_000
+    assert backups.take().read_anew == []
+    backups.now_ms += HOUR_MS + 1
+    taken = backups.take()
+    assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
+    assert backups.take().read_anew == []
+
+
+def test_a_partition_that_cannot_be_read_keeps_its_last_backup(backups: Backups) -> None:
+    backups.logs.add("orders", partitions=2)
+    for index in range(2):
+        backups.logs.write("orders", 50, index=index)
+    backups.take()
+    before = backups.logs.bytes_of("orders", 1)
+    for index in range(2):
+        backups.logs.write("orders", 50, index=index)
+    backups.logs.failing["orders", 1] = Broken("no leader")
+    manifest = backups.take().manifest
+    assert manifest.failures() == [("orders", 1, "no leader")]
+    assert backups.content(manifest, "orders", 0) == backups.logs.bytes_of("orders", 0)
+    assert backups.content(manifest, "orders", 1) == before
+    backups.logs.failing.clear()
+    manifest = backups.take().manifest
+    assert manifest.failures() == []
+    assert backups.content(manifest, "orders", 1) == backups.logs.bytes_of("orders", 1)
+
+
+def test_what_comes_before_damage_is_kept_and_the_damage_is_named(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    path = sorted((Path(backups.logs.address) / "orders/0").glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    manifest = backups.take().manifest
+    partition = backups.partition(manifest, "orders")
+    assert path.name in partition.failure
+    assert 0 < partition.end_offset < 500
+    content = backups.content(manifest, "orders")
+    assert backups.logs.bytes_of("orders").startswith(content)
+
+
+def test_a_torn_tail_is_no_damage(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 500)
+    path = max((Path(backups.logs.address) / "orders/0").glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-3])
+    partition = backups.partition(backups.take().manifest, "orders")
+    assert (partition.end_offset, partition.failure) == (495, "")
+
+
+def test_a_deleted_stream_is_in_no_later_backup(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.add("kept")
+    for name in ("orders", "kept"):
+        backups.logs.write(name, 50)
+    backups.take()
+    backups.logs.definitions.pop(0)
+    manifest = backups.take().manifest
+    assert [each.decoded().name for each in manifest.streams] == ["kept"]
+    assert backups.repository.forget(1) == (1, 1)
+
+
+def test_a_stream_deleted_in_the_middle_is_left_out(backups: Backups) -> None:
+    gone = backups.logs.add("orders")
+    backups.logs.definitions.clear()
+    taker = BackupTaker(backups.logs, backups.repository.place, now_ms=lambda: 1)
+    assert taker.take([gone], None).manifest.streams == ()
+
+
+def test_every_damage_of_a_file_is_found(backups: Backups) -> None:
+    backups.logs.add("orders")
+    backups.logs.write("orders", 50)
+    manifest = backups.take().manifest
+    (file,) = backups.partition(manifest, "orders").files
+    place = backups.repository.place
+    good = place.read(file.name)
+    for data in (b"", good[:-1], good + b"\0", bytes([good[0] ^ 1]) + good[1:]):
+        place.write(file.name, data)
+        ((stream, index, why),) = verify(place, manifest)
+        assert (stream, index) == ("orders", 0)
+        assert "SHA-256" in why
+    place.remove(file.name)
+    assert "no such file" in verify(place, manifest)[0].why
+
+
+def test_progress_is_told(backups: Backups) -> None:
+    backups.logs.add("orders", partitions=3)
+    backups.logs.write("orders", 50)
+    told: list[Progress] = []
+    taker = BackupTaker(
+        backups.logs, backups.repository.place, now_ms=lambda: 1, on_progress=told.append
+    )
+    taker.take(backups.logs.streams(), None)
+    assert sum(each.partitions for each in told) == 3
+    assert sum(each.bytes_read for each in told) == len(backups.logs.bytes_of("orders"))
+
+
+def test_ids_sort_by_time() -> None:
+    first = new_id(1_700_000_000_000, ())
+    assert first == "20231114T221320Z"
+    second = new_id(1_700_000_000_000, {first})
+    third = new_id(1_700_000_001_000, {first, second})
+    assert first < second < third
+
+
+def test_a_batch_that_goes_back_is_refused() -> None:
+    checker = BatchChecker("a stream")
+    checker.check(memoryview(make_batch(0, 5)))
+    with pytest.raises(BasculeError):
+        checker.check(memoryview(make_batch(4, 5)))
