@@ -1,11 +1,8 @@
-"""Requests to the controller as values, and the decision on each: commands, or an error. Pure."""
+"""The decision on each request to the controller: commands, or an error."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
-
-import msgspec
 
 from bascule.errors import CannotAlter, ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
@@ -23,7 +20,6 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
-    ComparedLogs,
     acknowledge_loss,
     change_isr,
     changes_after_less_needed,
@@ -47,195 +43,33 @@ from bascule.metadata.nodes import (
 from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
-from bascule.model import (
-    NodeRegistration,
-    PartitionState,
-    StreamConfig,
-    StreamDefinition,
-    SyncPolicy,
+from bascule.metadata.requests.kinds import (
+    AcknowledgeLoss,
+    Admit,
+    Alter,
+    BalanceLeaders,
+    ChangeIsrs,
+    ControllerRequest,
+    Create,
+    Delete,
+    ElectUncleanly,
+    FinishLeaving,
+    Forget,
+    Leave,
+    LookUp,
+    LoseNode,
+    MoveReplicas,
+    NodeRequest,
+    PartitionRequest,
+    Reassign,
+    RegisterProcess,
+    ReplaceLeader,
+    Resign,
+    SetPaused,
+    Stay,
+    StepDown,
 )
-
-
-class Create(msgspec.Struct, tag=True, frozen=True):
-    """Create a stream; see `controller.create_stream`."""
-
-    name: str
-    config: StreamConfig
-    id: bytes
-    now_ms: int
-    internal: bool = False
-
-
-class Alter(msgspec.Struct, tag=True, frozen=True):
-    """Change settings of a stream; see `controller.alter_stream`."""
-
-    name: str
-    changes: dict[str, Any]
-    internal: bool = False
-
-
-class SetPaused(msgspec.Struct, tag=True, frozen=True):
-    """Pause or resume a stream."""
-
-    name: str
-    paused: bool
-
-
-class Delete(msgspec.Struct, tag=True, frozen=True):
-    """Delete a stream; with `id` only the stream of that id, and without error where it is gone."""
-
-    name: str
-    id: bytes = b""
-    internal: bool = False
-
-
-class RegisterProcess(msgspec.Struct, tag=True, frozen=True):
-    """A node's process has started, or was lost and is back."""
-
-    node: NodeRegistration
-    has_lost_writes: bool = False
-    """Whether its machine went down since the node ran, without a clean stop: what was not synced
-    is lost. See `elections.changes_after_lost_writes`."""
-
-
-class LoseNode(msgspec.Struct, tag=True, frozen=True):
-    """The controller has lost the process of a node that registered at `epoch`."""
-
-    node_id: int
-    epoch: int
-
-
-class IsrChange(msgspec.Struct, frozen=True):
-    """Another ISR for a partition; see `elections.change_isr`."""
-
-    stream_id: bytes
-    partition: int
-    leader_epoch: int
-    version: int
-    members: tuple[tuple[int, int], ...]
-    """Node id and node epoch of each."""
-
-
-class Resign(msgspec.Struct, tag=True, frozen=True):
-    """A node cannot serve its replica as it is; see `elections.resign`."""
-
-    node_id: int
-    stream_id: bytes
-    partition: int
-    leader_epoch: int
-
-
-class Forget(msgspec.Struct, tag=True, frozen=True):
-    """A node has removed the data of these deleted streams."""
-
-    node_id: int
-    ids: tuple[bytes, ...]
-
-
-class ChangeIsrs(msgspec.Struct, tag=True, frozen=True):
-    """A leader asks for other ISRs of partitions that it leads. A node that starts again changes
-    those of all its partitions: one request, and one command, have many."""
-
-    leader: int
-    changes: tuple[IsrChange, ...]
-
-
-class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
-    """Followers have reported that a leader is silent; see `elections.changes_after_silence`."""
-
-    node_id: int
-    epoch: int
-    reporters: dict[int, int]
-    """Node id -> node epoch."""
-
-
-class StepDown(msgspec.Struct, tag=True, frozen=True):
-    """A process is about to stop; see `elections.changes_before_stop`."""
-
-    node_id: int
-    epoch: int
-
-
-class Reassign(msgspec.Struct, tag=True, frozen=True):
-    """Move a stream, or one partition of it, to these replicas, the preferred leader first."""
-
-    name: str
-    partition: int | None
-    replicas: tuple[int, ...]
-
-
-class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
-    """An operator knows of unclean elections; see `elections.acknowledge_loss`."""
-
-    name: str
-    partition: int | None
-
-
-class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
-    """The controller has compared the logs of replicas that are not in sync; see
-    `elections.elect_uncleanly`."""
-
-    compared: tuple[ComparedLogs, ...]
-
-
-class Admit(msgspec.Struct, tag=True, frozen=True):
-    """A node with an empty data directory wants to join; see `nodes.admit`."""
-
-    node: NodeRegistration
-
-
-class LookUp(msgspec.Struct, tag=True, frozen=True):
-    """Whether a node that nobody reaches still belongs to the cluster; changes nothing."""
-
-    node: NodeRegistration
-
-
-class Leave(msgspec.Struct, tag=True, frozen=True):
-    """Remove a node; see `nodes.leave`."""
-
-    node_id: int
-    force: bool
-
-
-class Stay(msgspec.Struct, tag=True, frozen=True):
-    """Take the removal of a node back; see `nodes.stay`."""
-
-    node_id: int
-
-
-class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
-    """Remove a node that leaves and holds nothing any more."""
-
-    node_id: int
-
-
-class MoveReplicas(msgspec.Struct, tag=True, frozen=True):
-    """Begin the moves that are due; see `reassignment.next_moves`."""
-
-    moving_max: int
-
-
-class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
-    """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
-
-    count_max: int
-
-
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
-PartitionRequest: TypeAlias = (
-    ChangeIsrs
-    | ReplaceLeader
-    | StepDown
-    | Resign
-    | Reassign
-    | ElectUncleanly
-    | AcknowledgeLoss
-    | MoveReplicas
-    | BalanceLeaders
-)
-ControllerRequest: TypeAlias = (
-    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
-)
+from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 
 
 def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
