@@ -209,6 +209,9 @@ class PartitionState:
     """Replicas that had every committed record until their machines lost writes, sorted."""
     acknowledged_epoch: int = 0
     """The `unclean_epoch` that an operator has acknowledged; 0: none."""
+    origin: tuple[int, ...] = ()
+    """The replicas before the move, which a cancellation returns to; empty: nothing moves, or an
+    earlier release began it."""
 
     @property
     def shown_unclean_epoch(self) -> int:
@@ -244,6 +247,26 @@ class NodeRegistration:
     """Whether the node is to be removed: its replicas move to other nodes."""
     is_stopping: bool = False
     """Whether the process is about to stop: others lead where they can."""
+    is_drained: bool = False
+    """Whether an operator has drained the node: others lead where they can, and it gets no more
+    replicas, until the operator says that it goes on."""
+    is_emptied: bool = False
+    """Whether its replicas move to other nodes while it is drained."""
+
+    @property
+    def gives_leaders(self) -> bool:
+        """Whether others are to lead what it leads, where they can."""
+        return self.is_drained or self.is_leaving or self.is_stopping
+
+    @property
+    def gives_replicas(self) -> bool:
+        """Whether its replicas move to other nodes."""
+        return self.is_leaving or self.is_emptied
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether it may get replicas."""
+        return self.alive and not self.is_leaving and not self.is_drained
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,15 @@ from bascule.metadata.requests import (
     Admit,
     Alter,
     BalanceLeaders,
+    BalanceReplicas,
+    CancelMoves,
     ChangeIsrs,
     ControllerRequest,
+    Drain,
+    ElectLeaders,
     ElectUncleanly,
     FinishLeaving,
+    GiveLeaders,
     IsrChange,
     Leave,
     LoseNode,
@@ -32,6 +37,8 @@ from bascule.metadata.requests import (
     RegisterProcess,
     ReplaceLeader,
     Resign,
+    Resume,
+    SetBalance,
     Stay,
     StepDown,
     settle,
@@ -498,6 +505,18 @@ class ReplicatedLogs:
                 self.submit(FinishLeaving(node))
             case "balance":
                 self.submit(BalanceLeaders(2))
+                self.submit(GiveLeaders(2))
+            case "cancel":
+                self.submit(CancelMoves(name, None))
+            case "give":
+                self.submit(ElectLeaders(name, None, node if number > 1 else None))
+            case "drain":
+                self.submit(Drain(node, empties=number > 1))
+            case "resume":
+                self.submit(Resume(node))
+            case "even":
+                self.submit(SetBalance(True))
+                self.submit(BalanceReplicas(2, by_itself=False))
             case _:
                 pass
 
@@ -540,6 +559,7 @@ WEIGHTS = {
     "start": 7, "kill": 3, "lose_power": 3, "stop": 1, "lose": 5, "come_back": 2,
     "silence": 1, "elect": 1, "damage": 1, "create": 3, "needs": 2, "replicas": 1, "unclean": 1,
     "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1, "upkeep": 2,
-    "balance": 1, "go_on": 12, "replace_controller": 1,
+    "balance": 1, "cancel": 2, "give": 1, "drain": 1, "resume": 2, "even": 1,
+    "go_on": 12, "replace_controller": 1,
 }  # fmt: skip
 """What happens, and how often."""

@@ -47,6 +47,10 @@ class ImageIndex:
         """How many replicas a node has."""
         return self.loads.get(node, NodeLoad()).replicas
 
+    def leaders_on(self, node: int) -> int:
+        """How many partitions a node leads."""
+        return self.loads.get(node, NodeLoad()).led
+
     def with_name(self, stream_id: bytes, name: str) -> ImageIndex:
         """There is a stream of this id."""
         return replace(self, names=self.names.insert(stream_id, name))

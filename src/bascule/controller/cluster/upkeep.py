@@ -22,11 +22,8 @@ from typing import Final
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.errors import BasculeError
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.reassignment import (
-    holds_replicas,
-    moves_to_preferred,
-    next_moves,
-)
+from bascule.metadata.replicas.leadership import moves_to_preferred
+from bascule.metadata.replicas.reassignment import holds_replicas, next_moves
 from bascule.metadata.requests import BalanceLeaders, FinishLeaving, MoveReplicas
 from bascule.model import NodeRegistration
 from bascule.raft.membership import MemberChange, Members

@@ -17,6 +17,8 @@ from bascule.metadata.commands import (
     ForgetDeletions,
     PartitionChange,
     RegisterNode,
+    SetBalancing,
+    SetCatchUpRate,
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
@@ -35,37 +37,54 @@ from bascule.metadata.image import Image
 from bascule.metadata.nodes import (
     admit,
     check_registration,
+    drain,
     finish_leaving,
     leave,
     note_stopping,
+    resume,
     stay,
 )
+from bascule.metadata.replicas.balance import next_balancing
 from bascule.metadata.replicas.eligible import unsynced_away
+from bascule.metadata.replicas.leadership import (
+    elect_leaders,
+    moves_from_drained,
+    moves_to_preferred,
+)
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
-from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
+from bascule.metadata.replicas.reassignment import MOVED, cancel_moves, next_moves, reassign
 from bascule.metadata.requests.kinds import (
     AcknowledgeLoss,
     Admit,
     Alter,
     BalanceLeaders,
+    BalanceReplicas,
+    CancelMoves,
     ChangeIsrs,
     ControllerRequest,
     Create,
     Delete,
+    Drain,
+    ElectLeaders,
     ElectUncleanly,
     FinishLeaving,
     Forget,
+    GiveLeaders,
     Leave,
+    LimitCatchUp,
     LookUp,
     LoseNode,
     MoveReplicas,
-    NodeRequest,
+    OperatorRequest,
     PartitionRequest,
     Reassign,
     RegisterProcess,
     ReplaceLeader,
     Resign,
+    Resume,
+    SetBalance,
     SetPaused,
+    SettingRequest,
     Stay,
     StepDown,
 )
@@ -90,8 +109,10 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _delete(image, request)
         case RegisterProcess() | LoseNode() | Admit() | LookUp():
             return _decide_on_node(image, request)
-        case Leave() | Stay() | FinishLeaving():
-            return _decide_on_node(image, request)
+        case Leave() | Stay() | FinishLeaving() | Drain() | Resume():
+            return _decide_for_operator(image, request)
+        case SetBalance() | LimitCatchUp() | BalanceReplicas():
+            return _decide_on_setting(image, request)
         case Forget():
             ids = tuple(each for each in request.ids if each in image.deletions)
             return (ForgetDeletions(ids, request.node_id),) if ids else ()
@@ -99,7 +120,9 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _decide_on_partitions(image, request)
 
 
-def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
+def _decide_on_node(
+    image: Image, request: RegisterProcess | LoseNode | Admit | LookUp
+) -> tuple[Command, ...]:
     match request:
         case RegisterProcess():
             return _register(image, request)
@@ -110,12 +133,37 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
         case LookUp():
             check_registration(image, request.node)
             return ()
+
+
+def _decide_on_setting(image: Image, request: SettingRequest) -> tuple[Command, ...]:
+    match request:
+        case SetBalance():
+            if image.is_balancing == request.is_balancing:
+                return ()
+            return (SetBalancing(request.is_balancing),)
+        case LimitCatchUp():
+            rate = request.bytes_per_second
+            return () if image.catch_up_rate == rate else (SetCatchUpRate(rate),)
+        case BalanceReplicas():
+            return next_balancing(image, moving_max=request.moving_max, by_itself=request.by_itself)
+
+
+def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Command, ...]:
+    match request:
         case Leave():
             return leave(image, request.node_id, force=request.force)
         case Stay():
             return stay(image, request.node_id)
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
+        case Drain():
+            drained = drain(image, request.node_id, empties=request.empties)
+            for command in drained:
+                image = apply(image, command)
+            change = moves_from_drained(image)
+            return drained if change is None else (*drained, change)
+        case Resume():
+            return resume(image, request.node_id)
 
 
 def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Command, ...]:
@@ -144,6 +192,17 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = acknowledge_loss(image, definition.id, request.partition)
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
+        case CancelMoves():
+            change = cancel_moves(image, _stream(image, request.name), request.partition)
+        case ElectLeaders():
+            change = elect_leaders(
+                image,
+                _stream(image, request.name),
+                partition=request.partition,
+                node=request.node_id,
+            )
+        case GiveLeaders():
+            change = moves_from_drained(image, count_max=request.count_max)
         case BalanceLeaders():
             change = moves_to_preferred(image, count_max=request.count_max)
     return () if change is None else (change,)
@@ -224,7 +283,7 @@ def _change_replicas(
     for index, state in enumerate(image.partitions.get(before.id, ())):
         target = choose_target(image, state, after.config.replicas, load)
         if set(target) != set(state.target or state.replicas):
-            moved = reassign(image, state, target, min_isr=less)
+            moved = reassign(image, after, state, target, min_isr=less)
             changes.append(_moved(before.id, index, state, moved))
     return tuple(changes)
 
@@ -254,7 +313,7 @@ def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
     for index in chosen:
         state = states[index]
         if request.replicas != (state.target or state.replicas):
-            moved = reassign(image, state, request.replicas)
+            moved = reassign(image, definition, state, request.replicas)
             changes.append(_moved(definition.id, index, state, moved))
     return ChangePartitions(tuple(changes)) if changes else None
 
@@ -274,8 +333,8 @@ def _check_replicas(image: Image, definition: StreamDefinition, replicas: tuple[
     for node in replicas:
         if node not in usable:
             raise ConfigError(
-                f"replicas names node {node}, which cannot get replicas: the nodes that are alive "
-                f"and stay are {usable}",
+                f"replicas names node {node}, which cannot get replicas: the nodes that are alive, "
+                f"stay and are not drained are {usable}",
                 field="replicas",
             )
 
@@ -299,6 +358,8 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
             directory=node.directory or present.directory,
             is_leaving=present.is_leaving,
             is_stopping=present.is_stopping,
+            is_drained=present.is_drained,
+            is_emptied=present.is_emptied,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []

@@ -118,6 +118,22 @@ class Reassign(msgspec.Struct, tag=True, frozen=True):
     replicas: tuple[int, ...]
 
 
+class CancelMoves(msgspec.Struct, tag=True, frozen=True):
+    """Take moves of a stream, or of one partition, back; see `reassignment.cancel_moves`."""
+
+    name: str
+    partition: int | None
+
+
+class ElectLeaders(msgspec.Struct, tag=True, frozen=True):
+    """Give a stream or one partition another leader; see `leadership.elect_leaders`."""
+
+    name: str
+    partition: int | None
+    node_id: int | None
+    """None: the preferred leaders."""
+
+
 class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
     """An operator knows of unclean elections; see `elections.acknowledge_loss`."""
 
@@ -157,6 +173,19 @@ class Stay(msgspec.Struct, tag=True, frozen=True):
     node_id: int
 
 
+class Drain(msgspec.Struct, tag=True, frozen=True):
+    """Take leaders, and with `empties` replicas, from a node; see `nodes.drain`."""
+
+    node_id: int
+    empties: bool
+
+
+class Resume(msgspec.Struct, tag=True, frozen=True):
+    """A drained node goes on; see `nodes.resume`."""
+
+    node_id: int
+
+
 class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
     """Remove a node that leaves and holds nothing any more."""
 
@@ -170,12 +199,39 @@ class MoveReplicas(msgspec.Struct, tag=True, frozen=True):
 
 
 class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
-    """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
+    """Have preferred leaders lead again; see `leadership.moves_to_preferred`."""
 
     count_max: int
 
 
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
+class GiveLeaders(msgspec.Struct, tag=True, frozen=True):
+    """Have others lead for nodes that are drained; see `leadership.moves_from_drained`."""
+
+    count_max: int
+
+
+class BalanceReplicas(msgspec.Struct, tag=True, frozen=True):
+    """Begin the moves that make nodes more equal; see `balance.next_balancing`."""
+
+    moving_max: int
+    by_itself: bool
+
+
+class SetBalance(msgspec.Struct, tag=True, frozen=True):
+    """An operator has replicas balanced, or ends that."""
+
+    is_balancing: bool
+
+
+class LimitCatchUp(msgspec.Struct, tag=True, frozen=True):
+    """Limit what replicas get that are not in sync; 0: no limit."""
+
+    bytes_per_second: int
+
+
+OperatorRequest: TypeAlias = Leave | Stay | FinishLeaving | Drain | Resume
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | OperatorRequest
+SettingRequest: TypeAlias = SetBalance | LimitCatchUp | BalanceReplicas
 PartitionRequest: TypeAlias = (
     ChangeIsrs
     | ReplaceLeader
@@ -186,7 +242,10 @@ PartitionRequest: TypeAlias = (
     | AcknowledgeLoss
     | MoveReplicas
     | BalanceLeaders
+    | CancelMoves
+    | ElectLeaders
+    | GiveLeaders
 )
 ControllerRequest: TypeAlias = (
-    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
+    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest | SettingRequest
 )
