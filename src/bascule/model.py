@@ -345,6 +345,8 @@ class PartitionInfo:
     """Why nobody leads it; empty: it has a leader."""
     target: tuple[int, ...] = ()
     """The replicas that it is to have, while they move; else empty."""
+    bytes_behind: int = 0
+    """What replicas that are not in sync have to copy yet, as far as the leader knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +500,10 @@ class ClusterInfo:
     under_replicated_count: int = 0
     unclean_count: int = 0
     failed_count: int = 0
+    catch_up_rate: int = 0
+    """Bytes a second that each node sends at most to replicas that are not in sync; 0: no limit."""
+    is_balancing: bool = False
+    """Whether an operator has replicas balanced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ class ClusterOperator:
             target.append(prng.pick([node for node in nodes if node not in target]))
         name = prng.pick(self._world.stream_names)
         self._world.note(machine.node, f"is asked to move {name} to {target}")
-        controller = machine.running.controller
-        self._run(machine, lambda: controller.reassign_stream(name, target, partition=None))
+        operations = machine.running.controller.operations
+        self._run(machine, lambda: operations.reassign_stream(name, target, partition=None))
         return True
 
     def replace(self) -> bool:
@@ -90,7 +90,7 @@ class ClusterOperator:
         async def remove() -> None:
             if number in controller.image.nodes:
                 try:
-                    await controller.remove_node(number, force=True)
+                    await controller.operations.remove_node(number, force=True)
                 except UnknownNode:
                     pass
             if number not in controller.image.nodes and self._replaced is replaced:
