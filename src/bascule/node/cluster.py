@@ -119,9 +119,7 @@ class ClusterNode:
         self.controller = ClusterController(
             config.node_id, name, partitions, reconciler, self._metadata, self.peers,
             directories=directories, reserve=reserve, clock=clock, random=dice,
-            process_loss=self._heartbeats.loss, on_nodes=self._on_nodes,
-            balance_ms=config.cluster.leader_balance_ms,
-            balances_replicas=config.cluster.balance_replicas,
+            process_loss=self._heartbeats.loss, on_nodes=self._on_nodes, settings=config.cluster,
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._replica_fetches = ReplicaFetchHandler(

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from bascule.config import ClusterConfig
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
@@ -111,11 +112,9 @@ class ClusterController:
         random: Random,
         process_loss: ProcessLoss,
         on_nodes: Callable[[Image], None],
-        balance_ms: int,
-        balances_replicas: bool = False,
+        settings: ClusterConfig,
     ) -> None:
-        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed.
-        `balance_ms` and `balances_replicas` are those of `ClusterUpkeep`."""
+        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -127,7 +126,10 @@ class ClusterController:
         self._random = random
         self._on_nodes = on_nodes
         self._upkeep = ClusterUpkeep(
-            node_id, metadata, balance_ms=balance_ms, balances_replicas=balances_replicas
+            node_id,
+            metadata,
+            balance_ms=settings.leader_balance_ms,
+            balances_replicas=settings.balance_replicas,
         )
         self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()

@@ -138,8 +138,13 @@ class ClusterOperations:
         index = await self._metadata.submit(Drain(number, replicas))
         await self._wait_followed(self._image.alive(), index)
         found = await self.node_drain(number)
-        extra = {"node": number, "leaders": found.leaders, "replicas": found.replicas}
-        log.info("node is drained", extra={**extra, "emptied": found.is_emptied})
+        extra = {
+            "node": number,
+            "leaders": found.leaders,
+            "replicas": found.replicas,
+            "emptied": found.is_emptied,
+        }
+        log.info("node is drained", extra=extra)
         return found
 
     async def resume_node(self, number: int) -> NodeDrain:
