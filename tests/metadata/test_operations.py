@@ -147,6 +147,8 @@ def test_new_replicas_in_sync_go_too_while_enough_of_the_old_are(
     moving.submit(ElectLeaders("a", 0, added[0]))
     assert moving.state("a").leader == added[0]
     moving.submit(CancelMoves("a", 0))
+    assert moving.state("a").leader in before.origin, "it hands over first"
+    moving.finish_moves()
     after = moving.state("a")
     assert (after.replicas, after.target) == (before.origin, ())
     assert after.isr == tuple(sorted(before.origin[:2]))
@@ -335,6 +337,7 @@ def balance(controller: DecidingController, *, by_itself: bool = False) -> None:
             for index, state in enumerate(controller.image.partitions[definition.id]):
                 if state.target:
                     set_isr(controller, name, *state.replicas, partition=index)
+        controller.finish_moves()
 
 
 def test_a_node_that_has_joined_gets_its_share(controller: DecidingController) -> None:

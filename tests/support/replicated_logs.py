@@ -15,6 +15,7 @@ from typing import Any
 from bascule.errors import BasculeError
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates, why_leaderless
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import finishing_moves
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
@@ -28,6 +29,7 @@ from bascule.metadata.requests import (
     ElectLeaders,
     ElectUncleanly,
     FinishLeaving,
+    FinishMoves,
     GiveLeaders,
     IsrChange,
     Leave,
@@ -501,6 +503,7 @@ class ReplicatedLogs:
             case "admit" if node not in self.image.nodes:
                 self._admit(node)
             case "upkeep":
+                self.submit(FinishMoves(tuple(finishing_moves(self.image))))
                 self.submit(MoveReplicas(3))
                 self.submit(FinishLeaving(node))
             case "balance":

@@ -109,8 +109,7 @@ class Image:
                 yield stream_id, index, state
 
     def moving_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
-        """Stream id, index and state of every partition that moves, sorted by stream id. Some
-        replica of its target is not in sync."""
+        """Stream id, index and state of every partition that moves, sorted by stream id."""
         return (each for each in self.troubled_states() if each[2].target)
 
     def away_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:

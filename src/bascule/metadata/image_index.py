@@ -90,9 +90,9 @@ def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates
 
 
 def is_troubled(state: PartitionState) -> bool:
-    """Whether a partition has no leader, has a replica out of sync, or had an unclean election
-    that nobody has acknowledged."""
-    is_short = len(state.isr) < len(state.replicas)
+    """Whether a partition has no leader, has a replica out of sync, moves, or had an unclean
+    election that nobody has acknowledged."""
+    is_short = len(state.isr) < len(state.replicas) or state.target != ()
     return is_short or state.leader == NO_LEADER or state.shown_unclean_epoch > 0
 
 

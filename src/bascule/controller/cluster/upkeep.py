@@ -26,11 +26,12 @@ from bascule.errors import BasculeError
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import next_balancing
 from bascule.metadata.replicas.leadership import moves_from_drained, moves_to_preferred
-from bascule.metadata.replicas.reassignment import holds_replicas, next_moves
+from bascule.metadata.replicas.reassignment import finishing_moves, holds_replicas, next_moves
 from bascule.metadata.requests import (
     BalanceLeaders,
     BalanceReplicas,
     FinishLeaving,
+    FinishMoves,
     GiveLeaders,
     MoveReplicas,
 )
@@ -68,6 +69,8 @@ class ClusterUpkeep:
         self._balance_seconds = balance_ms / 1000
         self._balances_replicas = balances_replicas
         self._balance_at = 0.0
+        self._finishing: frozenset[tuple[bytes, int, int]] = frozenset()
+        """Moves whose leaders had handed over at the last step, with the partitions' versions."""
         self._given: Image | None = None
         """The image in which nobody could lead for a drained node that did not."""
         self._even: Image | None = None
@@ -88,6 +91,7 @@ class ClusterUpkeep:
                 continue
             try:
                 await self._change_members()
+                await self._finish_moves()
                 await self._move()
                 await self._give_leaders()
                 await self._balance(loop.time())
@@ -126,6 +130,13 @@ class ClusterUpkeep:
                 return
 
     # -- replicas and leaders -------------------------------------------------------------------
+
+    async def _finish_moves(self) -> None:
+        """End the moves whose leaders have handed over before the last step: by now they know which
+        of their last records are committed, and have acknowledged them."""
+        before, self._finishing = self._finishing, frozenset(finishing_moves(self._metadata.image))
+        if due := before & self._finishing:
+            await self._metadata.submit(FinishMoves(tuple(sorted(due))))
 
     async def _move(self) -> None:
         metadata, image = self._metadata, self._metadata.image

@@ -2,8 +2,11 @@
 
 A partition that moves has a `target`. Its new replicas follow the leader outside the ISR, and enter
 it as any other follower. The change of the ISR that brings all of the target in sync also ends the
-move: the other replicas leave, and a leader among them hands over to a member of the target. So
-there are never fewer replicas in sync than before, and nothing is left for another controller.
+move: the other replicas leave. So there are never fewer replicas in sync than before.
+
+A leader among them hands over to a member of the target with that change, and follows it for half a
+second or more. It learns then which of its last records are committed, and acknowledges them. After
+that the controller ends the move.
 
 A move is cancelled by a move back to the replicas before, its `origin`. Those have all committed
 records as far as they are in sync, so it ends once `min_isr` of them are: at once, as a rule.
@@ -13,12 +16,13 @@ far its followers were, so that a replica that is added again counts from its em
 
     replicas 1 2 3                      a move is asked for
     replicas 1 2 3 4, target 2 3 4      4 copies the log
-    replicas 2 3 4                      4 is in sync: 1 leaves, and another node leads for it
+    replicas 1 2 3 4, target 2 3 4      4 is in sync: 2 leads, if 1 did
+    replicas 2 3 4                      1 leaves
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -68,7 +72,8 @@ def completed(
     """`state` without the replicas that are to go, if the move is done; else `state`.
 
     It is done once all of the target are in sync; a move back to where it began once `min_isr` of
-    them are. The version is the same: the caller has raised it.
+    them are. A leader that is to go hands over first, and goes later; see `finish_moves`. The
+    version is the same: the caller has raised it.
     """
     target = state.target
     in_sync = tuple(sorted({*state.isr}.intersection(target)))
@@ -82,7 +87,10 @@ def completed(
         alive = [node for node in target if node in in_sync and image.is_alive(node)]
         if not alive:
             return state
-        leader = min(alive, key=image.gives_leaders)
+        successor = min(alive, key=image.gives_leaders)
+        if image.is_alive(leader):
+            return replace(state, leader=successor, leader_epoch=state.leader_epoch + 1)
+        leader = successor
     return replace(
         state,
         replicas=target,
@@ -95,6 +103,32 @@ def completed(
         eligible=(),
         lossy=(),
     )
+
+
+def finishing_moves(image: Image) -> Iterator[tuple[bytes, int, int]]:
+    """Stream id, index and version of the partitions whose move is done but for replicas that are
+    to go."""
+    for stream_id, index, state in image.moving_states():
+        if completed(image, image.stream_of(stream_id), state) is not state:
+            yield stream_id, index, state.version
+
+
+def finish_moves(
+    image: Image, finishing: Sequence[tuple[bytes, int, int]]
+) -> ChangePartitions | None:
+    """End these moves, as `finishing_moves` has found them; None: they have changed since."""
+    changes = []
+    for stream_id, index, version in finishing:
+        states = image.partitions.get(stream_id, ())
+        if not index < len(states) or states[index].version != version:
+            continue
+        state = states[index]
+        done = completed(image, image.stream_of(stream_id), state)
+        if done is not state:
+            reason = MOVED if done.leader != state.leader else ""
+            after = replace(done, version=version + 1)
+            changes.append(PartitionChange(stream_id, index, after, reason))
+    return ChangePartitions(tuple(changes)) if changes else None
 
 
 def cancel_moves(

@@ -52,7 +52,13 @@ from bascule.metadata.replicas.leadership import (
     moves_to_preferred,
 )
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
-from bascule.metadata.replicas.reassignment import MOVED, cancel_moves, next_moves, reassign
+from bascule.metadata.replicas.reassignment import (
+    MOVED,
+    cancel_moves,
+    finish_moves,
+    next_moves,
+    reassign,
+)
 from bascule.metadata.requests.kinds import (
     AcknowledgeLoss,
     Admit,
@@ -68,6 +74,7 @@ from bascule.metadata.requests.kinds import (
     ElectLeaders,
     ElectUncleanly,
     FinishLeaving,
+    FinishMoves,
     Forget,
     GiveLeaders,
     Leave,
@@ -201,6 +208,8 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
                 partition=request.partition,
                 node=request.node_id,
             )
+        case FinishMoves():
+            change = finish_moves(image, request.finishing)
         case GiveLeaders():
             change = moves_from_drained(image, count_max=request.count_max)
         case BalanceLeaders():

@@ -204,6 +204,12 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     count_max: int
 
 
+class FinishMoves(msgspec.Struct, tag=True, frozen=True):
+    """End moves whose leaders have handed over; see `reassignment.finish_moves`."""
+
+    finishing: tuple[tuple[bytes, int, int], ...]
+
+
 class GiveLeaders(msgspec.Struct, tag=True, frozen=True):
     """Have others lead for nodes that are drained; see `leadership.moves_from_drained`."""
 
@@ -245,6 +251,7 @@ PartitionRequest: TypeAlias = (
     | CancelMoves
     | ElectLeaders
     | GiveLeaders
+    | FinishMoves
 )
 ControllerRequest: TypeAlias = (
     Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest | SettingRequest
