@@ -15,7 +15,8 @@ NAMES = (
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
     "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
     "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
-    "cluster_partitions", "cluster_idle", "node_loss", "streams",
+    "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
+    "node_loss", "streams",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),
@@ -25,6 +26,9 @@ SIZES = {
     "cluster_acked": ("rounds",),
     "cluster_latency": ("rounds",),
     "cluster_catch_up": ("rounds",),
+    "cluster_move": ("rounds",),
+    "cluster_rolling": ("rounds",),
+    "cluster_reassign": ("rounds",),
 }
 """What else the measurements take."""
 

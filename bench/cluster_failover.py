@@ -79,8 +79,9 @@ SCENES: Final = (
 class SteadyLoad:
     """Publishes without end, and notes when acks arrive."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, between_s: float = BETWEEN_S) -> None:
         self._client = client
+        self._between_s = between_s
         self._run = time.monotonic_ns()
         """Begins the message ids: no run sends those of another."""
         self._unanswered: set[asyncio.Task[None]] = set()
@@ -88,7 +89,7 @@ class SteadyLoad:
         self.stopping = False
 
     async def run(self) -> None:
-        """Send a message every `BETWEEN_S` until `stopping`; return once all are answered."""
+        """Send a message every `between_s` until `stopping`; return once all are answered."""
         due = time.monotonic()
         for number in count():
             if self.stopping:
@@ -97,7 +98,7 @@ class SteadyLoad:
                 task = asyncio.create_task(self._publish(f"{self._run}.{number}"))
                 self._unanswered.add(task)
                 task.add_done_callback(self._unanswered.discard)
-            due = max(due + BETWEEN_S, time.monotonic())
+            due = max(due + self._between_s, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
         await asyncio.gather(*self._unanswered)
 

@@ -209,6 +209,9 @@ class PartitionState:
     """Replicas that had every committed record until their machines lost writes, sorted."""
     acknowledged_epoch: int = 0
     """The `unclean_epoch` that an operator has acknowledged; 0: none."""
+    origin: tuple[int, ...] = ()
+    """The replicas before the move, which a cancellation returns to; empty: nothing moves, or an
+    earlier release began it."""
 
     @property
     def shown_unclean_epoch(self) -> int:
@@ -244,6 +247,26 @@ class NodeRegistration:
     """Whether the node is to be removed: its replicas move to other nodes."""
     is_stopping: bool = False
     """Whether the process is about to stop: others lead where they can."""
+    is_drained: bool = False
+    """Whether an operator has drained the node: others lead where they can, and it gets no more
+    replicas, until the operator says that it goes on."""
+    is_emptied: bool = False
+    """Whether its replicas move to other nodes while it is drained."""
+
+    @property
+    def gives_leaders(self) -> bool:
+        """Whether others are to lead what it leads, where they can."""
+        return self.is_drained or self.is_leaving or self.is_stopping
+
+    @property
+    def gives_replicas(self) -> bool:
+        """Whether its replicas move to other nodes."""
+        return self.is_leaving or self.is_emptied
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether it may get replicas."""
+        return self.alive and not self.is_leaving and not self.is_drained
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +345,8 @@ class PartitionInfo:
     """Why nobody leads it; empty: it has a leader."""
     target: tuple[int, ...] = ()
     """The replicas that it is to have, while they move; else empty."""
+    bytes_behind: int = 0
+    """What replicas that are not in sync have to copy yet, as far as the leader knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +500,10 @@ class ClusterInfo:
     under_replicated_count: int = 0
     unclean_count: int = 0
     failed_count: int = 0
+    catch_up_rate: int = 0
+    """Bytes a second that each node sends at most to replicas that are not in sync; 0: no limit."""
+    is_balancing: bool = False
+    """Whether an operator has replicas balanced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bascule.config import ClusterConfig
 from bascule.controller import plan as plan_module
 from bascule.controller import reconciler as reconciler_module
 from bascule.controller.cluster import decision_log
@@ -192,7 +193,7 @@ class FollowingNode:
             random=RealRandom(),
             process_loss=lambda *_: "",
             on_nodes=lambda image: self.nodes.append(sorted(image.nodes)),
-            balance_ms=0,
+            settings=ClusterConfig(leader_balance_ms=0),
         )
         self.announced = Announced()
 

@@ -163,6 +163,7 @@ def call(admin: ImageAdmin) -> Call:
         admin,
         None,  # tests/e2e/test_offsets.py tests offsets against a real node
         admin,
+        None,  # tests/e2e/test_cluster_operations.py tests a real cluster
         defaults=StreamDefaults(sync="interval"),
         body_bytes_max=2_048,
     )

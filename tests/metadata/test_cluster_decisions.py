@@ -36,17 +36,25 @@ from bascule.metadata.requests import (
     Admit,
     Alter,
     BalanceLeaders,
+    BalanceReplicas,
+    CancelMoves,
     ChangeIsrs,
     Create,
     Delete,
+    Drain,
+    ElectLeaders,
     FinishLeaving,
+    GiveLeaders,
     IsrChange,
     Leave,
+    LimitCatchUp,
     LoseNode,
     MoveReplicas,
     Reassign,
     RegisterProcess,
     Resign,
+    Resume,
+    SetBalance,
     SetPaused,
     Stay,
     StepDown,
@@ -86,7 +94,8 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
         assert set(image.nodes) >= set(deletion.nodes), "nobody waits for a removed node"
     for stream_id, index, state in image.partition_states():
         assert set(state.target) <= set(state.replicas)
-        assert not set(state.target) <= set(state.isr) or not state.target, "the move has ended"
+        assert set(state.origin) <= set(state.replicas), "a cancellation has where to go"
+        assert state.target or not state.origin
         assert set(image.nodes) >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert set(state.isr) <= set(state.replicas)
@@ -117,6 +126,10 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
             if has_dropped and before.nodes.keys() == image.nodes.keys():
                 kept = set(state.replicas) & set(old.isr)
                 wanted = min(len(old.isr), len(state.target or state.replicas))
+                if state.replicas == old.origin:  # a move was cancelled
+                    definition = image.stream_of(stream_id)
+                    assert definition is not None
+                    wanted = min(wanted, definition.needed_in_sync(old))
                 assert len(state.isr) >= wanted, "no replica leaves before others are in sync"
                 assert kept or not old.isr, "a member of the old ISR stays"
             if state.leader != old.leader:
@@ -175,6 +188,7 @@ KINDS = (
     "reboot", "reboot", "damage", "needs",
     "start", "lose", "create", "delete", "shrink", "grow", "more",
     "replicas", "reassign", "leave", "stay", "force", "admit", "upkeep", "balance", "stop",
+    "cancel", "cancel", "elect", "drain", "resume", "even",
 )  # fmt: skip
 
 
@@ -182,6 +196,36 @@ KINDS = (
 def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     kinds = st.sampled_from(KINDS)
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(1, 3)), max_size=40))
+
+
+OPERATIONS = frozenset({"cancel", "elect", "drain", "resume", "even"})
+
+
+def operate(controller: DecidingController, kind: str, node: int, name: str, number: int) -> None:
+    """What an operator asks for. Raises: BasculeError, KeyError."""
+    match kind:
+        case "cancel":
+            controller.submit(CancelMoves(name, None if number == 1 else number - 2))
+        case "elect":
+            controller.submit(ElectLeaders(name, None, node if number > 1 else None))
+        case "drain":
+            controller.submit(Drain(node, empties=number > 1))
+            check_drained(controller.image, node)
+        case "resume":
+            controller.submit(Resume(node))
+            controller.submit(GiveLeaders(number))
+            controller.submit(LimitCatchUp(number - 1))
+        case "even":
+            controller.submit(SetBalance(number > 1))
+            controller.submit(BalanceReplicas(2, number == 1))
+
+
+def check_drained(image: Image, node: int) -> None:
+    """A drained node leads only what nobody else can lead."""
+    for _, _, state in image.partition_states():
+        if state.leader == node:
+            able = [n for n in state.isr if image.is_alive(n) and not image.gives_leaders(n)]
+            assert not able, "somebody else can lead"
 
 
 @settings(max_examples=600)
@@ -232,12 +276,15 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
             elif kind == "admit":
                 controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
             elif kind == "upkeep":
+                controller.finish_moves()
                 controller.submit(MoveReplicas(2))
                 controller.submit(FinishLeaving(node))
             elif kind == "balance":
                 controller.submit(BalanceLeaders(2))
             elif kind == "stop":
                 controller.submit(StepDown(node, controller.image.nodes[node].epoch))
+            elif kind in OPERATIONS:
+                operate(controller, kind, node, name, number)
             else:
                 controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
         except (BasculeError, KeyError):
@@ -249,6 +296,10 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         check(before, controller.image, are_compared=True)
         records.follow(before, controller.image, rebooted=0, damaged=0)
         assert settle(controller.image) == (), "nothing is left for the next controller"
+    for _ in range(2):  # a leader that is to go hands over first
+        controller.finish_moves()
+    for _, _, state in controller.image.partition_states():
+        assert not state.target or not set(state.target) <= set(state.isr), "the move has ended"
     requests = (RequestId(b"a", 7), RequestId(b"b", 5))
     chunks = list(encode_snapshot(controller.image, requests))
     assert decode_snapshot(chunks) == (controller.image, requests)
@@ -275,7 +326,9 @@ def test_replicas_are_in_different_racks() -> None:
 
 def test_more_replicas_than_nodes_are_refused(controller: DecidingController) -> None:
     controller.lose(2)
-    with pytest.raises(NotEnoughNodes, match=r"3 replicas .* 2 nodes are alive: \[1, 3\]"):
+    with pytest.raises(
+        NotEnoughNodes, match=r"3 replicas .* 2 nodes are alive and take replicas: \[1, 3\]"
+    ):
         controller.create("a", replicas=3)
 
 

@@ -19,6 +19,7 @@ from bascule.metadata.requests import (
     ChangeIsrs,
     Create,
     FinishLeaving,
+    FinishMoves,
     IsrChange,
     Leave,
     MoveReplicas,
@@ -114,10 +115,30 @@ def test_new_replicas_are_in_sync_before_old_ones_leave(controller: DecidingCont
     assert moving.replicas == (*before.replicas, 4)
     assert (moving.isr, moving.target, moving.leader) == (before.isr, target, before.leader)
     enter_isr(controller, "a", 4)
+    given = controller.state("a")
+    assert given.leader == target[0], "the leader that is to go hands over"
+    assert (given.replicas, given.isr) == (moving.replicas, (1, 2, 3, 4)), "and follows"
+    late = FinishMoves(((controller.image.streams["a"].id, 0, moving.version),))
+    assert decide(controller.image, late) == (), "it was found in an older state"
+    controller.finish_moves()
     after = controller.state("a")
     assert (after.replicas, after.isr, after.target) == (target, tuple(sorted(target)), ())
-    assert after.leader == target[0], "the leader that left has handed over"
-    assert after.leader_epoch == before.leader_epoch + 1
+    assert after.leader == target[0]
+    assert after.leader_epoch == before.leader_epoch + 2
+
+
+def test_a_lost_leader_that_is_to_go_does_not_hold_the_move_up(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2)
+    join(controller, 4)
+    leader, other = controller.state("a").replicas
+    controller.submit(Reassign("a", 0, (other, 4)))
+    enter_isr(controller, "a", 4)
+    controller.lose(leader)
+    controller.finish_moves()
+    after = controller.state("a")
+    assert (after.replicas, after.isr, after.target) == ((other, 4), (other, 4), ())
 
 
 def test_a_move_to_replicas_in_sync_ends_at_once(controller: DecidingController) -> None:
@@ -233,6 +254,7 @@ def test_a_node_that_leaves_gives_its_replicas_away_first(controller: DecidingCo
     for partition in (0, 1):
         assert sorted(controller.state("a", partition).target) == [2, 3, 4]
         enter_isr(controller, "a", 4, partition=partition)
+        controller.finish_moves()
         assert 1 not in controller.state("a", partition).replicas
     controller.submit(RegisterProcess(registration(1, incarnation=5)))
     assert controller.image.nodes[1].is_leaving, "a restart does not change that"
@@ -254,6 +276,7 @@ def test_a_removal_is_taken_back_while_replicas_move(controller: DecidingControl
     assert decide(controller.image, MoveReplicas(10)) == (), "nothing more begins"
     assert decide(controller.image, FinishLeaving(1)) == ()
     enter_isr(controller, "a", 4, partition=moving)
+    controller.finish_moves()
     assert sorted(controller.state("a", moving).replicas) == [2, 3, 4]
     assert decide(controller.image, FinishLeaving(1)) == (), "it is not removed at the end of it"
     for partition in {0, 1, 2} - {moving}:
@@ -277,6 +300,7 @@ def test_the_cluster_s_own_streams_get_their_replicas_back(controller: DecidingC
     controller.submit(Create("_offsets", config, b"o" * 16, 0, internal=True))
     controller.submit(Leave(1, force=False))
     controller.submit(MoveReplicas(10))
+    controller.finish_moves()
     assert sorted(controller.state("_offsets").replicas) == [2, 3], "both are in sync already"
     controller.submit(Stay(1))
     controller.submit(MoveReplicas(10))

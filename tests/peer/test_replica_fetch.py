@@ -52,7 +52,8 @@ class Leader:
     """Node 1, which leads one partition in epoch 5, and its handler."""
 
     def __init__(self) -> None:
-        clock = SimClock(1_000)
+        clock = self.clock = SimClock(1_000)
+        self.catch_up_rate = 0
         self.partitions = Partitions()
         self.partitions.bind(asyncio.get_running_loop())
         config = StreamConfig(subject="s", replicas=3)
@@ -67,7 +68,10 @@ class Leader:
         self.partitions.add((self.partition,))
         self.acks = b""
         self.handler = ReplicaFetchHandler(
-            self.partitions, clock=clock, send_acks=lambda acks: setattr(self, "acks", acks)
+            self.partitions,
+            clock=clock,
+            send_acks=lambda acks: setattr(self, "acks", acks),
+            catch_up_rate=lambda: self.catch_up_rate,
         )
         self.state = PartitionState((1, 2, 3), (1, 2), 1, 5, 1)
         self.lead()
@@ -130,6 +134,29 @@ def test_records_are_sent_once_until_they_are_reported() -> None:
         leader.append(count=2)
         (second,) = await leader.fetch(follower, wait_ms=10_000)
         assert isinstance(second.records, FileSlice)
+
+    run(scene)
+
+
+def test_a_replica_that_is_not_in_sync_gets_no_more_than_the_limit_allows() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        leader.catch_up_rate = 1_000
+        outside, member = peer(3), peer(2)
+        (held_back,) = await leader.fetch(outside, report())
+        assert held_back.records == b"", "there is no token yet"
+        (sent,) = await leader.fetch(member, report())
+        assert isinstance(sent.records, FileSlice), "a member of the ISR has no limit"
+        waiting = asyncio.ensure_future(leader.fetch(outside, wait_ms=10_000))
+        await turn()
+        assert not waiting.done()
+        leader.clock.ms += 100
+        (found,) = await waiting
+        assert isinstance(found.records, FileSlice), "it is looked at again by itself"
+        leader.append(count=3)
+        leader.catch_up_rate = 0
+        (rest,) = await leader.fetch(outside, report(end=3, last_epoch=5), wait_ms=10_000)
+        assert isinstance(rest.records, FileSlice)
 
     run(scene)
 

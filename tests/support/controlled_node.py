@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from bascule.config import ClusterConfig
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.metadata_group import MetadataGroup
@@ -98,7 +99,7 @@ class ControlledNode:
             random=dice,
             process_loss=lambda *_: "",
             on_nodes=lambda _: None,
-            balance_ms=0,
+            settings=ClusterConfig(leader_balance_ms=0),
         )
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
 

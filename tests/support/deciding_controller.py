@@ -10,11 +10,13 @@ from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import finishing_moves
 from bascule.metadata.requests import (
     ChangeIsrs,
     ControllerRequest,
     Create,
     ElectUncleanly,
+    FinishMoves,
     IsrChange,
     LoseNode,
     RegisterProcess,
@@ -99,6 +101,10 @@ class DecidingController:
             if ends:
                 compared.append(ComparedLogs(stream_id, index, state.version, ends))
         self.submit(ElectUncleanly(tuple(compared)))
+
+    def finish_moves(self) -> None:
+        """End the moves whose leaders have handed over."""
+        self.submit(FinishMoves(tuple(finishing_moves(self.image))))
 
     def state(self, name: str, partition: int = 0) -> PartitionState:
         return self.image.partitions[self.image.streams[name].id][partition]

@@ -15,15 +15,22 @@ from typing import Any
 from bascule.errors import BasculeError
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates, why_leaderless
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import finishing_moves
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
     Alter,
     BalanceLeaders,
+    BalanceReplicas,
+    CancelMoves,
     ChangeIsrs,
     ControllerRequest,
+    Drain,
+    ElectLeaders,
     ElectUncleanly,
     FinishLeaving,
+    FinishMoves,
+    GiveLeaders,
     IsrChange,
     Leave,
     LoseNode,
@@ -32,6 +39,8 @@ from bascule.metadata.requests import (
     RegisterProcess,
     ReplaceLeader,
     Resign,
+    Resume,
+    SetBalance,
     Stay,
     StepDown,
     settle,
@@ -494,10 +503,23 @@ class ReplicatedLogs:
             case "admit" if node not in self.image.nodes:
                 self._admit(node)
             case "upkeep":
+                self.submit(FinishMoves(tuple(finishing_moves(self.image))))
                 self.submit(MoveReplicas(3))
                 self.submit(FinishLeaving(node))
             case "balance":
                 self.submit(BalanceLeaders(2))
+                self.submit(GiveLeaders(2))
+            case "cancel":
+                self.submit(CancelMoves(name, None))
+            case "give":
+                self.submit(ElectLeaders(name, None, node if number > 1 else None))
+            case "drain":
+                self.submit(Drain(node, empties=number > 1))
+            case "resume":
+                self.submit(Resume(node))
+            case "even":
+                self.submit(SetBalance(True))
+                self.submit(BalanceReplicas(2, by_itself=False))
             case _:
                 pass
 
@@ -540,6 +562,7 @@ WEIGHTS = {
     "start": 7, "kill": 3, "lose_power": 3, "stop": 1, "lose": 5, "come_back": 2,
     "silence": 1, "elect": 1, "damage": 1, "create": 3, "needs": 2, "replicas": 1, "unclean": 1,
     "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1, "upkeep": 2,
-    "balance": 1, "go_on": 12, "replace_controller": 1,
+    "balance": 1, "cancel": 2, "give": 1, "drain": 1, "resume": 2, "even": 1,
+    "go_on": 12, "replace_controller": 1,
 }  # fmt: skip
 """What happens, and how often."""

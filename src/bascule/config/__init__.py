@@ -24,6 +24,7 @@ from bascule.config.layers import (
 )
 from bascule.config.sections import (
     ClientConfig,
+    ClusterConfig,
     Config,
     HttpConfig,
     LimitsConfig,
@@ -37,6 +38,7 @@ from bascule.config.stream_validation import check_stream_config, check_stream_v
 __all__ = [
     "KEYS",
     "ClientConfig",
+    "ClusterConfig",
     "Config",
     "HttpConfig",
     "Key",

@@ -162,6 +162,12 @@ class ClusterConfig:
         minimum=0,
         maximum=3_600_000,
     )
+    balance_replicas: bool = setting(
+        False,
+        about="Move replicas, a few partitions at a time, whenever nodes hold unequally many, as "
+        "after a node has joined. That of the controller's node counts. `bascule cluster balance` "
+        "does it once.",
+    )
     bootstrap_expect: int = setting(
         0,
         about="Number of founding nodes, which find each other over NATS; 0: `cluster.peers` names "

@@ -7,7 +7,14 @@ with units.
 
 from __future__ import annotations
 
-from bascule.errors.cluster import CannotRemoveNode, NodeRefused, UnknownNode
+from bascule.errors.cluster import (
+    CannotCancel,
+    CannotDrain,
+    CannotLead,
+    CannotRemoveNode,
+    NodeRefused,
+    UnknownNode,
+)
 from bascule.errors.pipeline import (
     ColumnMismatch,
     DataLoss,
@@ -71,6 +78,9 @@ __all__ = [
     "BasculeError",
     "Broken",
     "CannotAlter",
+    "CannotCancel",
+    "CannotDrain",
+    "CannotLead",
     "CannotRemoveNode",
     "CannotReplicate",
     "Closed",

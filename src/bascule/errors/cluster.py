@@ -22,6 +22,40 @@ class NodeRefused(BasculeError):
         self.why = why
 
 
+class CannotDrain(BasculeError):
+    """A node cannot be drained; the text says why."""
+
+    def __init__(self, node: int, why: str) -> None:
+        super().__init__(f"node {node} cannot be drained: {why}")
+        self.node = node
+        self.why = why
+
+
+class CannotLead(BasculeError):
+    """A node cannot be given the leadership of a partition; the text says why."""
+
+    def __init__(self, stream: str, partition: int, node: int, why: str) -> None:
+        super().__init__(f"node {node} cannot be made the leader of {stream} {partition}: {why}")
+        self.stream = stream
+        self.partition = partition
+        self.node = node
+        self.why = why
+
+
+class CannotCancel(BasculeError):
+    """A move of replicas cannot be taken back; the text says why, and what to do.
+
+    `partition` None: there is none in the whole stream.
+    """
+
+    def __init__(self, stream: str, partition: int | None, why: str) -> None:
+        where = stream if partition is None else f"{stream} {partition}"
+        super().__init__(f"no move of {where} can be cancelled: {why}")
+        self.stream = stream
+        self.partition = partition
+        self.why = why
+
+
 class CannotRemoveNode(BasculeError):
     """A node cannot be removed as asked; the text says why, and what to do."""
 

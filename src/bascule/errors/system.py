@@ -420,8 +420,9 @@ class NotEnoughNodes(BasculeError):
 
     def __init__(self, replicas: int, nodes: list[int]) -> None:
         super().__init__(
-            f"{replicas} replicas are asked for, and {len(nodes)} nodes are alive: {nodes}; "
-            "start more nodes, or ask for fewer replicas"
+            f"{replicas} replicas are asked for, and {len(nodes)} nodes are alive and take "
+            f"replicas: {nodes}; start more nodes, resume those that are drained, or ask for fewer "
+            "replicas"
         )
         self.replicas = replicas
         self.nodes = nodes

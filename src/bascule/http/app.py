@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
+from bascule.http.cluster import ClusterAdmin, ClusterApi
 from bascule.http.listener import LoopbackGuard
 from bascule.http.metrics import exposition
 from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
@@ -25,9 +26,7 @@ from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
-    MalformedRequest,
     PurgeRequest,
-    ReassignRequest,
     RepairRequest,
     check_no_body,
     check_query,
@@ -41,7 +40,6 @@ from bascule.http.responses import (
 )
 from bascule.http.routes import OPERATIONS
 from bascule.http.schemas import (
-    NodeRemoval,
     StreamList,
     cluster_body,
     health_body,
@@ -79,25 +77,8 @@ class StreamAdmin(Protocol):
         """Raises: UnknownStream, InternalStream, CannotAlter, ConfigError."""
         ...
 
-    async def reassign_stream(
-        self, name: str, replicas: Sequence[int], *, partition: int | None
-    ) -> StreamDefinition:
-        """Raises: UnknownStream, UnknownPartition, ConfigError, NotSupported."""
-        ...
-
     async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
         """Raises: UnknownStream, UnknownPartition."""
-        ...
-
-    async def remove_node(self, number: int, *, force: bool) -> int:
-        """How many replicas have to move first.
-
-        Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes, NotSupported.
-        """
-        ...
-
-    async def cancel_removal(self, number: int) -> int:
-        """How many replicas the node holds. Raises: UnknownNode."""
         ...
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
@@ -151,7 +132,7 @@ class StatusSource(Protocol):
     def statistics(self) -> dict[str, Any]: ...
 
 
-class AdminApi(OffsetsApi):
+class AdminApi(OffsetsApi, ClusterApi):
     """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
@@ -159,11 +140,13 @@ class AdminApi(OffsetsApi):
         streams: StreamAdmin,
         offsets: OffsetsAdmin,
         node: StatusSource,
+        cluster: ClusterAdmin,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
     ) -> None:
-        super().__init__(offsets)
+        OffsetsApi.__init__(self, offsets)
+        ClusterApi.__init__(self, cluster)
         self._streams = streams
         self._node = node
         self._defaults = defaults
@@ -174,19 +157,6 @@ class AdminApi(OffsetsApi):
 
     async def handle_cluster(self, request: Request) -> Response:
         return json_response(cluster_body(await self._node.cluster_info()))
-
-    async def handle_remove_node(self, request: Request) -> Response:
-        number = _node_number(request)
-        force = request.query_params.get("force", "false")
-        if force not in ("true", "false"):
-            raise MalformedRequest(f"force must be true or false, got {force!r}", field="force")
-        held = await self._streams.remove_node(number, force=force == "true")
-        return json_response(NodeRemoval(node_id=number, replicas=held), 202)
-
-    async def handle_cancel_removal(self, request: Request) -> Response:
-        number = _node_number(request)
-        held = await self._streams.cancel_removal(number)
-        return json_response(NodeRemoval(node_id=number, replicas=held))
 
     async def handle_list_streams(self, request: Request) -> Response:
         subject = request.query_params.get("subject", ">")
@@ -210,13 +180,6 @@ class AdminApi(OffsetsApi):
     async def handle_alter_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), AlterStreamRequest)
         definition = await self._streams.alter_stream(request.path_params["name"], asked.chosen())
-        return json_response(stream_body(await self._streams.describe(definition.name)))
-
-    async def handle_reassign_stream(self, request: Request) -> Response:
-        asked = decode_body(await self._body(request), ReassignRequest)
-        definition = await self._streams.reassign_stream(
-            request.path_params["name"], asked.replicas, partition=asked.partition
-        )
         return json_response(stream_body(await self._streams.describe(definition.name)))
 
     async def handle_acknowledge_loss(self, request: Request) -> Response:
@@ -287,6 +250,9 @@ class AdminApi(OffsetsApi):
     async def handle_root(self, request: Request) -> Response:
         return RedirectResponse("/docs")
 
+    async def _describe(self, name: str) -> StreamInfo:
+        return await self._streams.describe(name)
+
     async def _body(self, request: Request) -> bytes:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
@@ -303,14 +269,6 @@ class AdminApi(OffsetsApi):
         except ClientDisconnect:
             raise HTTPException(400, "the connection was closed within the body") from None
         return bytes(body)
-
-
-def _node_number(request: Request) -> int:
-    """Raises: MalformedRequest."""
-    number: str = request.path_params["number"]
-    if not (number.isascii() and number.isdigit()):
-        raise MalformedRequest(f"{number!r} is not the number of a node")
-    return int(number)
 
 
 def _health_response(parts: tuple[PartHealth, ...]) -> Response:
@@ -335,6 +293,7 @@ def create_app(
     streams: StreamAdmin,
     offsets: OffsetsAdmin,
     node: StatusSource,
+    cluster: ClusterAdmin,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
@@ -345,6 +304,7 @@ def create_app(
         streams,
         offsets,
         node,
+        cluster,
         defaults=defaults or StreamDefaults(),
         body_bytes_max=body_bytes_max,
     )

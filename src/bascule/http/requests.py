@@ -115,16 +115,6 @@ class AlterStreamRequest(RequestedStreamSettings, kw_only=True, forbid_unknown_f
     partitions: Annotated[int | UnsetType, Meta(description="Can only grow.")] = UNSET
 
 
-class ReassignRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The nodes that are to hold a stream, or one of its partitions."""
-
-    replicas: Annotated[
-        list[int],
-        Meta(description="Nodes, as many as the stream has replicas; the preferred leader first."),
-    ]
-    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
-
-
 class AcknowledgeLossRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The unclean elections that an operator knows of."""
 

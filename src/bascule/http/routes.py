@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from bascule.http.cluster import (
+    BalancePlanBody,
+    BalanceRequest,
+    CancelRequest,
+    CatchUpLimit,
+    DrainRequest,
+    ElectLeaderRequest,
+    LeaderChanges,
+    NodeDrainBody,
+    NodeRemoval,
+    ReassignRequest,
+    ThrottleRequest,
+)
 from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
 from bascule.http.openapi import ApiOperation
 from bascule.http.requests import (
@@ -13,14 +26,12 @@ from bascule.http.requests import (
     CreateStreamRequest,
     EmptyRequest,
     PurgeRequest,
-    ReassignRequest,
     RepairRequest,
 )
 from bascule.http.schemas import (
     ClusterBody,
     Health,
     NodeBody,
-    NodeRemoval,
     Purged,
     Repaired,
     StreamBody,
@@ -40,6 +51,13 @@ _CHANGE: Final = (
     (507, "disk_full"),
 )
 """Errors of every operation that changes a stream."""
+_DECISION: Final = (
+    (409, "request_expired"),
+    (503, "indeterminate"),
+)
+"""Errors of every operation on which the controller decides."""
+_NODE: Final = ((404, "unknown_node"), *_DECISION)
+"""Errors of every operation that changes a node."""
 _OFFSETS: Final = (
     (500, "partition_failed"),
     (503, "indeterminate"),
@@ -92,6 +110,56 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (503, "indeterminate"),
         ),
         example="curl -X POST $SERVER/v1/nodes/4/cancel-removal",
+    ),
+    "drain_node": ApiOperation(
+        "POST",
+        "/v1/nodes/{number}/drain",
+        "Have others lead for a node, and give it nothing more until it is resumed; idempotent",
+        {200: ("The node is drained; `left` is what it still leads or holds.", NodeDrainBody)},
+        request=DrainRequest,
+        errors=(*_BODY, *_NODE, (409, "cannot_drain")),
+        example="curl --json '{\"replicas\": false}' $SERVER/v1/nodes/2/drain",
+    ),
+    "node_drain": ApiOperation(
+        "GET",
+        "/v1/nodes/{number}/drain",
+        "How far a node is drained, and what is in the way",
+        {200: ("What it still leads or holds.", NodeDrainBody)},
+        errors=((400, "malformed_request"), (404, "unknown_node")),
+        example="curl $SERVER/v1/nodes/2/drain",
+    ),
+    "resume_node": ApiOperation(
+        "POST",
+        "/v1/nodes/{number}/resume",
+        "A drained node leads and gets replicas again; idempotent",
+        {200: ("The node goes on.", NodeDrainBody)},
+        errors=((400, "malformed_request"), *_NODE),
+        example="curl -X POST $SERVER/v1/nodes/2/resume",
+    ),
+    "balance_plan": ApiOperation(
+        "GET",
+        "/v1/cluster/balance",
+        "The moves that would make all nodes hold about as many replicas",
+        {200: ("The plan; nothing moves for that.", BalancePlanBody)},
+        example="curl $SERVER/v1/cluster/balance",
+    ),
+    "balance": ApiOperation(
+        "POST",
+        "/v1/cluster/balance",
+        "Have nodes hold about as many replicas, a few partitions at a time; idempotent",
+        {200: ("The moves that are left.", BalancePlanBody)},
+        request=BalanceRequest,
+        errors=(*_BODY, *_DECISION),
+        example="curl --json '{\"stop\": false}' $SERVER/v1/cluster/balance",
+    ),
+    "throttle": ApiOperation(
+        "PUT",
+        "/v1/cluster/throttle",
+        "Limit what each node sends to replicas that are not in sync",
+        {200: ("The limit is in force.", CatchUpLimit)},
+        request=ThrottleRequest,
+        errors=(*_BODY, *_DECISION),
+        example="curl -X PUT --json '{\"bytes_per_second\": 20000000}' $SERVER/v1/cluster/throttle",
     ),
     "list_streams": ApiOperation(
         "GET",
@@ -162,6 +230,37 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (503, "indeterminate"),
         ),
         example="curl --json '{\"replicas\": [1, 2, 4]}' $SERVER/v1/streams/flights/reassign",
+    ),
+    "cancel_moves": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/cancel-reassignment",
+        "Move a stream or a partition back to the nodes that it had before the move",
+        {200: ("The stream; `target` says what new replicas are needed until then.", StreamBody)},
+        request=CancelRequest,
+        errors=(
+            *_BODY,
+            *_DECISION,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+            (409, "cannot_cancel"),
+        ),
+        example="curl --json '{}' $SERVER/v1/streams/flights/cancel-reassignment",
+    ),
+    "elect_leader": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/elect-leader",
+        "Give a stream or a partition another leader, by a handover that loses nothing",
+        {200: ("The leaders; those that could not change say why.", LeaderChanges)},
+        request=ElectLeaderRequest,
+        errors=(
+            *_BODY,
+            *_DECISION,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+            (409, "cannot_lead"),
+        ),
+        example='curl --json \'{"partition": 0, "node": 2}\' '
+        "$SERVER/v1/streams/flights/elect-leader",
     ),
     "acknowledge_loss": ApiOperation(
         "POST",

@@ -96,6 +96,9 @@ class PartitionBody(Struct, kw_only=True):
     target: Annotated[
         list[int], Meta(description="The nodes that are to hold it, while it moves; else empty.")
     ]
+    bytes_behind: Annotated[
+        int, Meta(description="About what replicas that are not in sync have to copy yet.")
+    ]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
 
@@ -186,21 +189,19 @@ class ClusterNodeBody(Struct, kw_only=True):
     is_stopping: Annotated[
         bool, Meta(description="Whether its process is about to stop: others lead where they can.")
     ]
+    is_drained: Annotated[
+        bool,
+        Meta(description="Whether it is drained: others lead where they can, and it gets nothing."),
+    ]
+    is_emptied: Annotated[
+        bool, Meta(description="Whether its replicas move to other nodes while it is drained.")
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: str
     peer: Annotated[str, Meta(description="host:port for other nodes.")]
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
-
-
-class NodeRemoval(Struct, kw_only=True):
-    """A node that is to be removed, or no longer."""
-
-    node_id: int
-    replicas: Annotated[
-        int, Meta(description="Replicas that it holds; they move before it is removed.")
-    ]
 
 
 class PartitionRefBody(Struct, kw_only=True):
@@ -254,6 +255,14 @@ class ClusterBody(Struct, kw_only=True):
     under_replicated_count: int
     unclean_count: int
     failed_count: int
+    catch_up_rate: Annotated[
+        int,
+        Meta(
+            description="Bytes a second that each node sends at most to replicas that are not in "
+            "sync; 0: no limit."
+        ),
+    ]
+    is_balancing: Annotated[bool, Meta(description="Whether an operator has replicas balanced.")]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

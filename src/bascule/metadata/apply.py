@@ -18,7 +18,10 @@ from bascule.metadata.commands import (
     PauseStream,
     RegisterNode,
     RemoveNode,
+    SetBalancing,
+    SetCatchUpRate,
     SetClusterId,
+    SetDrained,
     SetLeaving,
     StreamCommand,
 )
@@ -40,9 +43,13 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return _adopt_deletions(image, command)
         case SetClusterId():
             return image if image.cluster_id else replace(image, cluster_id=command.cluster_id)
+        case SetCatchUpRate():
+            return replace(image, catch_up_rate=command.bytes_per_second)
+        case SetBalancing():
+            return replace(image, is_balancing=command.is_balancing)
         case RegisterNode():
             return _register(image, command.node, index)
-        case FenceNode() | SetLeaving() | RemoveNode():
+        case FenceNode() | SetLeaving() | SetDrained() | RemoveNode():
             return _change_node(image, command)
         case AdmitNode():
             return _admit(image, command.node, index)
@@ -64,9 +71,11 @@ def touched(command: Command) -> Iterable[bytes]:
             return [stream_id for stream_id, _ in command.deletions]
         case ChangePartitions():
             return dict.fromkeys(change.stream_id for change in command.changes)
-        case SetClusterId() | RegisterNode() | FenceNode():
+        case SetClusterId() | SetCatchUpRate() | SetBalancing():
             return ()
-        case AdmitNode() | SetLeaving() | RemoveNode():
+        case RegisterNode() | FenceNode() | AdmitNode():
+            return ()
+        case SetLeaving() | SetDrained() | RemoveNode():
             return ()
         case _:
             return (command.id,)
@@ -152,8 +161,13 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
         index = present.epoch  # The same process, with other addresses.
     registered = replace(node, epoch=index, alive=True)
     if present is not None:
-        directory = node.directory or present.directory
-        registered = replace(registered, directory=directory, is_leaving=present.is_leaving)
+        registered = replace(
+            registered,
+            directory=node.directory or present.directory,
+            is_leaving=present.is_leaving,
+            is_drained=present.is_drained,
+            is_emptied=present.is_emptied,
+        )
         if present.is_stopping and present.incarnation == node.incarnation:
             registered = replace(registered, is_stopping=True)
     return replace(image, nodes=image.nodes.insert(node.node_id, registered))
@@ -170,7 +184,7 @@ def _admit(image: Image, node: NodeRegistration, index: int) -> Image:
     )
 
 
-def _change_node(image: Image, command: FenceNode | SetLeaving | RemoveNode) -> Image:
+def _change_node(image: Image, command: FenceNode | SetLeaving | SetDrained | RemoveNode) -> Image:
     node = image.nodes.get(command.node_id)
     if node is None or node.epoch != command.epoch:
         return image
@@ -182,6 +196,8 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | RemoveNode) -> 
         )
     if isinstance(command, FenceNode):
         changed = replace(node, alive=False)
+    elif isinstance(command, SetDrained):
+        changed = replace(node, is_drained=command.is_drained, is_emptied=command.is_emptied)
     else:
         changed = replace(node, is_leaving=command.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, changed))

@@ -29,7 +29,10 @@ from bascule.metadata.commands import (
     RegisterNode,
     RemoveNode,
     ResumeStream,
+    SetBalancing,
+    SetCatchUpRate,
     SetClusterId,
+    SetDrained,
     SetLeaving,
 )
 from bascule.metadata.image import Deletion, Image
@@ -54,6 +57,9 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     AdmitNode,
     SetLeaving,
     RemoveNode,
+    SetDrained,
+    SetCatchUpRate,
+    SetBalancing,
 )
 """By number: only ever appended to."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -88,6 +94,8 @@ class _Chunk(msgspec.Struct, kw_only=True):
     """Of an earlier release, which had no last indexes."""
     removed: list[int] = []
     remembered: list[RequestId] = []
+    catch_up_rate: int = 0
+    is_balancing: bool = False
 
 
 _entry = msgspec.msgpack.Decoder(_Entry)
@@ -124,6 +132,8 @@ def encode_snapshot(image: Image, requests: Sequence[RequestId]) -> Iterator[byt
         nodes=nodes,
         remembered=list(requests),
         removed=sorted(image.removed),
+        catch_up_rate=image.catch_up_rate,
+        is_balancing=image.is_balancing,
     )
     yield msgspec.msgpack.encode(head)
     for definitions in _by_id(image):
@@ -172,6 +182,8 @@ def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[RequestId, ..
         cluster_id=next((part.cluster_id for part in parts if part.cluster_id), ""),
         nodes={node.node_id: node for part in parts for node in part.nodes},
         removed=frozenset(node for part in parts for node in part.removed),
+        catch_up_rate=max((part.catch_up_rate for part in parts), default=0),
+        is_balancing=any(part.is_balancing for part in parts),
     )
     earlier = (RequestId(id, 0) for part in parts for id in part.requests)
     return image, (*earlier, *(request for part in parts for request in part.remembered))

@@ -113,6 +113,30 @@ class SetLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDrained:
+    """The node that registered at `epoch` is drained, or goes on; see `NodeRegistration`."""
+
+    node_id: int
+    epoch: int
+    is_drained: bool
+    is_emptied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetCatchUpRate:
+    """Limit what replicas that are not in sync get; see `Image.catch_up_rate`."""
+
+    bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetBalancing:
+    """Move replicas until all nodes hold about as many, or do so no longer."""
+
+    is_balancing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveNode:
     """The node that registered at `epoch` is not in the cluster any more."""
 
@@ -140,6 +164,7 @@ class ChangePartitions:
 
 
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
-NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | RemoveNode
-ClusterCommand: TypeAlias = SetClusterId | NodeCommand | ChangePartitions
+NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | SetDrained | RemoveNode
+SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing
+ClusterCommand: TypeAlias = SettingCommand | NodeCommand | ChangePartitions
 Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

@@ -262,7 +262,8 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    done = completed(image, with_eligible(image, stream_id, state, after))
+    definition = image.stream_of(stream_id)
+    done = completed(image, definition, with_eligible(image, stream_id, state, after))
     reason = MOVED if done.leader != after.leader else ""
     return PartitionChange(stream_id, partition, done, reason)
 
@@ -316,7 +317,8 @@ def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePar
         led[leader] += 1
         elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
         after = replace(elected, unclean_epoch=elected.leader_epoch)
-        changes.append(PartitionChange(stream_id, index, completed(image, after)))
+        done = completed(image, image.stream_of(stream_id), after)
+        changes.append(PartitionChange(stream_id, index, done))
     return ChangePartitions(tuple(changes)) if changes else None
 
 
@@ -398,7 +400,8 @@ def _elected_eligible(
     leader = _preferred(image, alive, state, led)
     led[leader] += 1
     after = replace(_elected(state, leader), isr=(leader,))
-    return completed(image, with_eligible(image, stream_id, state, after))
+    after = with_eligible(image, stream_id, state, after)
+    return completed(image, image.stream_of(stream_id), after)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:
@@ -413,10 +416,14 @@ def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
 
 
 def _preferred(image: Image, nodes: Iterable[int], state: PartitionState, led: Counter[int]) -> int:
-    """The one of these replicas to lead: a node that is about to stop only where no other can, then
-    that which leads the fewest partitions."""
+    """The one of these replicas to lead: a node that is about to stop only where no other can, one
+    that is drained or to be removed before it, then that which leads the fewest partitions."""
     order = state.replicas
-    return min(nodes, key=lambda node: (image.is_stopping(node), led[node], order.index(node)))
+
+    def rank(node: int) -> tuple[bool, bool, int, int]:
+        return image.is_stopping(node), image.gives_leaders(node), led[node], order.index(node)
+
+    return min(nodes, key=rank)
 
 
 def _leaders(image: Image) -> Counter[int]:

@@ -44,6 +44,11 @@ class Image:
     """Every node that was admitted or has registered, by id."""
     removed: frozenset[int] = frozenset()
     """Numbers of nodes that were removed, until a node with an empty directory is admitted."""
+    catch_up_rate: int = 0
+    """Bytes a second that each leader's node sends at most to replicas that are not in sync; 0: no
+    limit."""
+    is_balancing: bool = False
+    """Whether replicas move until all nodes hold about as many."""
     index: ImageIndex = field(default_factory=ImageIndex, compare=False, repr=False)
     """Invariant: it is `index_of` the streams and partitions."""
 
@@ -57,6 +62,8 @@ class Image:
         cluster_id: str = "",
         nodes: Mapping[int, NodeRegistration] | None = None,
         removed: frozenset[int] = frozenset(),
+        catch_up_rate: int = 0,
+        is_balancing: bool = False,
     ) -> Image:
         """The image with these parts."""
         names = {definition.id: name for name, definition in streams.items()}
@@ -67,6 +74,8 @@ class Image:
             cluster_id,
             HashTrieMap(nodes or {}),
             removed,
+            catch_up_rate,
+            is_balancing,
             index_of(names, partitions or {}),
         )
 
@@ -100,8 +109,7 @@ class Image:
                 yield stream_id, index, state
 
     def moving_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
-        """Stream id, index and state of every partition that moves, sorted by stream id. Some
-        replica of its target is not in sync."""
+        """Stream id, index and state of every partition that moves, sorted by stream id."""
         return (each for each in self.troubled_states() if each[2].target)
 
     def away_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
@@ -121,13 +129,19 @@ class Image:
         found = self.nodes.get(node)
         return found is not None and found.alive and found.is_stopping
 
+    def gives_leaders(self, node: int) -> bool:
+        """Whether others are to lead what this node leads, where they can."""
+        found = self.nodes.get(node)
+        return found is not None and found.gives_leaders
+
     def alive(self) -> list[int]:
         """The ids of the nodes that the controller has not lost, sorted."""
         return sorted(node_id for node_id, node in self.nodes.items() if node.alive)
 
     def usable(self) -> list[int]:
-        """The ids of the nodes that may get replicas: alive, and not to be removed. Sorted."""
-        return [node_id for node_id in self.alive() if not self.nodes[node_id].is_leaving]
+        """The ids of the nodes that may get replicas: alive, not to be removed and not drained.
+        Sorted."""
+        return [node_id for node_id in self.alive() if self.nodes[node_id].takes_replicas]
 
 
 def in_parts(streams: Iterable[T], size_of: Callable[[T], int], size_max: int) -> Iterator[list[T]]:

@@ -47,6 +47,10 @@ class ImageIndex:
         """How many replicas a node has."""
         return self.loads.get(node, NodeLoad()).replicas
 
+    def leaders_on(self, node: int) -> int:
+        """How many partitions a node leads."""
+        return self.loads.get(node, NodeLoad()).led
+
     def with_name(self, stream_id: bytes, name: str) -> ImageIndex:
         """There is a stream of this id."""
         return replace(self, names=self.names.insert(stream_id, name))
@@ -86,9 +90,9 @@ def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates
 
 
 def is_troubled(state: PartitionState) -> bool:
-    """Whether a partition has no leader, has a replica out of sync, or had an unclean election
-    that nobody has acknowledged."""
-    is_short = len(state.isr) < len(state.replicas)
+    """Whether a partition has no leader, has a replica out of sync, moves, or had an unclean
+    election that nobody has acknowledged."""
+    is_short = len(state.isr) < len(state.replicas) or state.target != ()
     return is_short or state.leader == NO_LEADER or state.shown_unclean_epoch > 0
 
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from bascule.errors import (
+    CannotDrain,
     CannotRemoveNode,
     NodeRefused,
     NotEnoughNodes,
@@ -26,6 +27,7 @@ from bascule.metadata.commands import (
     PartitionChange,
     RegisterNode,
     RemoveNode,
+    SetDrained,
     SetLeaving,
 )
 from bascule.metadata.elections import changes_after_loss
@@ -114,6 +116,31 @@ def stay(image: Image, number: int) -> tuple[Command, ...]:
     return (SetLeaving(number, node.epoch, is_leaving=False),) if node.is_leaving else ()
 
 
+def drain(image: Image, number: int, *, empties: bool) -> tuple[Command, ...]:
+    """Decide that a node gives up its leaders and gets nothing new; with `empties` its replicas
+    move to other nodes, too. Nothing where that is so already.
+
+    Raises: UnknownNode; CannotDrain where no other node would take anything.
+    """
+    node = image.nodes.get(number)
+    if node is None:
+        raise UnknownNode(number)
+    if not any(each != number for each in image.usable()):
+        raise CannotDrain(number, "no other node is alive and takes leaders and replicas")
+    empties = empties or node.is_emptied
+    if node.is_drained and node.is_emptied == empties:
+        return ()
+    return (SetDrained(number, node.epoch, is_drained=True, is_emptied=empties),)
+
+
+def resume(image: Image, number: int) -> tuple[Command, ...]:
+    """Decide that a drained node leads again and gets replicas. Raises: UnknownNode."""
+    node = image.nodes.get(number)
+    if node is None:
+        raise UnknownNode(number)
+    return (SetDrained(number, node.epoch, is_drained=False),) if node.is_drained else ()
+
+
 def note_stopping(image: Image, number: int, epoch: int) -> tuple[RegisterNode, ...]:
     """Note that the process that registered at `epoch` is about to stop; nothing where that is
     known, or the process is gone. The image keeps it, so that every controller knows."""
@@ -156,12 +183,14 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
             replicas=tuple(each for each in state.replicas if each != number),
             isr=tuple(each for each in state.isr if each != number),
             target=target,
+            origin=tuple(each for each in state.origin if target and each != number),
             min_isr=state.min_isr if target else 0,
             leader_epoch=state.leader_epoch + 1,
             version=state.version + 1,
         )
         after = with_eligible(image, stream_id, state, after, without=number)
-        changes.append(PartitionChange(stream_id, index, completed(image, after)))
+        done = completed(image, image.stream_of(stream_id), after)
+        changes.append(PartitionChange(stream_id, index, done))
     if last:
         more = f" and {len(last) - SHOWN_MAX} more" if len(last) > SHOWN_MAX else ""
         raise CannotRemoveNode(

@@ -119,13 +119,13 @@ class ClusterNode:
         self.controller = ClusterController(
             config.node_id, name, partitions, reconciler, self._metadata, self.peers,
             directories=directories, reserve=reserve, clock=clock, random=dice,
-            process_loss=self._heartbeats.loss, on_nodes=self._on_nodes,
-            balance_ms=config.cluster.leader_balance_ms,
+            process_loss=self._heartbeats.loss, on_nodes=self._on_nodes, settings=config.cluster,
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._replica_fetches = ReplicaFetchHandler(
             partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
+            catch_up_rate=lambda: self._metadata.image.catch_up_rate,
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)

@@ -439,6 +439,7 @@ class Node:
             self._controller,
             cluster_offsets,
             self.status,
+            self._controller.operations,
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self.status.http_statistics,

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from bascule.errors import BasculeError, Closed, OffsetOutOfRange
 from bascule.host.api import Clock
 from bascule.model import PartitionState
+from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.peer.listener import PeerSession
 from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
 from bascule.replica.metrics import ReplicaFetchCounts
@@ -70,14 +71,17 @@ class ReplicaFetchHandler:
         clock: Clock,
         send_acks: Callable[[bytes], None],
         stuck_ns: Callable[[], int] = lambda: 0,
+        catch_up_rate: Callable[[], int] = lambda: 0,
     ) -> None:
         """`send_acks` takes NATS operations with acks; the event loop calls it. `stuck_ns` returns
-        for how long the log writer or a sync has been at the same thing."""
+        for how long the log writer or a sync has been at the same thing. `catch_up_rate` is the
+        limit of bytes a second for replicas that are not in sync, 0: none."""
         self.counts = ReplicaFetchCounts()
         self._partitions = partitions
         self._clock = clock
         self._send_acks = send_acks
         self._stuck_ns = stuck_ns
+        self._throttle = CatchUpThrottle(catch_up_rate, clock)
         self._is_stuck = self._is_closed = False
         self._purgatory = Purgatory()
         self._threads = ThreadPoolExecutor(READ_THREADS, "replica-reads")
@@ -213,7 +217,7 @@ class ReplicaFetchHandler:
             if session.fetched.get(fetched.key) is not fetched:
                 continue
             if response is None and fetched.is_checked:
-                response = await self._read(session, fetched, left)
+                response = await self._read(session, fetched, left, peer.node_id)
                 if response is not None and isinstance(response.records, FileSlice):
                     left -= response.records.length
             elif response is not None:
@@ -294,18 +298,26 @@ class ReplicaFetchHandler:
         return found.offset
 
     async def _read(
-        self, session: ReplicaSession, fetched: FetchedPartition, bytes_left: int
+        self, session: ReplicaSession, fetched: FetchedPartition, bytes_left: int, node: int
     ) -> ReplicaFetchPartitionResponse | None:
         """Records, and what else is new of the partition; None if nothing is."""
         partition, store = fetched.partition, fetched.partition.log
         assert store is not None
         piece: FileSlice | None = None
         if 0 <= fetched.fetch_offset < store.end.offset:
-            if bytes_left <= 0:
+            state = partition.state
+            is_catching_up = state is not None and node not in state.isr
+            if is_catching_up:
+                bytes_left = self._throttle.allowed(bytes_left)
+            if is_catching_up and bytes_left <= 0 and self._throttle.is_spent:
+                session.note_later(fetched.key, self._throttle.wait_seconds)
+            elif bytes_left <= 0:
                 session.changed[fetched.key] = None
             else:
                 try:
                     piece = await self._plan_read(store, fetched.fetch_offset, bytes_left)
+                    if is_catching_up:
+                        self._throttle.spend(piece.length)
                 except (BasculeError, OSError) as error:
                     return self._read_failed(session, fetched, error)
                 if session.fetched.get(fetched.key) is not fetched:

@@ -77,6 +77,9 @@ class ReplicaSession:
         self._news: dict[Key, None] = {}
         """Partitions that have changed and have no records to send: they are told later."""
         self._timer: asyncio.TimerHandle | None = None
+        self._delayed: dict[Key, None] = {}
+        """Partitions with records that may be sent later."""
+        self._delay: asyncio.TimerHandle | None = None
 
     def begin(self, key: Key, partition: Partition, report: ReplicaFetchPartition) -> None:
         """Fetch a partition from now on, or begin another attempt."""
@@ -116,6 +119,18 @@ class ReplicaSession:
         self.changed[key] = None
         self._wake()
 
+    def note_later(self, key: Key, seconds: float) -> None:
+        """Look at a partition again, at the latest after so many seconds."""
+        self._delayed[key] = None
+        if self._delay is None:
+            self._delay = asyncio.get_running_loop().call_later(seconds, self._end_delay)
+
+    def _end_delay(self) -> None:
+        self._delay = None
+        self.changed.update((key, None) for key in self._delayed if key in self.fetched)
+        self._delayed.clear()
+        self._wake()
+
     def _tell_news(self) -> None:
         self._timer = None
         if self._news:
@@ -141,4 +156,6 @@ class ReplicaSession:
         """Forget all partitions; return them."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._delay is not None:
+            self._delay.cancel()
         return [found for key in list(self.fetched) if (found := self.forget(key)) is not None]

@@ -1,4 +1,4 @@
-"""The commands `cluster status`, `node list`, `node info`, `node join` and `node remove`."""
+"""The commands `cluster status`, `node list`, `node info` and `node remove`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bascule.cli.cluster.joining import join
+from bascule.cli.cluster.operations import balance, drain, limit_text, resume, throttle
 from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
@@ -18,9 +19,13 @@ from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
-cluster = typer.Typer(help="Show the cluster.", no_args_is_help=True)
-node = typer.Typer(help="Show, add and remove nodes of the cluster.", no_args_is_help=True)
+cluster = typer.Typer(help="Show the cluster, and balance it.", no_args_is_help=True)
+node = typer.Typer(help="Show, add, drain and remove nodes of the cluster.", no_args_is_help=True)
 node.command("join")(join)
+node.command("drain")(drain)
+node.command("resume")(resume)
+cluster.command("balance")(balance)
+cluster.command("throttle")(throttle)
 
 
 @cluster.command()
@@ -34,6 +39,10 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     out.print(f"cluster     {escape(info.name)}")
     out.print(f"controller  {controller}")
     out.print(f"partitions  {info.partitions:,}")
+    if info.catch_up_rate:
+        out.print(f"catch-up    {limit_text(info.catch_up_rate)}")
+    if info.is_balancing:
+        out.print("balance     replicas move until nodes hold about as many")
     out.print(_nodes_table(info))
     _show_trouble(
         "without a leader: they take and serve nothing", info.leaderless, info.leaderless_count
@@ -171,7 +180,10 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
     elif each.node_id in info.learners:
         words.append("learner")
     if each.is_leaving:
-        words.append("[yellow]leaving")
+        words.append("[yellow]leaving[/yellow]")
+    if each.is_drained:
+        emptied = ", gives its replicas away" if each.is_emptied else ""
+        words.append(f"[yellow]drained{emptied}[/yellow]")
     if each.alive and each.is_stopping:
         words.append("stopping")
     return ", ".join(words)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.exit_codes import CORRUPT
 from bascule.cli.output import (
     JsonOption,
@@ -22,6 +21,7 @@ from bascule.cli.output import (
     print_json,
     print_warning,
 )
+from bascule.cli.streams.moves import elect_leader, reassign
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.streams.tables import (
     partitions_table,
@@ -31,7 +31,7 @@ from bascule.cli.streams.tables import (
     stream_detail,
     streams_table,
 )
-from bascule.cli.units import moment_text, parse_count, parse_moment
+from bascule.cli.units import moment_text, parse_moment
 from bascule.model import PartitionBy, StreamInfo, is_internal_stream
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ streams = typer.Typer(
     help="Create, alter, list, show, pause, purge and delete streams. Also: ls, rm.",
     no_args_is_help=True,
 )
+
+streams.command("reassign")(reassign)
+streams.command("elect-leader")(elect_leader)
 
 NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
 
@@ -108,40 +111,6 @@ def alter(
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] altered")
     if "acks" in settings:
         _warn_of_overlaps(info)
-
-
-@streams.command()
-def reassign(
-    name: StreamArgument,
-    replicas_on: Annotated[
-        str,
-        typer.Option("--replicas-on", metavar="N,...", help="Nodes; the preferred leader first."),
-    ],
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it has moved.")] = False,
-    server: ServerOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Move a stream, or one partition, to other nodes. Messages go on meanwhile.
-
-    New replicas copy the log first; the old ones stay until all new ones are in sync.
-    """
-    import bascule
-
-    nodes = [parse_count(text) for text in replicas_on.split(",")]
-    with bascule.connect_sync(server) as client:
-        info = client.reassign_stream(name, nodes, partition=partition)
-        if wait:
-            wait_while(lambda: any(item.target for item in client.stream(name).partitions))
-            info = client.stream(name)
-    if json:
-        print_json(stream_as_json(info))
-        return
-    done = "moves to" if any(item.target for item in info.partitions) else "is on"
-    out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done} nodes {replicas_on}")
-    out.print(partitions_table(info.partitions))
 
 
 @streams.command("ls", hidden=True)

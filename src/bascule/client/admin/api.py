@@ -16,6 +16,9 @@ from bascule.errors import (
     BasculeError,
     Broken,
     CannotAlter,
+    CannotCancel,
+    CannotDrain,
+    CannotLead,
     CannotRemoveNode,
     ConfigError,
     InternalStream,
@@ -41,6 +44,7 @@ from bascule.model import (
     StreamDefinition,
     StreamInfo,
 )
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
 
 T = TypeVar("T")
 
@@ -164,6 +168,51 @@ class Admin:
         body = {"replicas": list(replicas), "partition": partition}
         _, response = await self._ask("POST", f"{_path(name)}/reassign", body=body, name=name)
         return stream_info_of(response)
+
+    async def cancel_moves(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """Take moves back; see `AdminMixin`."""
+        path, body = f"{_path(name)}/cancel-reassignment", {"partition": partition}
+        _, response = await self._ask("POST", path, body=body, name=name)
+        return stream_info_of(response)
+
+    async def elect_leader(
+        self, name: str, *, partition: int | None = None, node: int | None = None
+    ) -> list[LeaderChange]:
+        """Have another replica lead; see `AdminMixin`."""
+        path, body = f"{_path(name)}/elect-leader", {"partition": partition, "node": node}
+        _, response = await self._ask("POST", path, body=body, name=name)
+        return _convert(response["partitions"], list[LeaderChange])
+
+    async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+        """Take leaders from a node; see `AdminMixin`."""
+        path, body = f"/v1/nodes/{number}/drain", {"replicas": replicas}
+        _, response = await self._ask("POST", path, body=body, node=number)
+        return _convert(response, NodeDrain)
+
+    async def node_drain(self, number: int) -> NodeDrain:
+        """How far a node is drained; see `AdminMixin`."""
+        _, response = await self._ask("GET", f"/v1/nodes/{number}/drain", node=number)
+        return _convert(response, NodeDrain)
+
+    async def resume_node(self, number: int) -> NodeDrain:
+        """Have a drained node go on; see `AdminMixin`."""
+        _, response = await self._ask("POST", f"/v1/nodes/{number}/resume", node=number)
+        return _convert(response, NodeDrain)
+
+    async def balance_plan(self) -> BalancePlan:
+        """What would make nodes equal; see `AdminMixin`."""
+        _, response = await self._ask("GET", "/v1/cluster/balance")
+        return _plan_of(response)
+
+    async def balance(self, *, stop: bool = False) -> BalancePlan:
+        """Make nodes equal; see `AdminMixin`."""
+        _, response = await self._ask("POST", "/v1/cluster/balance", body={"stop": stop})
+        return _plan_of(response)
+
+    async def throttle(self, bytes_per_second: int) -> None:
+        """Limit the copying; see `AdminMixin`."""
+        body = {"bytes_per_second": bytes_per_second}
+        await self._ask("PUT", "/v1/cluster/throttle", body=body)
 
     async def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
         """Show unclean elections no longer; see `AdminMixin`."""
@@ -339,6 +388,10 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
         case "stream_conflict", _:
             pairs = detail.get("differences") or {}
             return StreamConflict(name, {key: (pair[0], pair[1]) for key, pair in pairs.items()})
+        case "cannot_lead", _:
+            return CannotLead(name, -1, -1, "")
+        case "cannot_cancel", _:
+            return CannotCancel(name, None, "")
         case "cannot_alter", _:
             field = str(detail.get("field"))
             present = detail.get("present")
@@ -358,7 +411,11 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
 
 def _of_node(code: str, node: int) -> BasculeError | None:
     """As `_of_code`, of errors about a node."""
-    kinds = {"unknown_node": UnknownNode(node), "cannot_remove_node": CannotRemoveNode(node, "")}
+    kinds = {
+        "unknown_node": UnknownNode(node),
+        "cannot_remove_node": CannotRemoveNode(node, ""),
+        "cannot_drain": CannotDrain(node, ""),
+    }
     return kinds.get(code)
 
 
@@ -373,6 +430,11 @@ def _convert(body: Any, kind: type[T]) -> T:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise RemoteProtocolError(f"the node's response is not valid: {error}") from error
+
+
+def _plan_of(body: Any) -> BalancePlan:
+    """JSON has texts as keys."""
+    return msgspec.convert(body, BalancePlan, strict=False)
 
 
 def stream_info_of(body: Any) -> StreamInfo:

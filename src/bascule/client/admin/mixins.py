@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
 from bascule.model import ClusterInfo, CommittedOffset, NodeInfo, RepairedPartition, StreamInfo
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
 
 T = TypeVar("T")
 
@@ -71,6 +72,57 @@ class AdminMixin:
         Raises: UnknownStream, UnknownPartition, ConfigError for nodes that cannot be its replicas.
         """
         return await self._opened().reassign_stream(name, replicas, partition=partition)
+
+    async def cancel_moves(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """Take the move of a stream, or of one partition, back: it stays on the nodes that it had
+        before, and the new replicas go.
+
+        Raises: UnknownStream, UnknownPartition, CannotCancel where nothing moves, or it would begin
+        again.
+        """
+        return await self._opened().cancel_moves(name, partition=partition)
+
+    async def elect_leader(
+        self, name: str, *, partition: int | None = None, node: int | None = None
+    ) -> list[LeaderChange]:
+        """Have `node`, or the preferred leaders, lead a stream, or one partition, now.
+
+        A node that is named is the preferred leader from then on. The leadership is handed over
+        without a gap. Of several partitions those change that can; `why` says what keeps others.
+
+        Raises: UnknownStream, UnknownPartition, CannotLead where none can change.
+        """
+        return await self._opened().elect_leader(name, partition=partition, node=node)
+
+    async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+        """Have other nodes lead what a node leads, and give it no leaders and replicas until it is
+        resumed. With `replicas` those that it holds move to other nodes.
+
+        What other replicas in sync can lead they do on return; `left` names the rest. Idempotent.
+        Raises: UnknownNode, CannotDrain.
+        """
+        return await self._opened().drain_node(number, replicas=replicas)
+
+    async def node_drain(self, number: int) -> NodeDrain:
+        """How far a node is drained, and what is in the way. Raises: UnknownNode."""
+        return await self._opened().node_drain(number)
+
+    async def resume_node(self, number: int) -> NodeDrain:
+        """Have a drained node lead and get replicas again. Idempotent. Raises: UnknownNode."""
+        return await self._opened().resume_node(number)
+
+    async def balance_plan(self) -> BalancePlan:
+        """The moves that would make all nodes hold about as many replicas."""
+        return await self._opened().balance_plan()
+
+    async def balance(self, *, stop: bool = False) -> BalancePlan:
+        """Begin these moves, a few partitions at a time; with `stop` begin no more of them."""
+        return await self._opened().balance(stop=stop)
+
+    async def throttle(self, bytes_per_second: int) -> None:
+        """Limit what each node sends to replicas that are not in sync, in bytes a second; 0: no
+        limit. Replicas in sync are not affected."""
+        await self._opened().throttle(bytes_per_second)
 
     async def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
         """Show the unclean elections of a stream, or of one partition, no longer: an operator knows
@@ -231,6 +283,40 @@ class SyncAdminMixin:
     ) -> StreamInfo:
         """See `AdminMixin.reassign_stream`."""
         return self._run(self._async_admin.reassign_stream(name, replicas, partition=partition))
+
+    def cancel_moves(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """See `AdminMixin.cancel_moves`."""
+        return self._run(self._async_admin.cancel_moves(name, partition=partition))
+
+    def elect_leader(
+        self, name: str, *, partition: int | None = None, node: int | None = None
+    ) -> list[LeaderChange]:
+        """See `AdminMixin.elect_leader`."""
+        return self._run(self._async_admin.elect_leader(name, partition=partition, node=node))
+
+    def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+        """See `AdminMixin.drain_node`."""
+        return self._run(self._async_admin.drain_node(number, replicas=replicas))
+
+    def node_drain(self, number: int) -> NodeDrain:
+        """See `AdminMixin.node_drain`."""
+        return self._run(self._async_admin.node_drain(number))
+
+    def resume_node(self, number: int) -> NodeDrain:
+        """See `AdminMixin.resume_node`."""
+        return self._run(self._async_admin.resume_node(number))
+
+    def balance_plan(self) -> BalancePlan:
+        """See `AdminMixin.balance_plan`."""
+        return self._run(self._async_admin.balance_plan())
+
+    def balance(self, *, stop: bool = False) -> BalancePlan:
+        """See `AdminMixin.balance`."""
+        return self._run(self._async_admin.balance(stop=stop))
+
+    def throttle(self, bytes_per_second: int) -> None:
+        """See `AdminMixin.throttle`."""
+        self._run(self._async_admin.throttle(bytes_per_second))
 
     def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
         """See `AdminMixin.acknowledge_loss`."""

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from bascule.config import ClusterConfig
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
+from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
@@ -47,10 +49,7 @@ from bascule.metadata.requests import (
     Alter,
     Create,
     Delete,
-    Leave,
-    Reassign,
     SetPaused,
-    Stay,
     StepDown,
 )
 from bascule.model import (
@@ -113,10 +112,9 @@ class ClusterController:
         random: Random,
         process_loss: ProcessLoss,
         on_nodes: Callable[[Image], None],
-        balance_ms: int,
+        settings: ClusterConfig,
     ) -> None:
-        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed.
-        `balance_ms` is the time between steps in which leadership returns; 0: it stays."""
+        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -127,7 +125,12 @@ class ClusterController:
         self._clock = clock
         self._random = random
         self._on_nodes = on_nodes
-        self._upkeep = ClusterUpkeep(node_id, metadata, balance_ms=balance_ms)
+        self._upkeep = ClusterUpkeep(
+            node_id,
+            metadata,
+            balance_ms=settings.leader_balance_ms,
+            balances_replicas=settings.balance_replicas,
+        )
         self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
@@ -143,6 +146,9 @@ class ClusterController:
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
         )  # fmt: skip
+        self.operations = ClusterOperations(
+            metadata, self.views, wait_in_force=self._wait_in_force, wait_followed=self._wait_nodes
+        )
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self._follower
         )
@@ -354,20 +360,6 @@ class ClusterController:
         log.info("stream altered", extra={"stream": name, **changes})
         return definition
 
-    async def reassign_stream(
-        self, name: str, replicas: Sequence[int], *, partition: int | None
-    ) -> StreamDefinition:
-        """Begin to move a stream, or one partition, to these nodes, the preferred leader first.
-
-        Raises: UnknownStream, UnknownPartition, ConfigError, Indeterminate.
-        """
-        index = await self._metadata.submit(Reassign(name, partition, tuple(replicas)))
-        definition = self.views.definition(name)
-        await self._wait_in_force(definition, index)
-        extra = {"stream": name, "partition": partition, "replicas": list(replicas)}
-        log.info("replicas move", extra=extra)
-        return definition
-
     async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
         """Show the unclean elections of a stream, or of one partition, no longer.
 
@@ -377,28 +369,6 @@ class ClusterController:
         definition = self.views.definition(name)
         log.info("loss acknowledged", extra={"stream": name, "partition": partition})
         return definition
-
-    async def remove_node(self, number: int, *, force: bool) -> int:
-        """Begin to remove a node; how many replicas have to move first.
-
-        With `force` its replicas are given up. Raises: UnknownNode, CannotRemoveNode,
-        NotEnoughNodes, Indeterminate.
-        """
-        await self._metadata.submit(Leave(number, force))
-        held = self.image.index.replicas_on(number)
-        extra = {"node": number, "force": force, "replicas": held}
-        log.info("node is to be removed", extra=extra)
-        return held
-
-    async def cancel_removal(self, number: int) -> int:
-        """Take the removal of a node back; how many replicas it holds. Some may move still.
-
-        Raises: UnknownNode, also where it has left already; Indeterminate.
-        """
-        await self._metadata.submit(Stay(number))
-        held = self.image.index.replicas_on(number)
-        log.info("removal of a node taken back", extra={"node": number, "replicas": held})
-        return held
 
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
@@ -464,19 +434,27 @@ class ClusterController:
         """
         states = self.image.partitions.get(definition.id, ())
         leaders = {state.leader for state in states} - {NO_LEADER}
-        body = msgspec.msgpack.encode(_Awaited(index, definition.id))
-        for leader in sorted(leaders):
-            if leader == self._node_id:
+        await self._wait_nodes(leaders, index, definition.id)
+
+    async def _wait_nodes(self, nodes: Collection[int], index: int, stream_id: bytes = b"") -> None:
+        """Return once these nodes have followed the image to `index`, as far as they answer.
+
+        Raises: what a node raises of the stream of this id, NatsRefused for example.
+        """
+        body = msgspec.msgpack.encode(_Awaited(index, stream_id))
+        for node in sorted(nodes):
+            if node == self._node_id:
                 await self._answer_await(body)
                 continue
             try:
-                await self._peers.control(leader, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
+                await self._peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
             except NatsRefused:
                 raise
             except Broken as error:
+                name = self.image.index.names.get(stream_id, "")
                 log.warning(
                     "leader did not confirm a decision",
-                    extra={"node": leader, "stream": definition.name, "error": str(error)},
+                    extra={"node": node, "stream": name, "error": str(error)},
                 )
 
     def stream_infos(self) -> list[StreamInfo]:

@@ -10,6 +10,8 @@ where its predecessor stopped.
                                    the group
     a partition lacks replicas --> it moves to more nodes
     a preferred leader is back --> it leads again
+    a node is drained          --> others lead what they can, and are the controller
+    replicas are to be balanced--> a few partitions move at a time
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ from typing import Final
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.errors import BasculeError
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.reassignment import (
-    holds_replicas,
-    moves_to_preferred,
-    next_moves,
+from bascule.metadata.replicas.balance import next_balancing
+from bascule.metadata.replicas.leadership import moves_from_drained, moves_to_preferred
+from bascule.metadata.replicas.reassignment import finishing_moves, holds_replicas, next_moves
+from bascule.metadata.requests import (
+    BalanceLeaders,
+    BalanceReplicas,
+    FinishLeaving,
+    FinishMoves,
+    GiveLeaders,
+    MoveReplicas,
 )
-from bascule.metadata.requests import BalanceLeaders, FinishLeaving, MoveReplicas
 from bascule.model import NodeRegistration
 from bascule.raft.membership import MemberChange, Members
 
@@ -36,6 +43,8 @@ log = logging.getLogger("bascule.controller")
 UPKEEP_SECONDS: Final = 0.5
 VOTERS_MAX: Final = 5
 """More voters make each decision slower, and survive no more failures that happen together."""
+BALANCING_MAX: Final = 4
+"""Partitions that move at a time where nothing but the balance needs it."""
 MOVING_MAX: Final = 100
 """Partitions that move at a time."""
 BALANCED_MAX: Final = 100
@@ -45,12 +54,27 @@ BALANCED_MAX: Final = 100
 class ClusterUpkeep:
     """Belongs to the event loop."""
 
-    def __init__(self, node_id: int, metadata: MetadataGroup, *, balance_ms: int) -> None:
-        """`balance_ms` is the time between steps in which leadership returns; 0: it stays."""
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataGroup,
+        *,
+        balance_ms: int,
+        balances_replicas: bool = False,
+    ) -> None:
+        """`balance_ms` is the time between steps in which leadership returns; 0: it stays.
+        `balances_replicas`: replicas are balanced without a request of an operator, too."""
         self._node_id = node_id
         self._metadata = metadata
         self._balance_seconds = balance_ms / 1000
+        self._balances_replicas = balances_replicas
         self._balance_at = 0.0
+        self._finishing: frozenset[tuple[bytes, int, int]] = frozenset()
+        """Moves whose leaders had handed over at the last step, with the partitions' versions."""
+        self._given: Image | None = None
+        """The image in which nobody could lead for a drained node that did not."""
+        self._even: Image | None = None
+        """The image in which no replica was to move for the balance."""
         self._settled: Mapping[int, NodeRegistration] | None = None
         """The nodes with which there was nothing to move: what lacks replicas then gets none before
         the nodes change."""
@@ -67,8 +91,13 @@ class ClusterUpkeep:
                 continue
             try:
                 await self._change_members()
+                await self._finish_moves()
                 await self._move()
+                await self._give_leaders()
                 await self._balance(loop.time())
+                await self._balance_replicas()
+                if _is_drained(self._metadata.image, self._node_id):
+                    await self._hand_over()
             except BasculeError as error:
                 log.debug("upkeep is tried again", extra={"error": str(error)})
 
@@ -91,7 +120,8 @@ class ClusterUpkeep:
         log.info("members of the metadata group changed", extra=extra)
 
     async def _hand_over(self) -> None:
-        """Have another voter be the controller: this node leaves. Raises: BasculeError."""
+        """Have another voter be the controller: this node leaves, or is drained. Raises:
+        BasculeError."""
         metadata = self._metadata
         usable = metadata.image.usable()
         for node in metadata.members.voters:
@@ -100,6 +130,13 @@ class ClusterUpkeep:
                 return
 
     # -- replicas and leaders -------------------------------------------------------------------
+
+    async def _finish_moves(self) -> None:
+        """End the moves whose leaders have handed over before the last step: by now they know which
+        of their last records are committed, and have acknowledged them."""
+        before, self._finishing = self._finishing, frozenset(finishing_moves(self._metadata.image))
+        if due := before & self._finishing:
+            await self._metadata.submit(FinishMoves(tuple(sorted(due))))
 
     async def _move(self) -> None:
         metadata, image = self._metadata, self._metadata.image
@@ -123,6 +160,26 @@ class ClusterUpkeep:
         if not any(True for _ in image.moving_states()):
             self._settled = image.nodes
 
+    async def _give_leaders(self) -> None:
+        """Have others lead for nodes that are drained or leave, where they can by now."""
+        image = self._metadata.image
+        if image is self._given:
+            return
+        if moves_from_drained(image, count_max=1) is None:
+            self._given = image
+        else:
+            await self._metadata.submit(GiveLeaders(BALANCED_MAX))
+
+    async def _balance_replicas(self) -> None:
+        image = self._metadata.image
+        if image is self._even or not (image.is_balancing or self._balances_replicas):
+            return
+        request = BalanceReplicas(BALANCING_MAX, self._balances_replicas)
+        if next_balancing(image, moving_max=BALANCING_MAX, by_itself=request.by_itself):
+            await self._metadata.submit(request)
+        else:
+            self._even = image
+
     async def _balance(self, now: float) -> None:
         if not self._balance_seconds or now < self._balance_at:
             return
@@ -134,6 +191,12 @@ class ClusterUpkeep:
             self._balanced = image
         else:
             await self._metadata.submit(BalanceLeaders(BALANCED_MAX))
+
+
+def _is_drained(image: Image, node: int) -> bool:
+    """Whether a node is drained, so that another one is to be the controller."""
+    found = image.nodes.get(node)
+    return found is not None and found.is_drained
 
 
 def next_change(image: Image, members: Members) -> tuple[MemberChange, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -26,6 +26,7 @@ from bascule.model import (
     StreamDefinition,
     StreamInfo,
 )
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.subjects import subjects_overlap
 
@@ -115,6 +116,8 @@ class ClusterViews:
             unclean=troubles.unclean,
             voters=metadata.members.voters,
             learners=metadata.members.learners,
+            catch_up_rate=image.catch_up_rate,
+            is_balancing=image.is_balancing,
             leaderless_count=len(troubles.leaderless),
             under_min_isr_count=len(troubles.under_min_isr),
             under_replicated_count=len(troubles.under_replicated),
@@ -198,13 +201,20 @@ class ClusterViews:
         found = await self._ask_leaders([info.definition for info in infos])
         return [_merged(info, found.get(info.definition.id, {})) for info in infos]
 
+    async def describe_some(self, names: Iterable[str]) -> list[StreamInfo]:
+        """As `describe`, of those of these streams that there are."""
+        streams = self._metadata.image.streams
+        infos = [self._info(streams[name]) for name in names if name in streams]
+        found = await self._ask_leaders([info.definition for info in infos])
+        return [_merged(info, found.get(info.definition.id, {})) for info in infos]
+
     def _info(self, definition: StreamDefinition) -> StreamInfo:
         present = self._partitions.stream_by_id(definition.id) or ()
         states = self._metadata.image.partitions.get(definition.id, ())
         refusals = self._refusals()
         partitions = tuple(
             self._partition_info(
-                definition, index, state, present[index].info() if index < len(present) else None
+                definition, index, state, present[index] if index < len(present) else None
             )
             for index, state in enumerate(states)
         )
@@ -256,7 +266,7 @@ class ClusterViews:
                     state = states[partition.index]
                     if state.leader == self._node_id:
                         info = self._partition_info(
-                            partition.definition, partition.index, state, partition.info()
+                            partition.definition, partition.index, state, partition
                         )
                         said.append((stream_id, info))
         return msgspec.msgpack.encode(said)
@@ -266,9 +276,12 @@ class ClusterViews:
         definition: StreamDefinition,
         index: int,
         state: PartitionState,
-        present: PartitionInfo | None,
+        present: Partition | None,
     ) -> PartitionInfo:
-        found = present or PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
+        found = PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
+        if present is not None:
+            found = present.info()
+            found = replace(found, bytes_behind=_bytes_behind(present, found))
         return replace(
             found,
             leader=state.leader,
@@ -279,6 +292,20 @@ class ClusterViews:
             unclean_epoch=state.shown_unclean_epoch,
             waits=why_leaderless(self._metadata.image, definition, state),
         )
+
+
+def _bytes_behind(partition: Partition, info: PartitionInfo) -> int:
+    """How much replicas that are not in sync have to copy, as far as this leader knows. Records
+    are taken to be equally large."""
+    replication = partition.commitment.replication
+    records = info.end_offset - info.start_offset
+    if replication is None or records <= 0:
+        return 0
+    state = replication.state
+    behind = sum(
+        min(replication.lag(node), records) for node in state.replicas if node not in state.isr
+    )
+    return info.bytes * behind // records
 
 
 def _merged(info: StreamInfo, said: Mapping[int, PartitionInfo]) -> StreamInfo:

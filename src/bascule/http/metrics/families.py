@@ -363,6 +363,18 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "cluster.node_alive": _gauge(
         "cluster_node_alive", "Whether a node of the cluster is alive: 1 or 0.", label="node"
     ),
+    "cluster.node_drained": _gauge(
+        "cluster_node_drained",
+        "Whether an operator has drained a node of the cluster: 1 or 0.",
+        label="node",
+    ),
+    "cluster.moving": _gauge(
+        "cluster_moving_partitions", "Partitions whose replicas move to other nodes."
+    ),
+    "cluster.catch_up_rate": _gauge(
+        "cluster_catch_up_bytes_per_second_max",
+        "What each node sends at most to replicas that are not in sync; 0: no limit.",
+    ),
     "cluster.leaderless": _gauge(
         "cluster_leaderless_partitions",
         "Partitions of the cluster that have no leader, as in the next three on any of its nodes.",

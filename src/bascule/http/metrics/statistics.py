@@ -131,10 +131,13 @@ def replication_statistics(
 
 def cluster_statistics(image: Image, *, controller: int) -> LazyMapping:
     """The cluster as a node knows it; `controller` is a node id, or 0."""
-    counts = cache(lambda: count_troubles(image))
+    counts, nodes = cache(lambda: count_troubles(image)), sorted(image.nodes.items())
     readers: dict[str, Callable[[], Any]] = {
         "controller": lambda: controller,
-        "node_alive": lambda: {n: int(each.alive) for n, each in sorted(image.nodes.items())},
+        "node_alive": lambda: {n: int(each.alive) for n, each in nodes},
+        "node_drained": lambda: {n: int(each.is_drained) for n, each in nodes},
+        "moving": lambda: sum(1 for _ in image.moving_states()),
+        "catch_up_rate": lambda: image.catch_up_rate,
     }
     for item in fields(TroubleCounts):
         readers[item.name] = partial(_trouble_count, counts, item.name)

@@ -67,12 +67,12 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
 def choose_target(image: Image, state: PartitionState, count: int, load: Load) -> tuple[int, ...]:
     """The `count` replicas that a partition is to have, the preferred leader first.
 
-    Nodes that are to be removed are left out. The other replicas stay; where there are too many,
-    those go first that were not in sync last, then those of nodes with the most replicas. `load` is
-    changed to the result. Raises: NotEnoughNodes.
+    Nodes that give their replicas away are left out. The other replicas stay; where there are too
+    many, those go first that were not in sync last, then those of nodes with the most replicas.
+    `load` is changed to the result. Raises: NotEnoughNodes.
     """
     base = state.target or state.replicas
-    kept = [n for n in base if n in image.nodes and not image.nodes[n].is_leaving]
+    kept = [n for n in base if n in image.nodes and not image.nodes[n].gives_replicas]
     known = {*state.isr, *state.eligible, *state.lossy}
     while len(kept) > count:
         kept.remove(

@@ -9,6 +9,7 @@ large image such a decision has steps, each of which proposes a command of a bou
                           (after lost writes, it leaves ISRs before it registers)
     its silence           elections and ISRs | ...
     its stop              elections | ...
+    its drain             note it | elections | ...
 
 The fence comes first. From then on no decision elects the node or takes it into an ISR, so what is
 left to do only becomes less, and a new controller finds it (`settle`). A process registers only
@@ -31,9 +32,11 @@ from bascule.metadata.elections import (
     changes_before_stop,
 )
 from bascule.metadata.image import Image, in_parts
-from bascule.metadata.nodes import check_registration, note_stopping
+from bascule.metadata.nodes import check_registration, drain, note_stopping
+from bascule.metadata.replicas.leadership import moves_from_drained
 from bascule.metadata.requests import (
     ControllerRequest,
+    Drain,
     LoseNode,
     RegisterProcess,
     ReplaceLeader,
@@ -71,6 +74,8 @@ def steps_of(image: Image, request: ControllerRequest) -> Steps:
                 steps = _replace(request)
             case StepDown():
                 steps = _step_down(request)
+            case Drain():
+                steps = _drain(request)
             case _:
                 pass
     if steps is None:
@@ -139,6 +144,13 @@ def _step_down(request: StepDown) -> Steps:
     yield note_stopping((yield ()), node, epoch)
     ids = yield from _visited(lambda state: state.leader == node)
     yield from _change(ids, lambda now, part: changes_before_stop(now, node, epoch, part))
+    return ()
+
+
+def _drain(request: Drain) -> Steps:
+    yield drain((yield ()), request.node_id, empties=request.empties)
+    ids = yield from _visited(lambda state: state.leader == request.node_id)
+    yield from _change(ids, lambda now, part: moves_from_drained(now, ids=part))
     return ()
 
 

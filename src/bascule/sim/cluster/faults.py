@@ -46,6 +46,9 @@ class ClusterFaults:
             ClusterFault.CLOCK_JUMP: self._jump,
             ClusterFault.REASSIGN: self._operator.move,
             ClusterFault.REPLACE: self._operator.replace,
+            ClusterFault.CANCEL: self._operator.move_and_cancel,
+            ClusterFault.DRAIN: self._operator.drain,
+            ClusterFault.ELECT: self._operator.elect,
             ClusterFault.NATS_DROP: self._drop_nats,
             ClusterFault.NATS_CUT: self._cut_nats,
         }

@@ -1,8 +1,10 @@
-"""`ClusterOperator`: moves replicas, and replaces a machine that has lost its disk."""
+"""`ClusterOperator`: moves replicas and leaders, drains nodes, and replaces a machine that has lost
+its disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from bascule.errors import BasculeError, UnknownNode
@@ -27,6 +29,8 @@ class ClusterOperator:
         self._replaced: Machine | None = None
         """The machine whose node is to be removed, before it joins again."""
         self._attempt = 0
+        self._drained_until_ns = -1
+        """When the drained nodes go on; -1: none was drained yet."""
 
     @property
     def is_busy(self) -> bool:
@@ -35,19 +39,81 @@ class ClusterOperator:
 
     def move(self) -> bool:
         """Move a stream to other nodes, or give it another preferred leader."""
+        return bool(self._move())
+
+    def move_and_cancel(self) -> bool:
+        """Move a stream, and take that back soon."""
+        if not (name := self._move()):
+            return False
+        mean_ns = self._world.plan.fault_lasts_ns // 10
+        self._world.after(self._world.prng.wait(mean_ns), self._cancel, name)
+        return True
+
+    def elect(self) -> bool:
+        """Name a leader, or want the preferred one."""
+        machine, prng = self._any_ready(), self._world.prng
+        if machine is None or machine.running is None:
+            return False
+        name = prng.pick(self._world.stream_names)
+        node = prng.pick([*self._machines, None])
+        self._world.note(machine.node, f"is asked to have node {node} lead {name}")
+        operations = machine.running.controller.operations
+        self._run(machine, lambda: operations.elect_leaders(name, partition=None, node=node))
+        return True
+
+    def drain(self) -> bool:
+        """Drain a node for some time; now and then its replicas move away."""
+        machine, prng = self._any_ready(), self._world.prng
+        if machine is None or machine.running is None:
+            return False
+        number, empties = prng.pick(list(self._machines)), prng.happens(0.4)
+        what = "its leaders and replicas" if empties else "its leaders"
+        self._world.note(machine.node, f"is asked to take {what} from node {number}")
+        operations = machine.running.controller.operations
+        self._run(machine, lambda: operations.drain_node(number, replicas=empties))
+        if self._drained_until_ns < 0:
+            self._world.after(REMOVE_NS, self._resume)
+        lasts_ns = self._world.prng.wait(self._world.plan.fault_lasts_ns)
+        self._drained_until_ns = self._world.loop.now_ns + lasts_ns
+        return True
+
+    def _resume(self) -> None:
+        """Have drained nodes go on, once it is time; again and again, since requests may be lost or
+        come late."""
+        self._world.after(REMOVE_NS, self._resume)
+        machine = self._any_ready()
+        if machine is None or machine.running is None:
+            return
+        if self._world.loop.now_ns < self._drained_until_ns:
+            return
+        controller = machine.running.controller
+        for number, node in sorted(controller.image.nodes.items()):
+            if node.is_drained:
+                self._run(machine, partial(controller.operations.resume_node, number))
+
+    def _cancel(self, name: str) -> None:
+        machine = self._any_ready()
+        if machine is None or machine.running is None:
+            return
+        self._world.note(machine.node, f"is asked to cancel the move of {name}")
+        operations = machine.running.controller.operations
+        self._run(machine, lambda: operations.cancel_moves(name, partition=None))
+
+    def _move(self) -> str:
+        """Move a stream; its name, or an empty text where none can be moved."""
         machine, prng = self._any_ready(), self._world.prng
         nodes = [number for number, each in self._machines.items() if each.is_ready]
         count = self._world.plan.replicas
         if machine is None or machine.running is None or len(nodes) < count:
-            return False
+            return ""
         target: list[int] = []
         while len(target) < count:
             target.append(prng.pick([node for node in nodes if node not in target]))
         name = prng.pick(self._world.stream_names)
         self._world.note(machine.node, f"is asked to move {name} to {target}")
-        controller = machine.running.controller
-        self._run(machine, lambda: controller.reassign_stream(name, target, partition=None))
-        return True
+        operations = machine.running.controller.operations
+        self._run(machine, lambda: operations.reassign_stream(name, target, partition=None))
+        return name
 
     def replace(self) -> bool:
         """Wipe the disk of a machine, and have it join again. All replicas are in sync, and there
@@ -90,7 +156,7 @@ class ClusterOperator:
         async def remove() -> None:
             if number in controller.image.nodes:
                 try:
-                    await controller.remove_node(number, force=True)
+                    await controller.operations.remove_node(number, force=True)
                 except UnknownNode:
                     pass
             if number not in controller.image.nodes and self._replaced is replaced:

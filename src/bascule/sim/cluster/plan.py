@@ -54,11 +54,20 @@ class ClusterFault(Enum):
     """The NATS server closes the connections of a node."""
     NATS_CUT = "nats cut"
     """A node cannot connect to the NATS server for some time."""
+    CANCEL = "cancelled move"
+    """A move of replicas that is taken back soon."""
+    DRAIN = "drain"
+    """A node gives up its leaders, and maybe its replicas, for some time."""
+    ELECT = "planned election"
+    """An operator names the leader of a stream, or wants the preferred one."""
 
 
 FREQUENT_NS: Final = 3 * NS
 """Mean time between two faults of a chosen kind."""
-LOSSLESS: Final = frozenset({ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP})
+OPERATIONS: Final = (ClusterFault.CANCEL, ClusterFault.DRAIN, ClusterFault.ELECT)
+LOSSLESS: Final = frozenset(
+    {ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, *OPERATIONS}
+)
 """Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
 RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
 
@@ -102,15 +111,20 @@ def draw_plan(
     count = nodes or prng.pick(NODES)
     drawn_streams = prng.pick((1, 1, 2, 3, 5))
     drawn_seconds = prng.between(10, 30)
-    means = {}
-    for fault in ClusterFault:
+    means: dict[ClusterFault, int] = {}
+
+    def draw_mean(fault: ClusterFault) -> None:
         mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
         wanted = prng.happens(0.3) or all_faults
         if fault.value in faults:
             means[fault] = FREQUENT_NS
         elif wanted and not faults:
             means[fault] = mean_ns
-    return ClusterPlan(
+
+    for fault in ClusterFault:
+        if fault not in OPERATIONS:
+            draw_mean(fault)
+    plan = ClusterPlan(
         seed=seed,
         nodes=count,
         streams=streams or drawn_streams,
@@ -128,3 +142,6 @@ def draw_plan(
         fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
         safety_ns=(seconds or drawn_seconds) * NS,
     )
+    for fault in OPERATIONS:  # last, so that seeds from before they existed draw the same
+        draw_mean(fault)
+    return plan

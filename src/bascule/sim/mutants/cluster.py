@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bascule.metadata import elections
-from bascule.model import PartitionState
+from bascule.metadata.replicas import reassignment
+from bascule.model import NO_LEADER, PartitionState
 from bascule.peer.replica_session import FetchedPartition
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.partition import Partition
@@ -140,6 +141,28 @@ def _keep_epoch(elected: Any) -> Any:
     return mutant
 
 
+def _drop_old_replicas(completed: Any) -> Any:
+    def mutant(image: Any, definition: Any, state: PartitionState) -> PartitionState:
+        """End a move at once: the old replicas go before the new ones have copied anything."""
+        target = state.target
+        if not target or state.leader == NO_LEADER:
+            found: PartitionState = completed(image, definition, state)
+            return found
+        return replace(
+            state,
+            replicas=target,
+            isr=tuple(sorted(target)),
+            leader=target[0],
+            leader_epoch=state.leader_epoch + 1,
+            target=(),
+            origin=(),
+            min_isr=0,
+        )
+
+    return mutant
+
+
+_MOVES: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="move of replicas")
 _OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
 _DEATHS: Final = ClusterOptions(
     seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
@@ -179,6 +202,10 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ClusterMutant(
             "leader epoch not raised", (ONE_LEADER, ACKED, UNDONE, IDENTICAL, "progress"),
             elections, "_elected", _keep_epoch, _DEATHS, first_seed=9,
+        ),
+        ClusterMutant(
+            "reassignment that drops the last copy", (ACKED, UNDONE, IDENTICAL, "progress"),
+            reassignment, "completed", _drop_old_replicas, _MOVES,
         ),
     )
 }  # fmt: skip

@@ -1,11 +1,8 @@
-"""Requests to the controller as values, and the decision on each: commands, or an error. Pure."""
+"""The decision on each request to the controller: commands, or an error."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
-
-import msgspec
 
 from bascule.errors import CannotAlter, ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
@@ -20,10 +17,11 @@ from bascule.metadata.commands import (
     ForgetDeletions,
     PartitionChange,
     RegisterNode,
+    SetBalancing,
+    SetCatchUpRate,
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
-    ComparedLogs,
     acknowledge_loss,
     change_isr,
     changes_after_less_needed,
@@ -39,203 +37,65 @@ from bascule.metadata.image import Image
 from bascule.metadata.nodes import (
     admit,
     check_registration,
+    drain,
     finish_leaving,
     leave,
     note_stopping,
+    resume,
     stay,
 )
+from bascule.metadata.replicas.balance import next_balancing
 from bascule.metadata.replicas.eligible import unsynced_away
+from bascule.metadata.replicas.leadership import (
+    elect_leaders,
+    moves_from_drained,
+    moves_to_preferred,
+)
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
-from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
-from bascule.model import (
-    NodeRegistration,
-    PartitionState,
-    StreamConfig,
-    StreamDefinition,
-    SyncPolicy,
+from bascule.metadata.replicas.reassignment import (
+    MOVED,
+    cancel_moves,
+    finish_moves,
+    next_moves,
+    reassign,
 )
-
-
-class Create(msgspec.Struct, tag=True, frozen=True):
-    """Create a stream; see `controller.create_stream`."""
-
-    name: str
-    config: StreamConfig
-    id: bytes
-    now_ms: int
-    internal: bool = False
-
-
-class Alter(msgspec.Struct, tag=True, frozen=True):
-    """Change settings of a stream; see `controller.alter_stream`."""
-
-    name: str
-    changes: dict[str, Any]
-    internal: bool = False
-
-
-class SetPaused(msgspec.Struct, tag=True, frozen=True):
-    """Pause or resume a stream."""
-
-    name: str
-    paused: bool
-
-
-class Delete(msgspec.Struct, tag=True, frozen=True):
-    """Delete a stream; with `id` only the stream of that id, and without error where it is gone."""
-
-    name: str
-    id: bytes = b""
-    internal: bool = False
-
-
-class RegisterProcess(msgspec.Struct, tag=True, frozen=True):
-    """A node's process has started, or was lost and is back."""
-
-    node: NodeRegistration
-    has_lost_writes: bool = False
-    """Whether its machine went down since the node ran, without a clean stop: what was not synced
-    is lost. See `elections.changes_after_lost_writes`."""
-
-
-class LoseNode(msgspec.Struct, tag=True, frozen=True):
-    """The controller has lost the process of a node that registered at `epoch`."""
-
-    node_id: int
-    epoch: int
-
-
-class IsrChange(msgspec.Struct, frozen=True):
-    """Another ISR for a partition; see `elections.change_isr`."""
-
-    stream_id: bytes
-    partition: int
-    leader_epoch: int
-    version: int
-    members: tuple[tuple[int, int], ...]
-    """Node id and node epoch of each."""
-
-
-class Resign(msgspec.Struct, tag=True, frozen=True):
-    """A node cannot serve its replica as it is; see `elections.resign`."""
-
-    node_id: int
-    stream_id: bytes
-    partition: int
-    leader_epoch: int
-
-
-class Forget(msgspec.Struct, tag=True, frozen=True):
-    """A node has removed the data of these deleted streams."""
-
-    node_id: int
-    ids: tuple[bytes, ...]
-
-
-class ChangeIsrs(msgspec.Struct, tag=True, frozen=True):
-    """A leader asks for other ISRs of partitions that it leads. A node that starts again changes
-    those of all its partitions: one request, and one command, have many."""
-
-    leader: int
-    changes: tuple[IsrChange, ...]
-
-
-class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
-    """Followers have reported that a leader is silent; see `elections.changes_after_silence`."""
-
-    node_id: int
-    epoch: int
-    reporters: dict[int, int]
-    """Node id -> node epoch."""
-
-
-class StepDown(msgspec.Struct, tag=True, frozen=True):
-    """A process is about to stop; see `elections.changes_before_stop`."""
-
-    node_id: int
-    epoch: int
-
-
-class Reassign(msgspec.Struct, tag=True, frozen=True):
-    """Move a stream, or one partition of it, to these replicas, the preferred leader first."""
-
-    name: str
-    partition: int | None
-    replicas: tuple[int, ...]
-
-
-class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
-    """An operator knows of unclean elections; see `elections.acknowledge_loss`."""
-
-    name: str
-    partition: int | None
-
-
-class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
-    """The controller has compared the logs of replicas that are not in sync; see
-    `elections.elect_uncleanly`."""
-
-    compared: tuple[ComparedLogs, ...]
-
-
-class Admit(msgspec.Struct, tag=True, frozen=True):
-    """A node with an empty data directory wants to join; see `nodes.admit`."""
-
-    node: NodeRegistration
-
-
-class LookUp(msgspec.Struct, tag=True, frozen=True):
-    """Whether a node that nobody reaches still belongs to the cluster; changes nothing."""
-
-    node: NodeRegistration
-
-
-class Leave(msgspec.Struct, tag=True, frozen=True):
-    """Remove a node; see `nodes.leave`."""
-
-    node_id: int
-    force: bool
-
-
-class Stay(msgspec.Struct, tag=True, frozen=True):
-    """Take the removal of a node back; see `nodes.stay`."""
-
-    node_id: int
-
-
-class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
-    """Remove a node that leaves and holds nothing any more."""
-
-    node_id: int
-
-
-class MoveReplicas(msgspec.Struct, tag=True, frozen=True):
-    """Begin the moves that are due; see `reassignment.next_moves`."""
-
-    moving_max: int
-
-
-class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
-    """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
-
-    count_max: int
-
-
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
-PartitionRequest: TypeAlias = (
-    ChangeIsrs
-    | ReplaceLeader
-    | StepDown
-    | Resign
-    | Reassign
-    | ElectUncleanly
-    | AcknowledgeLoss
-    | MoveReplicas
-    | BalanceLeaders
+from bascule.metadata.requests.kinds import (
+    AcknowledgeLoss,
+    Admit,
+    Alter,
+    BalanceLeaders,
+    BalanceReplicas,
+    CancelMoves,
+    ChangeIsrs,
+    ControllerRequest,
+    Create,
+    Delete,
+    Drain,
+    ElectLeaders,
+    ElectUncleanly,
+    FinishLeaving,
+    FinishMoves,
+    Forget,
+    GiveLeaders,
+    Leave,
+    LimitCatchUp,
+    LookUp,
+    LoseNode,
+    MoveReplicas,
+    OperatorRequest,
+    PartitionRequest,
+    Reassign,
+    RegisterProcess,
+    ReplaceLeader,
+    Resign,
+    Resume,
+    SetBalance,
+    SetPaused,
+    SettingRequest,
+    Stay,
+    StepDown,
 )
-ControllerRequest: TypeAlias = (
-    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
-)
+from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 
 
 def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
@@ -256,8 +116,10 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _delete(image, request)
         case RegisterProcess() | LoseNode() | Admit() | LookUp():
             return _decide_on_node(image, request)
-        case Leave() | Stay() | FinishLeaving():
-            return _decide_on_node(image, request)
+        case Leave() | Stay() | FinishLeaving() | Drain() | Resume():
+            return _decide_for_operator(image, request)
+        case SetBalance() | LimitCatchUp() | BalanceReplicas():
+            return _decide_on_setting(image, request)
         case Forget():
             ids = tuple(each for each in request.ids if each in image.deletions)
             return (ForgetDeletions(ids, request.node_id),) if ids else ()
@@ -265,7 +127,9 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _decide_on_partitions(image, request)
 
 
-def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
+def _decide_on_node(
+    image: Image, request: RegisterProcess | LoseNode | Admit | LookUp
+) -> tuple[Command, ...]:
     match request:
         case RegisterProcess():
             return _register(image, request)
@@ -276,12 +140,37 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
         case LookUp():
             check_registration(image, request.node)
             return ()
+
+
+def _decide_on_setting(image: Image, request: SettingRequest) -> tuple[Command, ...]:
+    match request:
+        case SetBalance():
+            if image.is_balancing == request.is_balancing:
+                return ()
+            return (SetBalancing(request.is_balancing),)
+        case LimitCatchUp():
+            rate = request.bytes_per_second
+            return () if image.catch_up_rate == rate else (SetCatchUpRate(rate),)
+        case BalanceReplicas():
+            return next_balancing(image, moving_max=request.moving_max, by_itself=request.by_itself)
+
+
+def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Command, ...]:
+    match request:
         case Leave():
             return leave(image, request.node_id, force=request.force)
         case Stay():
             return stay(image, request.node_id)
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
+        case Drain():
+            drained = drain(image, request.node_id, empties=request.empties)
+            for command in drained:
+                image = apply(image, command)
+            change = moves_from_drained(image)
+            return drained if change is None else (*drained, change)
+        case Resume():
+            return resume(image, request.node_id)
 
 
 def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Command, ...]:
@@ -310,6 +199,19 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = acknowledge_loss(image, definition.id, request.partition)
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
+        case CancelMoves():
+            change = cancel_moves(image, _stream(image, request.name), request.partition)
+        case ElectLeaders():
+            change = elect_leaders(
+                image,
+                _stream(image, request.name),
+                partition=request.partition,
+                node=request.node_id,
+            )
+        case FinishMoves():
+            change = finish_moves(image, request.finishing)
+        case GiveLeaders():
+            change = moves_from_drained(image, count_max=request.count_max)
         case BalanceLeaders():
             change = moves_to_preferred(image, count_max=request.count_max)
     return () if change is None else (change,)
@@ -390,7 +292,7 @@ def _change_replicas(
     for index, state in enumerate(image.partitions.get(before.id, ())):
         target = choose_target(image, state, after.config.replicas, load)
         if set(target) != set(state.target or state.replicas):
-            moved = reassign(image, state, target, min_isr=less)
+            moved = reassign(image, after, state, target, min_isr=less)
             changes.append(_moved(before.id, index, state, moved))
     return tuple(changes)
 
@@ -420,7 +322,7 @@ def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
     for index in chosen:
         state = states[index]
         if request.replicas != (state.target or state.replicas):
-            moved = reassign(image, state, request.replicas)
+            moved = reassign(image, definition, state, request.replicas)
             changes.append(_moved(definition.id, index, state, moved))
     return ChangePartitions(tuple(changes)) if changes else None
 
@@ -440,8 +342,8 @@ def _check_replicas(image: Image, definition: StreamDefinition, replicas: tuple[
     for node in replicas:
         if node not in usable:
             raise ConfigError(
-                f"replicas names node {node}, which cannot get replicas: the nodes that are alive "
-                f"and stay are {usable}",
+                f"replicas names node {node}, which cannot get replicas: the nodes that are alive, "
+                f"stay and are not drained are {usable}",
                 field="replicas",
             )
 
@@ -465,6 +367,8 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
             directory=node.directory or present.directory,
             is_leaving=present.is_leaving,
             is_stopping=present.is_stopping,
+            is_drained=present.is_drained,
+            is_emptied=present.is_emptied,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []

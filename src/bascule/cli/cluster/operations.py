@@ -1,0 +1,187 @@
+"""The commands `node drain`, `node resume`, `cluster balance` and `cluster throttle`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from bascule.cli.cluster.waiting import Remaining, wait_moved
+from bascule.cli.exit_codes import FAILED
+from bascule.cli.output import JsonOption, ServerOption, out, print_json, print_warning
+from bascule.cli.units import bytes_text, parse_size
+from bascule.operation_results import BalancePlan, NodeDrain
+
+if TYPE_CHECKING:
+    from bascule.client import SyncClient
+
+NumberArgument = Annotated[int, typer.Argument(metavar="N", help="Number of the node.")]
+
+
+def drain(
+    number: NumberArgument,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Its replicas move to other nodes, too.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when all has left it that can.")
+    ] = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have other nodes lead what a node leads, as before it is restarted.
+
+    It gets no leaders and replicas until `bascule node resume`, also if it starts again. Its
+    replicas follow and stay in sync. What nobody else can lead it leads on.
+
+    With --wait the exit code is 1 where something does not leave it: the output says what and why.
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        found = client.drain_node(number, replicas=replicas)
+        if wait:
+            found = _wait_drained(client, number)
+    if json:
+        print_json(asdict(found))
+    else:
+        _show_drain(found)
+    if wait and found.stuck_count:
+        raise typer.Exit(FAILED)
+
+
+def resume(number: NumberArgument, server: ServerOption = None, json: JsonOption = False) -> None:
+    """Have a drained node lead and get replicas again.
+
+    Its preferred leaders return to it within seconds (cluster.leader_balance_ms).
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        found = client.resume_node(number)
+    if json:
+        print_json(asdict(found))
+    else:
+        held = f"{found.leaders:,} leaders and {found.replicas:,} replicas"
+        out.print(f"[green]✓[/green] node {number} goes on, with {held}")
+
+
+def balance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Begin no more moves; those under way go on.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it is done.")] = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have all nodes hold about as many replicas, as after a node has joined.
+
+    A few partitions move at a time, and racks stay apart. `bascule cluster throttle` limits how
+    fast they are copied.
+    """
+    import bascule
+
+    if dry_run + stop + wait > 1:
+        raise typer.BadParameter("give one of --dry-run, --stop and --wait")
+    with bascule.connect_sync(server) as client:
+        plan = client.balance_plan() if dry_run else client.balance(stop=stop)
+        if wait:
+            wait_moved(lambda: _left_to_balance(client))
+    if json:
+        print_json(asdict(plan))
+        return
+    if plan.moves and not stop:
+        out.print(_plan_table(plan))
+        if plan.count > len(plan.moves):
+            out.print(f"  and {plan.count - len(plan.moves):,} more")
+    done = {True: "no more moves begin", False: "they begin, a few at a time"}[stop]
+    if wait:
+        done = "they are done"
+    elif dry_run:
+        done = "nothing has been changed"
+    if plan.count or stop:
+        copied = bytes_text(plan.bytes)
+        out.print(f"[green]✓[/green] {plan.count:,} moves, {copied} to copy: {done}")
+    else:
+        out.print("[green]✓[/green] the nodes hold about as many replicas: nothing is to be moved")
+
+
+def throttle(
+    rate: Annotated[
+        str | None,
+        typer.Argument(metavar="SIZE", help="Bytes a second, such as 50MiB; none: no limit."),
+    ] = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Limit what each node sends to replicas that are not in sync, or show the limit.
+
+    It is in force at once, also for moves under way, and stays. Replicas in sync have no limit.
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        if rate is not None:
+            client.throttle(parse_size(rate))
+        limit = client.cluster().catch_up_rate
+    if json:
+        print_json({"bytes_per_second": limit})
+    else:
+        out.print(f"catch-up  {limit_text(limit)}")
+
+
+def limit_text(rate: int) -> str:
+    """A limit of bytes a second, for people."""
+    return f"{bytes_text(rate)}/s of each node" if rate else "no limit"
+
+
+def _wait_drained(client: SyncClient, number: int) -> NodeDrain:
+    found = client.node_drain(number)
+
+    def look() -> Remaining:
+        nonlocal found
+        found = client.node_drain(number)
+        return Remaining(found.pending_count, found.bytes_left)
+
+    wait_moved(look)
+    return found
+
+
+def _left_to_balance(client: SyncClient) -> Remaining:
+    plan = client.balance_plan()
+    return Remaining(plan.count + plan.moving if plan.is_balancing else plan.moving, plan.bytes)
+
+
+def _show_drain(found: NodeDrain) -> None:
+    if found.left:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("stream", "partition", "is", "why it stays"):
+            table.add_column(title)
+        for each in found.left:
+            style = "" if each.is_pending else "[yellow]"
+            role = "leader" if each.leads else "replica"
+            why = style + escape(each.why)
+            table.add_row(escape(each.stream), str(each.partition), role, why)
+        out.print(table)
+    held = f"{found.leaders:,} leaders and {found.replicas:,} replicas"
+    out.print(f"[green]✓[/green] node {found.node_id} is drained; it has {held}")
+    if found.pending_count:
+        out.print(f"{found.pending_count:,} partitions leave it by and by")
+    if found.stuck_count:
+        print_warning(f"{found.stuck_count:,} partitions do not leave it")
+
+
+def _plan_table(plan: BalancePlan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("stream", "partition", "from", "to"):
+        table.add_column(title, no_wrap=title == "stream")
+    table.add_column("bytes", justify="right")
+    for each in plan.moves:
+        size = bytes_text(each.bytes) if each.is_copied else "preferred leader"
+        row = (str(each.partition), str(each.source), str(each.destination), size)
+        table.add_row(escape(each.stream), *row)
+    return table

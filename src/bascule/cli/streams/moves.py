@@ -1,0 +1,146 @@
+"""The commands `stream reassign` and `stream elect-leader`: where partitions are, and who leads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from bascule.cli.cluster.waiting import Remaining, wait_moved
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    StreamArgument,
+    out,
+    print_json,
+    print_warning,
+)
+from bascule.cli.streams.tables import partitions_table, stream_as_json
+from bascule.cli.units import parse_count, parse_size
+from bascule.model import NO_LEADER, StreamInfo
+from bascule.operation_results import LeaderChange
+
+
+def reassign(
+    name: StreamArgument,
+    replicas_on: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas-on",
+            "--replicas",
+            metavar="N,...",
+            help="Nodes; the preferred leader first.",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take a move back: the replicas before it stay.")
+    ] = False,
+    throttle: Annotated[
+        str | None,
+        typer.Option(
+            "--throttle",
+            metavar="SIZE",
+            help="Bytes a second that each node sends to replicas that are not in sync, also of "
+            "other streams; none: no limit. It stays: see `bascule cluster throttle`.",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show the progress, and return when it has moved.")
+    ] = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a stream, or one partition, to other nodes. Messages go on meanwhile.
+
+    New replicas copy the log first; the old ones stay until all new ones are in sync.
+
+    With --cancel a move that is under way is taken back. New replicas go at once, unless they are
+    needed for min-isr.
+    """
+    import bascule
+
+    if (replicas_on is None) == (not cancel):
+        raise typer.BadParameter("give one of --replicas-on and --cancel")
+    rate = None if throttle is None else parse_size(throttle)
+    nodes = [parse_count(text) for text in (replicas_on or "").split(",") if text]
+    with bascule.connect_sync(server) as client:
+        if rate is not None:
+            client.throttle(rate)
+        if cancel:
+            info = client.cancel_moves(name, partition=partition)
+        else:
+            info = client.reassign_stream(name, nodes, partition=partition)
+        if wait:
+            wait_moved(lambda: _remaining(client.stream(name)))
+            info = client.stream(name)
+    if json:
+        print_json(stream_as_json(info))
+        return
+    moves = any(item.target for item in info.partitions)
+    if cancel:
+        done = "moves back" if moves else "is back where it was"
+    else:
+        done = f"{'moves to' if moves else 'is on'} nodes {replicas_on}"
+    out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done}")
+    out.print(partitions_table(info.partitions))
+
+
+def elect_leader(
+    name: StreamArgument,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    node: Annotated[
+        int | None,
+        typer.Option(
+            "--node",
+            metavar="N",
+            help="A replica in sync, which is the preferred leader from then on. Default: the "
+            "preferred leader.",
+        ),
+    ] = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have the preferred leader, or a replica that you name, lead a stream now.
+
+    The leadership is handed over: no message is lost, and acks wait for some 0.1 s.
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        changes = client.elect_leader(name, partition=partition, node=node)
+    if json:
+        print_json({"name": name, "partitions": [asdict(each) for each in changes]})
+        return
+    out.print(leaders_table(changes))
+    left = [each for each in changes if each.why]
+    moved = sum(not each.why and each.leader != each.before for each in changes)
+    out.print(f"[green]✓[/green] {moved:,} leaders of stream [bold]{escape(name)}[/bold] changed")
+    if left:
+        print_warning(f"{len(left):,} partitions are not led as asked")
+
+
+def leaders_table(changes: list[LeaderChange]) -> Table:
+    """One row per partition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("partition", "led before", "leads now", "epoch"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("")
+    for each in changes:
+        leader = "[red]none" if each.leader == NO_LEADER else str(each.leader)
+        before = "none" if each.before == NO_LEADER else str(each.before)
+        why = f"[yellow]{escape(each.why)}" if each.why else ""
+        table.add_row(str(each.partition), before, leader, str(each.leader_epoch), why)
+    return table
+
+
+def _remaining(info: StreamInfo) -> Remaining:
+    moving = [item for item in info.partitions if item.target]
+    return Remaining(len(moving), sum(item.bytes_behind for item in moving))

@@ -1,0 +1,69 @@
+"""What a node that is drained or to be removed still leads or holds, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bascule.metadata.image import Image
+from bascule.metadata.replicas.leadership import why_not_lead
+from bascule.metadata.replicas.reassignment import wanted_count
+from bascule.model import PartitionState
+
+
+class Left(NamedTuple):
+    """A partition that a node leads, or holds although its replicas are to move."""
+
+    stream_id: bytes
+    partition: int
+    leads: bool
+    why: str
+    is_pending: bool
+    """Whether that changes by itself."""
+
+
+def left_on(image: Image, number: int) -> Iterator[Left]:
+    """The partitions that are to leave a node and have not left it yet."""
+    node = image.nodes[number]
+    if not node.gives_leaders and not node.gives_replicas:
+        return
+    for stream_id, index, state in image.partition_states():
+        leads = state.leader == number
+        if leads and len(state.replicas) > 1:
+            yield Left(stream_id, index, True, *_why_it_leads(image, state, number))
+        elif node.gives_replicas and number in state.replicas:
+            yield Left(stream_id, index, leads, *_why_it_holds(image, stream_id, state, number))
+        elif leads:
+            yield Left(stream_id, index, True, "it has no other replica", False)
+
+
+def _why_it_leads(image: Image, state: PartitionState, number: int) -> tuple[str, bool]:
+    others = [node for node in state.replicas if node != number]
+    if any(not why_not_lead(image, state, node) for node in others):
+        return "its leadership is about to be handed over", True
+    able = [node for node in others if image.is_alive(node) and not image.gives_leaders(node)]
+    if able:
+        return f"no other replica is in sync yet; node {_listed(able)} catches up", True
+    return f"its other replicas, on node {_listed(others)}, are not alive or drained, too", False
+
+
+def _why_it_holds(
+    image: Image, stream_id: bytes, state: PartitionState, number: int
+) -> tuple[str, bool]:
+    definition = image.stream_of(stream_id)
+    assert definition is not None, "partitions belong to streams"
+    if state.target and number not in state.target:
+        behind = [node for node in state.target if node not in state.isr]
+        lost = [node for node in behind if not image.is_alive(node)]
+        if lost:
+            return f"its move waits for node {_listed(lost)}, which is not alive", False
+        return f"node {_listed(behind)} copies it", True
+    count = wanted_count(image, definition)
+    able = [node for node in image.usable() if node != number]
+    if count > len(able):
+        return f"it is to have {count} replicas, and {len(able)} other nodes take any", False
+    return "its move has not begun", True
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(nodes)))

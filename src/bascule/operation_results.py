@@ -1,0 +1,82 @@
+"""What operators are told of leaders, drained nodes and the balance of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """What became of one partition for which another leader was asked."""
+
+    partition: int
+    before: int
+    leader: int
+    """-1: none."""
+    leader_epoch: int
+    why: str
+    """Why the leader is not who was asked for; empty: it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPartition:
+    """A partition that a drained node still leads, or holds although its replicas are to move."""
+
+    stream: str
+    partition: int
+    leads: bool
+    why: str
+    is_pending: bool
+    """Whether that changes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrain:
+    """How far a node is drained."""
+
+    node_id: int
+    is_drained: bool
+    is_emptied: bool
+    """Whether its replicas move to other nodes."""
+    leaders: int
+    """Partitions that it leads."""
+    replicas: int
+    left: tuple[LeftPartition, ...] = ()
+    """Some of the partitions that are to go and have not gone."""
+    pending_count: int = 0
+    """Of those that are to go, also not listed: those that go by themselves."""
+    stuck_count: int = 0
+    """And those that do not."""
+    bytes_left: int = 0
+    """Bytes of log that other nodes have to copy yet, as far as known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceMove:
+    """A replica that moves, or a preferred leader that becomes another one."""
+
+    stream: str
+    partition: int
+    source: int
+    destination: int
+    bytes: int
+    """Of the log to copy; 0 for a leader."""
+    is_copied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BalancePlan:
+    """The moves that would make all nodes hold about as many replicas."""
+
+    is_balancing: bool
+    """Whether an operator has asked for them."""
+    moving: int
+    """Partitions that move now."""
+    moves: tuple[BalanceMove, ...]
+    """Some of them."""
+    count: int
+    """Of all moves."""
+    bytes: int
+    """Of the listed moves."""
+    replicas: dict[int, int]
+    """Node -> replicas that it holds."""
