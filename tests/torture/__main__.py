@@ -46,7 +46,8 @@ def main() -> int:
     kinds = tuple(options.faults.split(",")) if options.faults else KINDS
     console = Console(stderr=options.json)
     console.print(f"seed {seed}: repeat with --seed {seed}; everything is in {directory}")
-    run = Run(Settings(directory, seed, options.seconds, kinds, options.rate), say=lambda _: None)
+    settings = Settings(directory, seed, options.seconds, kinds, options.rate, options.rounds)
+    run = Run(settings, say=lambda _: None)
     outcome = asyncio.run(watched(run, console))
     faults = outcome.faults
     (directory / "result.json").write_text(json.dumps(outcome.result, indent=2) + "\n")
@@ -60,6 +61,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
+    parser.add_argument("--rounds", type=int, help="so many, instead of --seconds")
     parser.add_argument("--seed", type=int, help="repeats the order of faults")
     parser.add_argument("--faults", help=f"comma separated, of {', '.join(KINDS)}; all by default")
     parser.add_argument("--rate", type=float, default=1_000, help="messages a second")
@@ -98,7 +100,7 @@ async def watched(run: Run, console: Console) -> Outcome:
         while not running.done():
             if time.monotonic() - said > PLAIN_SECONDS:
                 said = time.monotonic()
-                console.print(line_of(run.progress, run.settings.seconds))
+                console.print(line_of(run.progress, run.settings.seconds), soft_wrap=True)
             await asyncio.wait([running], timeout=0.25)
     return running.result()
 

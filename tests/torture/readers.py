@@ -40,7 +40,12 @@ PASSING: Final = (
 )
 """Errors of a cluster under faults. The client goes on by itself."""
 DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError.INVALID_MSG)
-"""A batch that is damaged on the disk of the leader does not pass the CRC of the client."""
+"""A batch that is damaged on a disk does not pass the CRC of the client."""
+ASTRAY: Final = (KafkaError._NOT_IMPLEMENTED, KafkaError._AUTO_OFFSET_RESET)
+"""Behind a batch with a wrong CRC librdkafka goes on at a byte where no batch begins
+(`rd_kafka_buf_skip_to` with a length), and takes its offset from there."""
+PATIENCE_SECONDS: Final = 0.5
+"""Before a damaged batch is read once more."""
 
 
 class Known:
@@ -74,7 +79,7 @@ class Known:
                 self.find(f"{at} offset {offset} at {who}: {(value or b'')[:60]!r} was not sent")
 
     def find(self, text: str) -> None:
-        self.findings.append(text)
+        self.findings.append(f"{time.strftime('%H:%M:%S')} {text}")
 
     def save(self, path: Path) -> None:
         arrays = {f"{name}/{index}": np.array(r) for (name, index), r in self.records.items()}
@@ -85,12 +90,23 @@ class Known:
 class Reader:
     """One consumer."""
 
-    def __init__(self, known: Known, servers: str, name: str, rack: str, seed: int) -> None:
+    def __init__(
+        self,
+        known: Known,
+        servers: str,
+        name: str,
+        rack: str,
+        seed: int,
+        stopping: threading.Event,
+    ) -> None:
         """`rack`: where it reads; empty: from the leaders."""
         self.name = name
         self._known = known
         self._dice = random.Random(f"{seed} {name}")
         self._places: dict[tuple[str, int], int] = {}
+        self._damaged: set[tuple[str, int]] = set()
+        """Where a damaged batch was met."""
+        self._stopping = stopping
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": servers,
@@ -107,9 +123,9 @@ class Reader:
         )
         self._consumer.assign([TopicPartition(*each, 0) for each in known.records])
 
-    def run(self, stopping: threading.Event) -> None:
+    def run(self) -> None:
         back_at = time.monotonic() + BACK_SECONDS
-        while not stopping.is_set():
+        while not self._stopping.is_set():
             self._poll()
             if time.monotonic() > back_at:
                 back_at += BACK_SECONDS
@@ -134,8 +150,11 @@ class Reader:
             if error is None:
                 self._places[at] = message.offset() + 1
                 self._known.take(at, message.offset(), message.value(), self.name)
-            elif error.code() in DAMAGED:
+            elif error.code() in DAMAGED or (error.code() in ASTRAY and at in self._damaged):
+                self._damaged.add(at)
                 self._known.damaged += 1
+                self._stopping.wait(PATIENCE_SECONDS)
+                self._seek(at, self._places.get(at, 0))
             elif error.code() not in PASSING:
                 self._known.find(f"{self.name}: {at}: {error}")
 
@@ -144,7 +163,9 @@ class Reader:
         at = self._dice.choice(sorted(self._places)) if self._places else None
         if at is None:
             return
-        offset = max(0, self._places[at] - self._dice.randrange(1, BACK_RECORDS_MAX))
+        self._seek(at, max(0, self._places[at] - self._dice.randrange(1, BACK_RECORDS_MAX)))
+
+    def _seek(self, at: tuple[str, int], offset: int) -> None:
         try:
             self._consumer.seek(TopicPartition(*at, offset))
         except confluent_kafka.KafkaException:
@@ -169,8 +190,7 @@ def main() -> None:
     racks = {"leaders": "", **{f"rack {rack}": rack for rack in settings["racks"]}}
     threads = [
         threading.Thread(
-            target=Reader(known, settings["servers"], name, rack, settings["seed"]).run,
-            args=(stopping,),
+            target=Reader(known, settings["servers"], name, rack, settings["seed"], stopping).run
         )
         for name, rack in racks.items()
     ]
@@ -190,7 +210,8 @@ def main() -> None:
             for place, end in json.loads(asked[0]).items()
             for name, _, index in [place.rpartition("/")]
         }
-        last = Reader(known, settings["servers"], "last", "", settings["seed"])
+        ending = threading.Event()
+        last = Reader(known, settings["servers"], "last", "", settings["seed"], ending)
         for missing in last.read_to(ends):
             known.find(f"not read at the end: {missing}")
     known.save(Path(settings["reads"]))

@@ -46,6 +46,8 @@ class Settings:
     seconds: float
     kinds: Sequence[str]
     rate: float
+    rounds: int | None = None
+    """This many, however long they take; None: as many as fit into `seconds`, at least one."""
 
 
 @dataclass
@@ -198,7 +200,10 @@ class Run:
 
     async def _rounds_until(self, deadline: float) -> None:
         for each in plan(self.settings.seed, self.settings.kinds):
-            if time.monotonic() + each.seconds > deadline or self._is_hopeless():
+            is_late = time.monotonic() + each.seconds > deadline and each.number > 0
+            if self.settings.rounds is not None:
+                is_late = each.number >= self.settings.rounds
+            if is_late or self._is_hopeless():
                 break
             await self._round(each)
             self._rounds = self.progress.rounds = each.number + 1

@@ -19,6 +19,7 @@ TRACEBACK: Final = "Traceback (most recent call last)"
 EXPECTED: Final = {
     "append failed": {"disk"},
     "compaction failed": {"disk"},
+    "closing a log failed": {"disk"},
     "no room": {"disk"},
     "raft store failed": {"disk"},
     "partition stopped": {"flip", "disk"},
