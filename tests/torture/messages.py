@@ -97,6 +97,12 @@ STREAMS: Final = (
 )
 
 
+def streams_named(names: Iterable[str]) -> list[TorturedStream]:
+    """Some of the streams, in their order."""
+    chosen = set(names)
+    return [stream for stream in STREAMS if stream.name in chosen]
+
+
 def publishers_of(streams: Iterable[TorturedStream] = STREAMS) -> list[TorturedStream]:
     """The stream of each publisher, by the publisher's number."""
     return [stream for stream in streams for _ in range(stream.publishers)]

@@ -15,6 +15,7 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from torture.messages import (
     TorturedStream,
     key_of,
     publishers_of,
+    streams_named,
     value_of,
 )
 
@@ -155,7 +157,7 @@ class Publisher:
         )  # fmt: skip
 
     def _refuse(self, waiting: _Waiting | None, why: str, now: float) -> None:
-        self.refusals[why] += 1
+        self.refusals[f"{self.stream.name}: {why}"] += 1
         if waiting is not None:
             waiting.due = now + REFUSED_SECONDS
 
@@ -167,14 +169,16 @@ class Publisher:
 class Load:
     """All publishers of a run."""
 
-    def __init__(self, url: str, rate: float, acks: Path) -> None:
+    def __init__(
+        self, url: str, rate: float, acks: Path, streams: Sequence[TorturedStream]
+    ) -> None:
         """`rate`: new messages a second, of all publishers together."""
         self._acks = AckFile(acks)
         self._rate = rate
         self._stopping = asyncio.Event()
         self.publishers = [
             Publisher(number, stream, url, self._acks)
-            for number, stream in enumerate(publishers_of())
+            for number, stream in enumerate(publishers_of(streams))
         ]
 
     async def run(self) -> None:
@@ -223,7 +227,8 @@ class Load:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     logging.disable()
-    load = Load(settings["nats"], settings["rate"], Path(settings["acks"]))
+    streams = streams_named(settings["streams"])
+    load = Load(settings["nats"], settings["rate"], Path(settings["acks"]), streams)
     asyncio.run(load.run())
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,14 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, TopicPartition
 
-from torture.messages import FOREIGN, NO_RECORD, STREAMS, identity_in, told
+from torture.messages import (
+    FOREIGN,
+    NO_RECORD,
+    TorturedStream,
+    identity_in,
+    streams_named,
+    told,
+)
 
 REPORT_SECONDS: Final = 0.5
 BACK_SECONDS: Final = 4.0
@@ -51,10 +59,10 @@ PATIENCE_SECONDS: Final = 0.5
 class Known:
     """What was read: stream and partition -> the message at each offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Sequence[TorturedStream]) -> None:
         self.records: dict[tuple[str, int], array[int]] = {
             (stream.name, partition): array("q")
-            for stream in STREAMS
+            for stream in streams
             for partition in range(stream.partitions)
         }
         self.findings: list[str] = []
@@ -185,7 +193,7 @@ def report(known: Known) -> None:
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    known = Known()
+    known = Known(streams_named(settings["streams"]))
     stopping = threading.Event()
     racks = {"leaders": "", **{f"rack {rack}": rack for rack in settings["racks"]}}
     threads = [

@@ -74,7 +74,7 @@ class Outcome:
     """Times of acks since the beginning, in order."""
 
 
-class Child:
+class LoadProcess:
     """A process of the run that says how far it is, a line of JSON at a time."""
 
     def __init__(self, module: str, settings: dict[str, Any], log: Path) -> None:
@@ -98,6 +98,10 @@ class Child:
         while line := await self._process.stdout.readline():
             with contextlib.suppress(ValueError):
                 self.state = json.loads(line)
+
+    def use(self, **settings: Any) -> None:
+        """Change settings before it starts."""
+        self._settings.update(settings)
 
     @property
     def has_ended(self) -> bool:
@@ -148,18 +152,24 @@ class Run:
             self._machines, self._damage, self.settings.directory / "events.jsonl"
         )
         place = self.settings.directory
-        self._publishers = Child(
+        self._publishers = LoadProcess(
             "torture.publishers",
-            {"nats": "", "rate": self.settings.rate, "acks": str(place / "acks.bin")},
+            {
+                "nats": "",
+                "rate": self.settings.rate,
+                "acks": str(place / "acks.bin"),
+                "streams": [stream.name for stream in STREAMS],
+            },
             place / "publishers.log",
         )
-        self._readers = Child(
+        self._readers = LoadProcess(
             "torture.readers",
             {
                 "servers": self._machines.clients(),
                 "racks": ["r2", "r4"],
                 "seed": self.settings.seed,
                 "reads": str(place / "reads.npz"),
+                "streams": [stream.name for stream in STREAMS],
             },
             place / "readers.log",
         )
@@ -180,7 +190,7 @@ class Run:
         try:
             await asyncio.to_thread(self._machines.start)
             self._begin = self._faults.begin = time.monotonic()
-            self._publishers._settings["nats"] = self._machines.nats.url
+            self._publishers.use(nats=self._machines.nats.url)
             await self._publishers.start()
             await self._readers.start()
             watching = asyncio.create_task(self._look())
