@@ -49,6 +49,11 @@ class MachineNode(Node):
     def data(self) -> Path:
         return self.directory / "data"
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has been ready since its start; before, SIGTERM ends it at once."""
+        return (self.directory / "ready.json").exists()
+
     def command(self, ready: Path) -> list[str]:
         _, *arguments = super().command(ready)
         return [sys.executable, str(JOURNALED), str(self.journal), *arguments]
@@ -171,10 +176,11 @@ class Machines:
         self.down.add(number)
         process = self.nodes[number].process
         assert process is not None
+        was_ready = self.nodes[number].is_ready
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)
         code = process.wait(START_SECONDS_MAX)
-        if how == signal.SIGTERM and code:
+        if how == signal.SIGTERM and code and was_ready:
             self.findings.append(f"node {number} ended with {code} after SIGTERM")
         return True
 
