@@ -20,8 +20,8 @@ TAIL_SECONDS: Final = 2.0
 """Times without an ack are looked for until so long after the end of a fault."""
 WAIT_SECONDS_MAX: Final = 300.0
 COLUMNS: Final = (
-    "count", "seconds", "alone", "alone: no ack, median s", "alone: max s", "any: max s",
-    "longest wait s",
+    "count", "s", "alone", "a partition without ack, alone: median s", "max s", "any: max s",
+    "all partitions: max s", "longest wait s",
 )  # fmt: skip
 COLOURS: Final = (
     "#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5",
@@ -68,40 +68,59 @@ def gap_within(times: np.ndarray, begin: float, end: float) -> float:
     return float(np.max(np.diff(inside), initial=0.0))
 
 
-def rows_of(
-    faults: Sequence[Happened], acked: np.ndarray, waits: np.ndarray
-) -> list[dict[str, Any]]:
-    """For each kind: how often, how long, the longest time without any ack, the longest wait.
+@dataclass(frozen=True)
+class Acked:
+    """When messages were acked, in order of that; seconds since the beginning."""
 
-    `acked` has the times of acks in order, `waits` how long each message had waited for it.
+    times: np.ndarray
+    waits: np.ndarray
+    """How long each message had waited since it was sent for the first time."""
+    partitions: np.ndarray
+    """A number for each publisher and partition."""
+
+    def by_partition(self) -> list[np.ndarray]:
+        """The times of each partition."""
+        return [self.times[self.partitions == each] for each in np.unique(self.partitions)]
+
+
+def rows_of(faults: Sequence[Happened], acked: Acked) -> list[dict[str, Any]]:
+    """What each kind of fault has cost, over all faults and over those without others beside.
+
+    `partition_s`: the longest time without an ack of one partition. `all_s`: of all partitions.
+    `wait_s`: how long a message waited for its ack that was sent before the fault ended.
     """
     rows = []
+    partitions = acked.by_partition()
     for kind in sorted({fault.kind for fault in faults}):
         mine = [fault for fault in faults if fault.kind == kind]
-        gaps = [gap_within(acked, f.begin, f.end + TAIL_SECONDS) for f in mine]
-        longest = 0.0
-        for fault in mine:
-            first = np.searchsorted(acked, fault.begin)
-            last = np.searchsorted(acked, fault.end + WAIT_SECONDS_MAX)
-            # Those that were sent before the fault ended.
-            waited = waits[first:last][acked[first:last] - waits[first:last] < fault.end]
-            longest = max(longest, float(np.max(waited, initial=0.0)))
+        gaps = [max((_gap(times, fault) for times in partitions), default=0.0) for fault in mine]
         alone = [gap for gap, fault in zip(gaps, mine, strict=True) if fault.is_alone]
-        skipped = sum(fault.what.startswith("skipped") for fault in mine)
         rows.append(
             {
                 "kind": kind,
                 "count": len(mine),
-                "skipped": skipped,
+                "skipped": sum(fault.what.startswith("skipped") for fault in mine),
                 "seconds": round(sum(fault.end - fault.begin for fault in mine), 1),
                 "alone": len(alone),
-                "alone_no_ack_s_median": round(float(np.median(alone)), 2) if alone else None,
-                "alone_no_ack_s_max": round(max(alone), 2) if alone else None,
-                "no_ack_s_max": round(max(gaps), 2),
-                "wait_s_max": round(longest, 2),
+                "alone_partition_s_median": round(float(np.median(alone)), 2) if alone else None,
+                "alone_partition_s_max": round(max(alone), 2) if alone else None,
+                "partition_s_max": round(max(gaps), 2),
+                "all_s_max": round(max(_gap(acked.times, fault) for fault in mine), 2),
+                "wait_s_max": round(max(_longest_wait(acked, fault) for fault in mine), 2),
             }
         )
     return rows
+
+
+def _gap(times: np.ndarray, fault: Happened) -> float:
+    return gap_within(times, fault.begin, fault.end + TAIL_SECONDS)
+
+
+def _longest_wait(acked: Acked, fault: Happened) -> float:
+    first = np.searchsorted(acked.times, fault.begin)
+    last = np.searchsorted(acked.times, fault.end + WAIT_SECONDS_MAX)
+    times, waits = acked.times[first:last], acked.waits[first:last]
+    return float(np.max(waits[times - waits < fault.end], initial=0.0))
 
 
 def print_report(console: Console, result: Mapping[str, Any]) -> None:
@@ -112,8 +131,9 @@ def print_report(console: Console, result: Mapping[str, Any]) -> None:
     for row in result["faults"]:
         skipped = f" ({row['skipped']} skipped)" if row["skipped"] else ""
         figures = (
-            row["seconds"], row["alone"], row["alone_no_ack_s_median"], row["alone_no_ack_s_max"],
-            row["no_ack_s_max"], row["wait_s_max"],
+            row["seconds"], row["alone"], row["alone_partition_s_median"],
+            row["alone_partition_s_max"], row["partition_s_max"], row["all_s_max"],
+            row["wait_s_max"],
         )  # fmt: skip
         cells = ("-" if figure is None else f"{figure:g}" for figure in figures)
         table.add_row(row["kind"], f"{row['count']}{skipped}", *cells)
@@ -137,10 +157,8 @@ def print_report(console: Console, result: Mapping[str, Any]) -> None:
         )
 
 
-def draw(
-    path: Path, result: Mapping[str, Any], faults: Sequence[Happened], acked: np.ndarray
-) -> None:
-    """Throughput, unavailability and faults over time, as a PNG. `acked` begins at 0."""
+def draw(path: Path, result: Mapping[str, Any], faults: Sequence[Happened], acked: Acked) -> None:
+    """Throughput, unavailability and faults over time, as a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -148,7 +166,7 @@ def draw(
 
     seconds = float(result["seconds"])
     edges = np.arange(0.0, seconds + BIN_SECONDS, BIN_SECONDS)
-    counts, _ = np.histogram(acked, edges)
+    counts, _ = np.histogram(acked.times, edges)
     kinds = sorted({fault.kind for fault in faults})
     with plt.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.labelcolor": SOFT}):
         figure, (rate, gaps, bars) = plt.subplots(
@@ -157,10 +175,15 @@ def draw(
         )  # fmt: skip
         rate.fill_between(edges[:-1], counts / BIN_SECONDS, step="post", color="#97bbf5", lw=0)
         rate.set_ylabel("acks/s")
-        at, length = _gaps_over(acked, seconds)
-        gaps.vlines(at, 0, length, color="#d6453d", lw=1.2)
+        longest = np.zeros(len(edges))
+        for times in acked.by_partition():
+            np.maximum(longest, gaps_over(times, len(edges)), out=longest)
+        everywhere = gaps_over(acked.times, len(edges))
+        gaps.vlines(edges, 0, longest, color="#e8a09a", lw=1.2, label="of one partition")
+        gaps.vlines(edges, 0, everywhere, color="#b3201a", lw=1.2, label="of all")
+        gaps.legend(loc="upper right", frameon=False, fontsize=8)
         gaps.set_ylabel("no ack, s")
-        gaps.set_ylim(0, max(1.0, float(np.max(length, initial=0.0)) * 1.1))
+        gaps.set_ylim(0, max(1.0, float(np.max(longest, initial=0.0)) * 1.1))
         for index, kind in enumerate(kinds):
             colour = COLOURS[index % len(COLOURS)]
             spans = [
@@ -187,13 +210,10 @@ def draw(
         plt.close(figure)
 
 
-def _gaps_over(acked: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
-    """The longest gap that begins in each bin of the picture: where, and how long."""
-    if len(acked) < 2:
-        return np.array([0.0]), np.array([seconds])
-    bins = max(1, int(seconds / BIN_SECONDS))
+def gaps_over(times: np.ndarray, bins: int) -> np.ndarray:
+    """The longest time without an ack that begins in each bin of the picture, seconds."""
     longest = np.zeros(bins)
-    lengths = np.diff(acked)
-    where = np.minimum((acked[:-1] / BIN_SECONDS).astype(int), bins - 1)
-    np.maximum.at(longest, where, lengths)
-    return np.arange(bins) * BIN_SECONDS, longest
+    if len(times):
+        where = np.minimum((times[:-1] / BIN_SECONDS).astype(int), bins - 1)
+        np.maximum.at(longest, where, np.diff(times))
+    return longest

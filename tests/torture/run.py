@@ -23,7 +23,7 @@ from torture.faults import Faults
 from torture.machines import COUNT, SPARE, Machines, can_mount
 from torture.messages import STREAMS, read_acks
 from torture.plan import Round, plan
-from torture.report import Happened, happened, rows_of
+from torture.report import Acked, Happened, happened, rows_of
 from torture.watch import Watch, unexpected_lines
 
 SYNC_SECONDS: Final = 60.0
@@ -34,6 +34,7 @@ CALM_SECONDS: Final = 2.0
 """Between two rounds."""
 END_SECONDS_MAX: Final = 240.0
 """For the publishers to get all acks, and for the consumers to read everything."""
+PARTITIONS_MAX: Final = 100
 LINE_BYTES_MAX: Final = 1 << 20
 
 
@@ -70,8 +71,7 @@ class Outcome:
 
     result: dict[str, Any]
     faults: list[Happened]
-    acked: np.ndarray
-    """Times of acks since the beginning, in order."""
+    acked: Acked
 
 
 class LoadProcess:
@@ -401,12 +401,16 @@ class Run:
             self._keep()
         first = evidence.acks[evidence.acks["is_again"] == 0]
         order = np.argsort(first["acked"])
-        acked = first["acked"][order] - self._begin
-        waits = (first["acked"] - first["sent"])[order]
+        first = first[order]
+        acked = Acked(
+            first["acked"] - self._begin,
+            first["acked"] - first["sent"],
+            first["publisher"] * PARTITIONS_MAX + first["partition"],
+        )
         result = {
             "seed": self.settings.seed,
             "kinds": list(self.settings.kinds),
-            "seconds": round(float(acked[-1]) if len(acked) else 0.0, 1),
+            "seconds": round(float(acked.times[-1]) if len(first) else 0.0, 1),
             "rounds": self._rounds,
             "acked": len(first),
             "acked_again": int(np.sum(first["times"] > 1)),
@@ -419,7 +423,7 @@ class Run:
             "repaired": self._damage.repaired,
             "slow_recoveries_s": self._slow,
             "has_disks": self._machines.has_disks,
-            "faults": rows_of(faults, acked, waits),
+            "faults": rows_of(faults, acked),
             "processes": self._watch.rows(),
             "findings": self._findings,
         }
