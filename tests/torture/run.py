@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from support import http_calls
-from torture.checks import Evidence, Place, check, read_replica
+from torture.checks import Evidence, Place, check, read_replicas
 from torture.damage import Damage
 from torture.faults import Faults
 from torture.machines import COUNT, SPARE, Machines, can_mount
@@ -374,12 +374,10 @@ class Run:
         for stream in STREAMS:
             for partition in range(stream.partitions):
                 state = self._layout[stream.name, partition]
-                replicas[stream.name, partition] = {
-                    node: read_replica(
-                        self._machines.nodes[node].data / "streams" / stream.name / str(partition)
-                    )
-                    for node in state["replicas"]
-                }
+                data = {node: self._machines.nodes[node].data for node in state["replicas"]}
+                replicas[stream.name, partition] = read_replicas(
+                    {n: d / "streams" / stream.name / str(partition) for n, d in data.items()}
+                )
         read: dict[Place, np.ndarray] = {}
         if (place / "reads.npz").exists():
             with np.load(place / "reads.npz") as arrays:

@@ -11,7 +11,7 @@ import pytest
 
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
-from torture.checks import Evidence, check, read_replica
+from torture.checks import Evidence, check, read_replicas
 from torture.damage import damage_of
 from torture.messages import (
     ACK,
@@ -67,7 +67,7 @@ class Scene:
         write_log(self.directory / str(node), records, epoch=epoch)
 
     def findings(self) -> list[str]:
-        replicas = {node: read_replica(self.directory / str(node)) for node in NODES}
+        replicas = read_replicas({node: self.directory / str(node) for node in NODES})
         place = self.stream.name, 0
         evidence = Evidence([self.stream], self.acks, {place: replicas}, {place: self.read})
         return check(evidence)
