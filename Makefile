@@ -144,7 +144,7 @@ torture: setup ## five nodes under drawn faults for SECONDS=60, every ack checke
 	cd tests && ../$(BIN)/python -m torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(OUT),--out $(abspath $(OUT)))
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
 		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py
-	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py
+	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py tests/torture
 
 .PHONY: torture-spark
 torture-spark: setup ## kill driver and executors of the archive and the sink, ROUNDS=20 times each

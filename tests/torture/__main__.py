@@ -24,9 +24,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
 from torture.plan import KINDS
 from torture.report import draw, print_report
 from torture.run import Outcome, Progress, Run, Settings
+from torture.synced_journal import MUTANT
 
 NAMESPACE = "TORTURE_NAMESPACE"
 NAMESPACES = ("-m", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -37,6 +39,8 @@ PLAIN_SECONDS = 10.0
 def main() -> int:
     options = parse()
     enter_namespace()
+    if options.mutant:
+        os.environ[MUTANT] = options.mutant
     seed = SystemRandom().getrandbits(31) if options.seed is None else options.seed
     directory = options.out or Path(tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -65,6 +69,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeats the order of faults")
     parser.add_argument("--faults", help=f"comma separated, of {', '.join(KINDS)}; all by default")
     parser.add_argument("--rate", type=float, default=1_000, help="messages a second")
+    parser.add_argument("--mutant", choices=CLUSTER_MUTANTS, help="put this defect into the nodes")
     parser.add_argument("--out", type=Path, help="a new or empty directory for everything")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()

@@ -122,8 +122,8 @@ def check(evidence: Evidence) -> list[str]:
             replicas = evidence.replicas.get(place, {})
             if not replicas:
                 found.append(f"{place}: no replica was found")
-            for node, log in replicas.items():
-                where = f"{place} on node {node}"
+            for nodes, log in _distinct(replicas):
+                where = f"{place} on {nodes}"
                 found += _told(where, _damage(log))
                 if stream.is_kept:
                     found += _told(where, _lost(stream, here, log.identities))
@@ -139,6 +139,13 @@ def check(evidence: Evidence) -> list[str]:
         if stream.is_kept:
             found += _told(stream.name, _acked_twice(acks, stream))
     return found
+
+
+def _distinct(replicas: Mapping[int, ReplicaLog]) -> Iterable[tuple[str, ReplicaLog]]:
+    """The logs, each with the nodes that have it: equal ones are one object."""
+    for log in {id(log): log for log in replicas.values()}.values():
+        nodes = [str(node) for node, each in sorted(replicas.items()) if each is log]
+        yield f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}", log
 
 
 def _told(where: str, findings: Iterable[str]) -> list[str]:

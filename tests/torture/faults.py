@@ -257,7 +257,8 @@ class Faults:
         return await self._lose_power(sorted(self._machines.nodes), dice, fault.seconds)
 
     async def _lose_power(self, numbers: Iterable[int], dice: Random, seconds: float) -> str:
-        running = [n for n in numbers if self._machines.is_up(n)]
+        # Stopped first: a power loss comes to all of them at one moment.
+        running = [n for n in numbers if self._machines.send(n, signal.SIGSTOP)]
         ends = (asyncio.to_thread(self._machines.end, n, signal.SIGKILL) for n in running)
         ended = [n for n, done in zip(running, await asyncio.gather(*ends), strict=True) if done]
         lost = [

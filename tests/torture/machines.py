@@ -180,7 +180,8 @@ class Machines:
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)
         code = process.wait(START_SECONDS_MAX)
-        if how == signal.SIGTERM and code and was_ready:
+        # Another fault may have killed it before it had stopped.
+        if how == signal.SIGTERM and was_ready and code not in (0, -signal.SIGKILL):
             self.findings.append(f"node {number} ended with {code} after SIGTERM")
         return True
 

@@ -4,6 +4,9 @@ A test cannot take the power from a machine. It kills a process instead, and the
 what the disk would not have, which is what was written after the last sync began. Only the process
 itself knows when that was. An entry is written after a sync returned and before the program sees
 that, so nothing that relies on a sync is ever cut.
+
+The variable TORTURE_MUTANT puts a defect of `bascule.sim.mutants` into the process, which a run has
+to find.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import os
 import struct
 import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +23,9 @@ ENTRY: Final = struct.Struct("<qqq")
 """Inode, kind, size."""
 SYNCED: Final = 0
 TRUNCATED: Final = 1
+SYNC_SECONDS: Final = 0.003
+"""A sync takes as long as on a usual disk: on a tmpfs nothing would ever be unsynced for long."""
+MUTANT: Final = "TORTURE_MUTANT"
 
 
 def watch(path: str) -> None:
@@ -27,6 +35,7 @@ def watch(path: str) -> None:
 
     def fdatasync(fd: int) -> None:
         found = os.fstat(fd)
+        time.sleep(SYNC_SECONDS)
         datasync(fd)
         os.write(journal, ENTRY.pack(found.st_ino, SYNCED, found.st_size))
 
@@ -47,9 +56,20 @@ def synced_sizes(path: Path) -> dict[int, int]:
     return found
 
 
+def mutated() -> AbstractContextManager[None]:
+    """Puts in the defect of `MUTANT`, if there is one."""
+    name = os.environ.get(MUTANT)
+    if not name:
+        return nullcontext()
+    from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
+
+    return CLUSTER_MUTANTS[name].patch()
+
+
 if __name__ == "__main__":
     watch(sys.argv[1])
     from bascule.cli.main import main
 
     sys.argv[:2] = ["bascule"]
-    sys.exit(main())
+    with mutated():
+        sys.exit(main())
