@@ -85,7 +85,7 @@ class SeedResult(Protocol):
         """How often each kind of fault happened."""
 
 
-class Mutant(Protocol):
+class AnyMutant(Protocol):
     """A defect that a simulator must find."""
 
     @property
@@ -151,12 +151,12 @@ class Tally:
         }
 
 
-def patched(mutants: Mapping[str, Mutant], name: str) -> AbstractContextManager[object]:
+def patched(mutants: Mapping[str, AnyMutant], name: str) -> AbstractContextManager[object]:
     """The production code is that of the mutant inside; without a name, as it is."""
     return mutants[name].patch() if name else nullcontext()
 
 
-def check_mutant(mutants: Mapping[str, Mutant], name: str) -> None:
+def check_mutant(mutants: Mapping[str, AnyMutant], name: str) -> None:
     """End with a list of the mutants, if `name` is none of them. Raises: Exit."""
     if name and name not in mutants:
         for each, mutant in mutants.items():
