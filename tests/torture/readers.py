@@ -36,6 +36,7 @@ REPORT_SECONDS: Final = 0.5
 BACK_SECONDS: Final = 4.0
 """Each consumer goes back in one partition so often."""
 BACK_RECORDS_MAX: Final = 2_000
+CLOSE_SECONDS_MAX: Final = 60.0
 LAST_SECONDS_MAX: Final = 300.0
 PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -174,10 +175,9 @@ class Reader:
         self._seek(at, max(0, self._places[at] - self._dice.randrange(1, BACK_RECORDS_MAX)))
 
     def _seek(self, at: tuple[str, int], offset: int) -> None:
-        try:
-            self._consumer.seek(TopicPartition(*at, offset))
-        except confluent_kafka.KafkaException:
-            return  # no leader is known at the moment
+        # Not by `seek`: it waits without limit where a leader is lost meanwhile.
+        self._consumer.incremental_unassign([TopicPartition(*at)])
+        self._consumer.incremental_assign([TopicPartition(*at, offset)])
 
 
 def report(known: Known) -> None:
@@ -198,7 +198,8 @@ def main() -> None:
     racks = {"leaders": "", **{f"rack {rack}": rack for rack in settings["racks"]}}
     threads = [
         threading.Thread(
-            target=Reader(known, settings["servers"], name, rack, settings["seed"], stopping).run
+            daemon=True,
+            target=Reader(known, settings["servers"], name, rack, settings["seed"], stopping).run,
         )
         for name, rack in racks.items()
     ]
@@ -211,7 +212,9 @@ def main() -> None:
         listening.join(REPORT_SECONDS)
     stopping.set()
     for thread in threads:
-        thread.join()
+        thread.join(CLOSE_SECONDS_MAX)
+        if thread.is_alive():
+            known.find("a consumer cannot be closed")
     if asked[0].strip():
         ends = {
             (name, int(index)): end
