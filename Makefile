@@ -9,8 +9,8 @@ MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
 OUTPUT ?= demo-output
-# Rounds of `make torture` and `make power`, seconds for each target of `make fuzz`; their seed, which
-# a run prints.
+# Rounds of `make torture` and `make power`; seconds of `make torture`, and for each target of
+# `make fuzz`; their seed, which a run prints.
 ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
 SECONDS ?= 60
@@ -140,10 +140,11 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 	$(BIN)/python -m bench
 
 .PHONY: torture
-torture: setup ## kill -9 under load with random timing, ROUNDS=20 times; damage in every byte of a log
+torture: setup ## five nodes under drawn faults for SECONDS=60, every ack checked; kill -9 ROUNDS=20 times; damage in every byte
+	cd tests && ../$(BIN)/python -m torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(OUT),--out $(abspath $(OUT)))
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
 		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py
-	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py
+	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py tests/torture
 
 .PHONY: torture-spark
 torture-spark: setup ## kill driver and executors of the archive and the sink, ROUNDS=20 times each

@@ -165,11 +165,14 @@ def test_the_new_leader_subscribes_before_the_old_one_unsubscribes() -> None:
     ]  # fmt: skip
 
 
-def test_a_subscription_of_several_partitions_is_flushed_before_the_log_ends() -> None:
+def test_a_subscription_of_several_partitions_ends_after_the_log() -> None:
+    """Otherwise the old leader may subscribe in between, for another partition that it is to lead,
+    and append later messages than some that it has not received."""
     pair = Pair()
     pair.configure(partition_by=PartitionBy.SUBJECT)
     asyncio.run(pair.hand_over())
-    assert pair.events[4:8] == ["1 applied 1", "1 unsubscribe", "1 flush", "1 end"]
+    assert pair.events[4:7] == ["1 applied 1", "1 flush", "1 end"]
+    assert pair.events.count("1 unsubscribe") == 1
 
 
 def test_a_member_of_a_queue_group_subscribes_after_the_old_one_has_drained() -> None:

@@ -16,6 +16,7 @@ import msgspec
 RAFT_FIRST_BYTES = range(0x90, 0xA0)
 RAFT_SOURCE = 3
 """Where the hello of Raft has its sender."""
+HEARTBEAT_FIRST_BYTES = range(0x80, 0x90)
 CHUNK_BYTES = 1 << 16
 
 
@@ -28,6 +29,7 @@ class PeerLinks:
         self._loop = asyncio.new_event_loop()
         self._stall = 0.0
         self._open: dict[tuple[int, int], asyncio.Event] = {}
+        self._delays: dict[tuple[int, int], float] = {}
         self._connections: dict[asyncio.Task[None], tuple[int, int]] = {}
         self._listeners = {
             node: socket.create_server(("127.0.0.1", reached), backlog=100)
@@ -45,6 +47,11 @@ class PeerLinks:
         """Let bytes pass again."""
         for link in links:
             self._loop.call_soon_threadsafe(self._event(link).set)
+
+    def slow(self, links: Iterable[tuple[int, int]], seconds: float) -> None:
+        """Let what is sent on these links arrive so much later; 0: at once."""
+        for link in links:
+            self._delays[link] = seconds
 
     def reset(self, node: int, other: int) -> None:
         """Close all connections between two nodes."""
@@ -134,6 +141,8 @@ class PeerLinks:
         frame = head[4:size]
         if frame[0] in RAFT_FIRST_BYTES:
             return head, msgspec.msgpack.decode(frame)[RAFT_SOURCE]
+        if frame[0] in HEARTBEAT_FIRST_BYTES:
+            return head, msgspec.msgpack.decode(frame)["source"]
         at = 8  # behind the API key, its version and the number of the request
         for _ in ("client id", "cluster"):
             at += 2 + int.from_bytes(frame[at : at + 2], "big")
@@ -143,6 +152,8 @@ class PeerLinks:
         passes = self._event(link)
         while True:
             data = await self._loop.sock_recv(source, CHUNK_BYTES)
+            if delay := self._delays.get(link):
+                await asyncio.sleep(delay)
             await passes.wait()
             if not data:
                 raise ConnectionResetError

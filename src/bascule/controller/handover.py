@@ -5,7 +5,7 @@
     new leader                                    old leader
     holds what arrives, subscribes
       waits until all NATS servers know that
-      asks for the rest of the log         ->     unsubscribes, appends what it has received
+      asks for the rest of the log         ->     appends what it has received, unsubscribes
       copies the log to that end           <-     the end of its log
       leads: compares, appends the rest    ->     follows
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
@@ -130,6 +130,12 @@ def _shares_subscription(partition: Partition) -> bool:
     return partition.definition.config.partition_by is not PartitionBy.GROUP
 
 
+def _goes_on(partition: Partition) -> bool:
+    """Whether messages may arrive until the old leader appends nothing more: the new one receives
+    them, too."""
+    return _shares_subscription(partition) and not in_queue_group(partition)
+
+
 class Handovers:
     """Belongs to the event loop."""
 
@@ -194,9 +200,7 @@ class Handovers:
     def on_led(self, taken: Sequence[RoleChange]) -> None:
         """This node leads: tell the old leaders, who wait for that."""
         for node, some in self._old_leaders(taken).items():
-            task = asyncio.get_running_loop().create_task(self._tell(node, some))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._tell(node, some))
 
     def _old_leaders(self, taken: Sequence[RoleChange]) -> dict[int, list[RoleChange]]:
         """The old leaders that live and are trusted, with what they give.
@@ -273,6 +277,18 @@ class Handovers:
         body = msgspec.msgpack.encode(_Request(self._metadata.applied, asked, is_taken))
         answer = await self._peers.control(node, HANDOVER, body, timeout_s=ANSWER_SECONDS_MAX)
         return msgspec.msgpack.decode(answer, type=list[int])
+
+    async def _end_subscriptions(self, partitions: Sequence[Partition]) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await self._subscriptions.route(partitions, to_here=False)
+        except (BasculeError, TimeoutError) as error:
+            log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _tell(self, node: int, taken: Sequence[RoleChange]) -> None:
         try:
@@ -367,15 +383,23 @@ class Handovers:
             if 0 <= asked.partition < len(found) and found[asked.partition].is_leader:
                 chosen.append((number, found[asked.partition], asked))
                 self._gift((asked.stream_id, asked.partition), asked.leader_epoch).asked.set()
+        # A subscription that serves other partitions, too, ends after the appends: this node may
+        # subscribe at any moment for one of those, and would append later messages than some that
+        # it has not received.
+        later = [each for _, each, _ in chosen if _goes_on(each)]
         if chosen:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                    await self._subscriptions.route([each for _, each, _ in chosen], to_here=False)
+                    now = [each for _, each, _ in chosen if not _goes_on(each)]
+                    if now:
+                        await self._subscriptions.route(now, to_here=False)
                     if any(_shares_subscription(each) for _, each, _ in chosen):
                         await self._subscriptions.flush_subscriptions()
             except TimeoutError:
                 raise Broken("NATS has not confirmed the end of subscriptions in time") from None
         ending = [self._roles.end_appends(each, asked.leader_epoch) for _, each, asked in chosen]
+        if later:
+            self._start(self._end_subscriptions(later))
         try:
             # The log writer of a node that stops does nothing any more.
             async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -1,0 +1,233 @@
+"""The consumers of a run, a process of their own: `python -m torture.readers SETTINGS`.
+
+Each consumer reads all partitions by the Kafka protocol with `assign()`, one from the leaders and
+the others from the replicas in their racks. What one of them has read at an offset, none of them
+may ever read differently; they go back to earlier offsets from time to time to look. Each 0.5 s a
+line of JSON on standard output says how far they are. After a line on standard input, a last
+consumer reads everything once more; what was read is stored in a file then.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import numpy as np
+from confluent_kafka import KafkaError, TopicPartition
+
+from torture.messages import (
+    FOREIGN,
+    NO_RECORD,
+    TorturedStream,
+    identity_in,
+    streams_named,
+    told,
+)
+
+REPORT_SECONDS: Final = 0.5
+BACK_SECONDS: Final = 4.0
+"""Each consumer goes back in one partition so often."""
+BACK_RECORDS_MAX: Final = 2_000
+CLOSE_SECONDS_MAX: Final = 60.0
+LAST_SECONDS_MAX: Final = 300.0
+PASSING: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+)
+"""Errors of a cluster under faults. The client goes on by itself."""
+DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError.INVALID_MSG)
+"""A batch that is damaged on a disk does not pass the CRC of the client."""
+ASTRAY: Final = (KafkaError._NOT_IMPLEMENTED, KafkaError._AUTO_OFFSET_RESET)
+"""Behind a batch with a wrong CRC librdkafka goes on at a byte where no batch begins
+(`rd_kafka_buf_skip_to` with a length), and takes its offset from there."""
+PATIENCE_SECONDS: Final = 0.5
+"""Before a damaged batch is read once more."""
+
+
+class Known:
+    """What was read: stream and partition -> the message at each offset."""
+
+    def __init__(self, streams: Sequence[TorturedStream]) -> None:
+        self.records: dict[tuple[str, int], array[int]] = {
+            (stream.name, partition): array("q")
+            for stream in streams
+            for partition in range(stream.partitions)
+        }
+        self.findings: list[str] = []
+        self.damaged = 0
+        self.read = 0
+        self._lock = threading.Lock()
+
+    def take(self, at: tuple[str, int], offset: int, value: bytes | None, who: str) -> None:
+        """One record that `who` has read."""
+        identity = identity_in(value)
+        with self._lock:
+            self.read += 1
+            records = self.records[at]
+            if offset >= len(records):
+                records.extend([NO_RECORD] * (offset + 1 - len(records)))
+            before = records[offset]
+            if before == NO_RECORD:
+                records[offset] = identity
+            elif before != identity:
+                self.find(f"{at} offset {offset}: {told(before)}, and {told(identity)} at {who}")
+            if identity == FOREIGN:
+                self.find(f"{at} offset {offset} at {who}: {(value or b'')[:60]!r} was not sent")
+
+    def find(self, text: str) -> None:
+        self.findings.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def save(self, path: Path) -> None:
+        arrays = {f"{name}/{index}": np.array(r) for (name, index), r in self.records.items()}
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+
+class Reader:
+    """One consumer."""
+
+    def __init__(
+        self,
+        known: Known,
+        servers: str,
+        name: str,
+        rack: str,
+        seed: int,
+        stopping: threading.Event,
+    ) -> None:
+        """`rack`: where it reads; empty: from the leaders."""
+        self.name = name
+        self._known = known
+        self._dice = random.Random(f"{seed} {name}")
+        self._places: dict[tuple[str, int], int] = {}
+        self._damaged: set[tuple[str, int]] = set()
+        """Where a damaged batch was met."""
+        self._stopping = stopping
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "torture",
+                "client.id": name,
+                "client.rack": rack,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "reconnect.backoff.max.ms": 1_000,
+                "topic.metadata.refresh.interval.ms": 2_000,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(*each, 0) for each in known.records])
+
+    def run(self) -> None:
+        back_at = time.monotonic() + BACK_SECONDS
+        while not self._stopping.is_set():
+            self._poll()
+            if time.monotonic() > back_at:
+                back_at += BACK_SECONDS
+                self._go_back()
+        self._consumer.close()
+
+    def read_to(self, ends: dict[tuple[str, int], int]) -> list[str]:
+        """Read everything up to these offsets; what is missing."""
+        deadline = time.monotonic() + LAST_SECONDS_MAX
+        while left := [f"{at} from {self._places.get(at, 0)} to {end}" for at, end in ends.items()
+                       if self._places.get(at, 0) < end]:  # fmt: skip
+            if time.monotonic() > deadline:
+                break
+            self._poll()
+        self._consumer.close()
+        return left
+
+    def _poll(self) -> None:
+        for message in self._consumer.consume(1_000, timeout=0.2):
+            error = message.error()
+            at = message.topic(), message.partition()
+            if error is None:
+                self._places[at] = message.offset() + 1
+                self._known.take(at, message.offset(), message.value(), self.name)
+            elif error.code() in DAMAGED or (error.code() in ASTRAY and at in self._damaged):
+                self._damaged.add(at)
+                self._known.damaged += 1
+                self._stopping.wait(PATIENCE_SECONDS)
+                self._seek(at, self._places.get(at, 0))
+            elif error.code() not in PASSING:
+                self._known.find(f"{self.name}: {at}: {error}")
+
+    def _go_back(self) -> None:
+        """What was read once is read again, perhaps from another replica."""
+        at = self._dice.choice(sorted(self._places)) if self._places else None
+        if at is None:
+            return
+        self._seek(at, max(0, self._places[at] - self._dice.randrange(1, BACK_RECORDS_MAX)))
+
+    def _seek(self, at: tuple[str, int], offset: int) -> None:
+        # Not by `seek`: it waits without limit where a leader is lost meanwhile.
+        self._consumer.incremental_unassign([TopicPartition(*at)])
+        self._consumer.incremental_assign([TopicPartition(*at, offset)])
+
+
+def report(known: Known) -> None:
+    state: dict[str, Any] = {
+        "read": known.read,
+        "ends": {f"{name}/{index}": len(r) for (name, index), r in known.records.items()},
+        "damaged": known.damaged,
+        "findings": known.findings[:20],
+        "finding_count": len(known.findings),
+    }
+    print(json.dumps(state), flush=True)
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    known = Known(streams_named(settings["streams"]))
+    stopping = threading.Event()
+    racks = {"leaders": "", **{f"rack {rack}": rack for rack in settings["racks"]}}
+    threads = [
+        threading.Thread(
+            daemon=True,
+            target=Reader(known, settings["servers"], name, rack, settings["seed"], stopping).run,
+        )
+        for name, rack in racks.items()
+    ]
+    asked: list[str] = []
+    listening = threading.Thread(target=lambda: asked.append(sys.stdin.readline()), daemon=True)
+    for thread in (*threads, listening):
+        thread.start()
+    while not asked:
+        report(known)
+        listening.join(REPORT_SECONDS)
+    stopping.set()
+    for thread in threads:
+        thread.join(CLOSE_SECONDS_MAX)
+        if thread.is_alive():
+            known.find("a consumer cannot be closed")
+    if asked[0].strip():
+        ends = {
+            (name, int(index)): end
+            for place, end in json.loads(asked[0]).items()
+            for name, _, index in [place.rpartition("/")]
+        }
+        ending = threading.Event()
+        last = Reader(known, settings["servers"], "last", "", settings["seed"], ending)
+        for missing in last.read_to(ends):
+            known.find(f"not read at the end: {missing}")
+    known.save(Path(settings["reads"]))
+    report(known)
+
+
+if __name__ == "__main__":
+    main()
