@@ -64,6 +64,7 @@ from bascule.errors.system import (
     UnknownPartition,
     UnknownStream,
     UnsupportedFormat,
+    is_damage,
     reason_without_paths,
 )
 
@@ -124,5 +125,6 @@ __all__ = [
     "UnknownTable",
     "UnsupportedFormat",
     "UnsupportedSpark",
+    "is_damage",
     "reason_without_paths",
 ]

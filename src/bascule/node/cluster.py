@@ -6,6 +6,7 @@ A node alone is a cluster of one, which others may join.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from typing import Any, Final
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController, keep_running
+from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
+from bascule.controller.cluster.healing.healer import Healer
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
@@ -51,6 +54,7 @@ from bascule.replica.follower import Replicator
 from bascule.replica.follower.fetcher import PeerIdentity
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.version import __version__
 from bascule.wire.messages.peer.control import ControlRequest, ControlResponse
@@ -129,6 +133,11 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
+        self.healer = Healer(
+            config.node_id, partitions, reconciler, self._metadata, directories, clock,
+            self.controller.follower, syncer, data_directory=str(data),
+        )  # fmt: skip
+        self.controller.views.standing = self.healer.standing
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -169,6 +178,8 @@ class ClusterNode:
             self._config.node_id, partitions, self._metadata, self.peers
         )
         self.controller.add_control(LOGS, self._unclean_elections.answer)
+        self._accusations = Accusations(self._config.node_id, partitions, self.peers)
+        self.controller.add_control(DAMAGE, self._accusations.answer)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
@@ -211,6 +222,7 @@ class ClusterNode:
             send_acks=send,
             on_leading=self._replica_fetches.watch,
             on_silent=self._on_silent,
+            on_damaged=self._on_damaged,
             clock=clock,
             lag_ms_max=config.cluster.replica_lag_ms_max,
         )
@@ -374,6 +386,8 @@ class ClusterNode:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self.healer.close()
+        self._accusations.close()
         await self.controller.close()
         self._replica_fetches.close()
         await self.listener.close()
@@ -386,6 +400,13 @@ class ClusterNode:
     def _on_silent(self, leader: int, reason: str) -> None:
         """A leader does not answer. Called on the thread of its fetcher."""
         self._loop.call_soon_threadsafe(self.controller.silent_leaders.on_silent, leader, reason)
+
+    def _on_damaged(self, leader: int, partition: Partition, epoch: int, offset: int) -> None:
+        """Batches of a leader are damaged. Called on the log writer thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(
+                self._accusations.on_damaged, leader, partition, epoch, offset
+            )
 
     def _node_epoch(self) -> int:
         return self.controller.node_epoch

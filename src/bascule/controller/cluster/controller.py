@@ -128,7 +128,7 @@ class ClusterController:
         self._random = random
         self._on_nodes = on_nodes
         self._upkeep = ClusterUpkeep(node_id, metadata, balance_ms=balance_ms)
-        self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
+        self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
         self._subscriber: Subscriber | None = None
@@ -136,7 +136,7 @@ class ClusterController:
         self._tasks: list[asyncio.Task[None]] = []
         self.duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state,
-            process_loss=process_loss, on_changed=self._follower.on_suspension,
+            process_loss=process_loss, on_changed=self.follower.on_suspension,
         )  # fmt: skip
         self.silent_leaders = SilentLeaders(node_id, metadata, peers, self.duties, clock)
         self.views = ClusterViews(
@@ -144,7 +144,7 @@ class ClusterController:
             refusals=self._refusals, duplicates=self._duplicates,
         )  # fmt: skip
         self._repairs = Repairs(
-            node_id, partitions, reconciler, metadata, directories, clock, self._follower
+            node_id, partitions, reconciler, metadata, directories, clock, self.follower
         )
         self._purges = Purges(node_id, partitions, metadata, peers, reserve)
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
@@ -170,8 +170,8 @@ class ClusterController:
         self._tasks.append(asyncio.create_task(keep_running("duties", self.duties.run)))
         await self.duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
-        await self._follower.reconcile()
-        self._tasks.append(asyncio.create_task(self._follower.run()))
+        await self.follower.reconcile()
+        self._tasks.append(asyncio.create_task(self.follower.run()))
         self._tasks.append(asyncio.create_task(keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
@@ -188,14 +188,14 @@ class ClusterController:
         """
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
-        await self._follower.reconcile()
+        await self.follower.reconcile()
         for error in self._reconciler.failures.values():
             if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
-        await self._follower.wait_followed(self._metadata.applied)
+        await self.follower.wait_followed(self._metadata.applied)
 
     async def step_down(self) -> None:
         """Hand over what this node leads, before it stops; return once all acks are sent.
@@ -209,7 +209,7 @@ class ClusterController:
         try:
             async with asyncio.timeout(STEP_DOWN_SECONDS_MAX):
                 index = await self._metadata.submit(StepDown(self._node_id, self.node_epoch))
-                await self._follower.wait_followed(index)
+                await self.follower.wait_followed(index)
                 while any(not p.is_leader and len(p.commitment.pending) for p in given):  # noqa: ASYNC110
                     await asyncio.sleep(ANSWERED_POLL_SECONDS)
         except (BasculeError, TimeoutError) as error:
@@ -221,7 +221,7 @@ class ClusterController:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._follower.close()
+        await self.follower.close()
         self.duties.close()
         self.silent_leaders.close()
 
@@ -260,7 +260,7 @@ class ClusterController:
             changed = _definitions(before, image, touched)
             gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
-            self._follower.request(self._remove_commits(name))
+            self.follower.request(self._remove_commits(name))
         if self._announcer is not None:
             if touched is None:
                 self._announcer.on_streams(image.streams)
@@ -269,7 +269,7 @@ class ClusterController:
         if image.nodes is not before.nodes:
             self._on_nodes(image)
         self.duties.on_image(image)
-        self._follower.on_image(touched)
+        self.follower.on_image(touched)
 
     async def _remove_commits(self, stream: str) -> None:
         """Remove the commits of a deleted stream, on the node that holds them.
@@ -336,7 +336,7 @@ class ClusterController:
         definition = self.views.definition(name)
         index = await self._metadata.submit(Delete(name))
         try:
-            await self._follower.wait_followed(index)
+            await self.follower.wait_followed(index)
         except Broken as error:
             log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
         log.info("stream deleted", extra={"stream": definition.name})
@@ -499,7 +499,7 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        return self._follower.pending_steps()
+        return self.follower.pending_steps()
 
     @property
     def message_bytes_max(self) -> int:
@@ -528,7 +528,7 @@ class ClusterController:
         await self._metadata.wait_applied(asked.index)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS_MAX):
-                await self._follower.wait_followed(asked.index)
+                await self.follower.wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
         error = self._reconciler.failures.get(asked.stream_id)

@@ -26,6 +26,7 @@ from bascule.model import (
     StreamDefinition,
     StreamInfo,
 )
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.subjects import subjects_overlap
 
@@ -71,6 +72,8 @@ class ClusterViews:
         self._peers = peers
         self._refusals = refusals
         self._duplicates = duplicates
+        self.standing: Callable[[Partition], str] = lambda _: ""
+        """What is done about a failed replica of this node; see `healing`."""
         self.controls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
             PARTITIONS: self.answer_partitions,
             FAILED: self.answer_failed,
@@ -166,12 +169,18 @@ class ClusterViews:
 
     def _failed(self) -> _Failed:
         found = [
-            (partition.definition.id, partition.index, partition.failure.cause)
+            (partition.definition.id, partition.index, self._explain(partition))
             for partitions in self._partitions.streams().values()
             for partition in partitions
             if partition.failure is not None
         ]
         return _Failed(len(found), found[:LISTED_MAX])
+
+    def _explain(self, partition: Partition) -> str:
+        """Why a partition has failed, and what this node does about it."""
+        assert partition.failure is not None
+        cause, standing = partition.failure.cause, self.standing(partition)
+        return f"{cause}; {standing}" if standing else cause
 
     def stream_info(self, name: str) -> StreamInfo:
         """As this node knows it. Raises: UnknownStream."""
