@@ -133,11 +133,7 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
-        self.healer = Healer(
-            config.node_id, partitions, reconciler, self._metadata, directories, clock,
-            self.controller.follower, syncer, data_directory=str(data),
-        )  # fmt: skip
-        self.controller.views.standing = self.healer.standing
+        self.healer = self._make_healer(partitions, reconciler, directories, clock, syncer)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -180,6 +176,21 @@ class ClusterNode:
         self.controller.add_control(LOGS, self._unclean_elections.answer)
         self._accusations = Accusations(self._config.node_id, partitions, self.peers)
         self.controller.add_control(DAMAGE, self._accusations.answer)
+
+    def _make_healer(
+        self,
+        partitions: Partitions,
+        reconciler: Reconciler,
+        directories: StreamDirectories,
+        clock: Clock,
+        syncer: LogSyncer,
+    ) -> Healer:
+        healer = Healer(
+            self._config.node_id, partitions, reconciler, self._metadata, directories, clock,
+            self.controller.follower, syncer, data_directory=str(self._data),
+        )  # fmt: skip
+        self.controller.views.standing = healer.standing
+        return healer
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
