@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 
 import bascule
 from bascule.errors import BasculeError
+from bascule.record.batch import scan_batches
+from bascule.record.header import batch_crc
 from support.clusters import RunningCluster, running_cluster
 from support.kafka_readers import read_confluent
-from support.processes import Node, running_nats, wait_for
+from support.processes import BIN, Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -162,3 +166,76 @@ def test_the_last_replica_in_sync_is_not_healed(cluster: RunningCluster) -> None
     assert "healing a replica" not in node.log.read_text()
     files = sorted(cluster.replica(last, "flights").glob("*.log"))
     assert files[0].read_bytes() == before
+
+
+def scrub(node: Node, stream: str, *, code: int) -> list[dict[str, Any]]:
+    """What `bascule scrub --json` prints."""
+    words = [str(BIN / "bascule"), "scrub", stream, "--json", "--server", node.addresses["http"]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["replicas"]
+    return found
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_scrub_finds_damage_while_all_nodes_run(cluster: RunningCluster, role: str) -> None:
+    """First in a closed segment, then in the active one."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, segment_bytes_max=1 << 20)
+    cluster.wait_in_sync("flights")
+    node = cluster.nodes[1]
+    publish(node, "flights", range(COUNT))
+    cluster.wait_in_sync("flights")
+    for row in scrub(node, "flights", code=0):
+        assert (row["result"], row["records"], row["found"]) == ("ok", COUNT, "")
+        assert row["bytes"] == row["bytes_total"] > COUNT * 9_000
+    end = COUNT
+    for closed in (True, False):
+        leader = cluster.leader("flights")
+        damaged = leader if role == "leader" else next(n for n in cluster.nodes if n != leader)
+        log = cluster.nodes[damaged].log
+        before = log.read_text().count("replica opened up to its damage")
+        flip(cluster, damaged, "flights", closed=closed)
+        results = {row["node"]: row["result"] for row in scrub(node, "flights", code=6)}
+        assert results == {n: "corrupt" if n == damaged else "ok" for n in cluster.nodes}
+        wait_until(
+            node,
+            lambda log=log, before=before: (
+                log.read_text().count("replica opened up to its damage") > before
+            ),
+        )
+        cluster.wait_in_sync("flights")
+        publish(node, "flights", range(end, end + 20))
+        end += 20
+    cluster.wait_in_sync("flights")
+    assert {row["result"] for row in scrub(node, "flights", code=0)} == {"ok"}
+    check_equal(cluster, "flights", end)
+
+
+def test_replicas_that_differ_are_reported_and_stay(cluster: RunningCluster) -> None:
+    """A batch is replaced by another one with a good CRC: nobody knows which is right."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.wait_in_sync("flights")
+    node = cluster.nodes[1]
+    publish(node, "flights", range(20))
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    other = next(n for n in cluster.nodes if n != leader)
+    (segment,) = cluster.replica(other, "flights").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"000001 xxx")
+    batch = next(each for each in scan_batches(bytes(data)) if each.start <= at < each.end)
+    data[at + 8] ^= 1
+    header = bytearray(data[batch.start : batch.end])
+    header[17:21] = batch_crc(header).to_bytes(4, "big")
+    with segment.open("r+b") as file:
+        file.seek(batch.start)
+        file.write(header)
+    results = {row["node"]: row for row in scrub(node, "flights", code=6)}
+    assert {n: row["result"] for n, row in results.items()} == dict.fromkeys(
+        cluster.nodes, "differs"
+    )
+    assert f"differ from node {other}, and all CRCs are good" in results[leader]["found"]
+    wait_until(node, lambda: node.call("GET", "/v1/cluster")["differing"])
+    assert len(node.partition("flights")["isr"]) == 3
+    assert "replicas differ" in "".join(each.log.read_text() for each in cluster.nodes.values())
+    assert segment.read_bytes()[at + 8] == data[at + 8]

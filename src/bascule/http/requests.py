@@ -125,6 +125,12 @@ class ReassignRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
 
 
+class ScrubRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The replicas to read."""
+
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+
+
 class AcknowledgeLossRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The unclean elections that an operator knows of."""
 

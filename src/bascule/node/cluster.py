@@ -246,6 +246,8 @@ class ClusterNode:
             "cluster": cluster_statistics(metadata.image, controller=metadata.controller_id),
             "controller": counter_values(metadata.counts),
             "heartbeats": self._heartbeats.statistics(),
+            "healing": counter_values(self.healer.counts),
+            "comparison": counter_values(self.controller.scrubs.counts),
         }
 
     async def start(self, last_run: KeptLastRun) -> None:

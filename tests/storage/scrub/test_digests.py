@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable
 from types import ModuleType
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
@@ -58,6 +59,7 @@ from bascule.model import (
     DuplicateStream,
     NodeRegistration,
     RepairedPartition,
+    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
@@ -146,6 +148,7 @@ class ClusterController:
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self.follower
         )
+        self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
         self._purges = Purges(node_id, partitions, metadata, peers, reserve)
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
@@ -156,6 +159,8 @@ class ClusterController:
             FOLLOW_STARTS: self._purges.answer_follow_starts,
             REPAIR: self._repairs.answer_repair,
             SILENCE: self.silent_leaders.answer_report,
+            SCRUB: self.scrubs.answer_scrub,
+            SCRUBBED: self.scrubs.answer_scrubbed,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -224,6 +229,7 @@ class ClusterController:
         await self.follower.close()
         self.duties.close()
         self.silent_leaders.close()
+        self.scrubs.close()
 
     @property
     def node_epoch(self) -> int:
@@ -447,6 +453,14 @@ class ClusterController:
                 answer = await self._peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
             repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
         return sorted(repaired, key=lambda each: (each.partition, each.node))
+
+    async def scrub_stream(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
+        """Read the replicas of a stream on all nodes from now on; see `healing.scrubs`."""
+        return await self.scrubs.scrub_stream(name, partition=partition)
+
+    async def scrub_results(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
+        """What that has found."""
+        return await self.scrubs.scrub_results(name, partition=partition)
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""

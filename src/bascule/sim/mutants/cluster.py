@@ -10,11 +10,13 @@ from typing import Any, Final
 from bascule.metadata import elections
 from bascule.model import PartitionState
 from bascule.peer.replica_session import FetchedPartition
+from bascule.record.header import HEADER_BYTES, batch_crc, read_header
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.partition import Partition
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.base import patched
+from bascule.storage import partition_log
 
 SEEDS: Final = 60
 """The simulator finds each mutant within so many seeds, with its options. The number is generous,
@@ -140,9 +142,30 @@ def _keep_epoch(elected: Any) -> Any:
     return mutant
 
 
+def _accept_damage(check: Any) -> Any:
+    def mutant(data: memoryview, **kwargs: Any) -> Any:
+        """Take what a leader sends as it is: its CRCs are written anew."""
+        at, fixed = 0, bytearray(data)
+        while at + HEADER_BYTES <= len(fixed):
+            end = at + read_header(fixed, at).total_bytes
+            if end > len(fixed):
+                break
+            fixed[at + 17 : at + 21] = batch_crc(fixed[at:end]).to_bytes(4, "big")
+            at = end
+        # The log appends these bytes: they are the memory in which the batches came.
+        data[:] = fixed
+        return check(data, **kwargs)
+
+    return mutant
+
+
 _OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
 _DEATHS: Final = ClusterOptions(
     seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
+)
+
+_FLIPS: Final = ClusterOptions(
+    seconds=15, streams=3, faults="bit flips,kill,loss of a leader,isolate"
 )
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
@@ -179,6 +202,10 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ClusterMutant(
             "leader epoch not raised", (ONE_LEADER, ACKED, UNDONE, IDENTICAL, "progress"),
             elections, "_elected", _keep_epoch, _DEATHS, first_seed=9,
+        ),
+        ClusterMutant(
+            "corrupt replica feeding others", (ACKED, UNDONE, IDENTICAL, "no id twice"),
+            partition_log, "check_replicated", _accept_damage, _FLIPS,
         ),
     )
 }  # fmt: skip
