@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bascule.controller.cluster.healing.evidence import keep_evidence
 from bascule.controller.cluster.healing.history import HealHistory, Key
@@ -59,6 +59,15 @@ class _Patient:
     why_not: str = ""
     """Why it is not healed; empty: it is, or will be."""
     task: asyncio.Task[None] | None = None
+
+
+class _Done(NamedTuple):
+    """How a log was prepared to be copied again."""
+
+    end_offset: int
+    kept: str
+    """Where damaged bytes, or the old directory, are now."""
+    kept_bytes: int
 
 
 class Healer:
@@ -232,8 +241,10 @@ class Healer:
         """Open the log again up to its damage. Raises: OSError, BasculeError."""
         definition, index = partition.definition, partition.index
         await asyncio.to_thread(self._history.add, key)
-        extra: dict[str, object] = {"stream": definition.name, "partition": index}
-        log.warning("healing a replica", extra={**extra, "cause": _cause(partition)})
+        log.warning(
+            "healing a replica",
+            extra={"stream": definition.name, "partition": index, "cause": _cause(partition)},
+        )
         async with self._follower.lock:
             if not self._is_ill(partition):
                 return
@@ -264,23 +275,30 @@ class Healer:
                 await self._reconciler.let_go(definition, [index])
                 await self._follower.reconcile_locked()
         self.counts.healed += 1
-        log.warning("replica opened up to its damage; it copies the rest", extra={**extra, **done})
+        log.warning(
+            "replica opened up to its damage; it copies the rest",
+            extra={
+                "stream": definition.name,
+                "partition": index,
+                "end_offset": done.end_offset,
+                "kept": done.kept,
+                "bytes": done.kept_bytes,
+            },
+        )
 
-    def _replace(
-        self, partition: Partition, directory: str, part: ReadablePart | None
-    ) -> dict[str, object]:
-        """Have the log end where `part` ends, or begin an empty one; what was done, for the log."""
+    def _replace(self, partition: Partition, directory: str, part: ReadablePart | None) -> _Done:
+        """Have the log end where `part` ends, or begin an empty one. Raises: OSError, Broken."""
         definition, index = partition.definition, partition.index
         if part is None:
             self._check_aside(f"{definition.name}-{index}.")
             moved_to = replace_log(
                 self._directories, self._clock, definition, index, start_offset=0
             )
-            return {"end_offset": 0, "kept": moved_to or "", "bytes": 0}
+            return _Done(0, moved_to or "", 0)
         files, aside = self._directories.files, self._directories.aside
         kept, size = keep_evidence(files, aside, directory, part.end, _cause(partition))
         keep_part(files, directory, part, self._clock)
-        return {"end_offset": part.end.offset, "kept": kept, "bytes": size}
+        return _Done(part.end.offset, kept, size)
 
     def _check_aside(self, prefix: str) -> None:
         """Raises: Broken where a directory of the partition is in `aside` already."""
