@@ -210,6 +210,7 @@ class Contents:
             if observe is not None:
                 observe(data[:size])
             position = reached
+            del data  # its memory is used again for the next read
         return Scanned(position, offset, None)
 
     def _scan_window(

@@ -16,7 +16,6 @@ from bascule.replica.partition import Partition
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.base import patched
-from bascule.storage import partition_log
 
 SEEDS: Final = 60
 """The simulator finds each mutant within so many seeds, with its options. The number is generous,
@@ -142,8 +141,10 @@ def _keep_epoch(elected: Any) -> Any:
     return mutant
 
 
-def _accept_damage(check: Any) -> Any:
-    def mutant(data: memoryview, **kwargs: Any) -> Any:
+def _accept_damage(append: Any) -> Any:
+    def mutant(
+        self: FollowedPartition, attempt: int, start: int, data: memoryview, **kwargs: Any
+    ) -> bool:
         """Take what a leader sends as it is: its CRCs are written anew."""
         at, fixed = 0, bytearray(data)
         while at + HEADER_BYTES <= len(fixed):
@@ -152,9 +153,8 @@ def _accept_damage(check: Any) -> Any:
                 break
             fixed[at + 17 : at + 21] = batch_crc(fixed[at:end]).to_bytes(4, "big")
             at = end
-        # The log appends these bytes: they are the memory in which the batches came.
-        data[:] = fixed
-        return check(data, **kwargs)
+        found: bool = append(self, attempt, start, memoryview(fixed), **kwargs)
+        return found
 
     return mutant
 
@@ -205,7 +205,7 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ),
         ClusterMutant(
             "corrupt replica feeding others", (ACKED, UNDONE, IDENTICAL, "no id twice"),
-            partition_log, "check_replicated", _accept_damage, _FLIPS,
+            FollowedPartition, "append", _accept_damage, _FLIPS,
         ),
     )
 }  # fmt: skip
