@@ -18,6 +18,7 @@ from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController, keep_running
 from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
+from bascule.controller.cluster.healing.full_disk import FullDisk
 from bascule.controller.cluster.healing.healer import Healer
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
@@ -138,6 +139,9 @@ class ClusterNode:
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
         )  # fmt: skip
+        self._full_disk = FullDisk(
+            config.node_id, self._metadata, self.controller.follower, reserve
+        )
         self.listener = self._make_listener()
         self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
@@ -284,9 +288,10 @@ class ClusterNode:
         await self.refusal.guard(opening)
         await last_run.on_registered()
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
-        self._tasks.append(
-            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run))
-        )
+        self._tasks += [
+            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run)),
+            asyncio.create_task(keep_running("full disk", self._full_disk.run)),
+        ]
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
         """The founding nodes by the configuration or the file. Raises: ConfigError."""

@@ -18,5 +18,7 @@ The bytes from the damage on are kept in `aside/`, up to a bound; see `evidence`
 healer     decides when a replica can heal, and does it
 history    how often was healed, on the disk
 evidence   keeps damaged bytes
+scrubs     scrubs of a stream on all nodes, and the comparison of replicas
+full_disk  a node whose disk is full leaves the replicas in sync
 accused    followers say that this leader's batches are damaged
 """
