@@ -227,7 +227,9 @@ class ClusterFaults:
         if state is None:
             return False
         victim, count = self._victims.get(stream, (0, 0))
-        victim = victim or self._prng.pick(state.replicas)
+        if not victim:
+            is_leader = state.leader in state.replicas and self._prng.happens(0.5)
+            victim = state.leader if is_leader else self._prng.pick(state.replicas)
         machine = self._machines.get(victim)
         others = [node for node in state.isr if node != victim]
         if machine is None or victim not in state.replicas or len(others) < 2:

@@ -164,9 +164,7 @@ _DEATHS: Final = ClusterOptions(
     seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
 )
 
-_FLIPS: Final = ClusterOptions(
-    seconds=15, streams=3, faults="bit flips,kill,loss of a leader,isolate"
-)
+_FLIPS: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="bit flips,move of replicas")
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant
