@@ -247,8 +247,13 @@ class FollowerFetcher:
             connection.close()
 
     def _begin(self, followed: FollowedPartition) -> None:
-        """Begin an attempt. On the log writer thread."""
-        if followed.begin():
+        """Begin an attempt. On the log writer thread.
+
+        On a full disk it waits: a follower that reports counts as one that can append.
+        """
+        if followed.is_in_force and self._writer.is_disk_full:
+            self._retry_later(followed, RETRY_SECONDS_MAX)
+        elif followed.begin():
             self._note_changed(followed)
         elif not followed.is_in_force:
             self.forget(followed)
@@ -431,13 +436,13 @@ class FollowerFetcher:
 
     # -- later attempts -------------------------------------------------------------------------
 
-    def _retry_later(self, followed: FollowedPartition) -> None:
-        """Begin another attempt after a pause."""
+    def _retry_later(self, followed: FollowedPartition, seconds: float = 0.0) -> None:
+        """Begin another attempt after a pause, at least so long."""
         with self._lock:
             self._retries[followed.key] = followed
             if self._timer is None and not self._stopping.is_set():
-                followed_for = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
-                self._timer = threading.Timer(followed_for, self._retry)
+                pause = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
+                self._timer = threading.Timer(max(pause, seconds), self._retry)
                 self._timer.daemon = True
                 self._timer.start()
 

@@ -18,7 +18,7 @@ from bascule.replica.disk_reserve import DiskReserve
 
 log = logging.getLogger("bascule.controller")
 
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 1.0
 AT_A_TIME: Final = 64
 """Partitions that are left at a time: enough for them to share commits."""
 
