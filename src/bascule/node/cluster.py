@@ -135,13 +135,11 @@ class ClusterNode:
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
         self.healer = self._make_healer(partitions, reconciler, directories, clock, syncer)
+        self._full_disk = self._make_full_disk(reserve)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
         )  # fmt: skip
-        self._full_disk = FullDisk(
-            config.node_id, self._metadata, self.controller.follower, reserve
-        )
         self.listener = self._make_listener()
         self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
@@ -195,6 +193,10 @@ class ClusterNode:
         )  # fmt: skip
         self.controller.views.standing = healer.standing
         return healer
+
+    def _make_full_disk(self, reserve: DiskReserve) -> FullDisk:
+        follower = self.controller.follower
+        return FullDisk(self._config.node_id, self._metadata, follower, reserve)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(

@@ -43,12 +43,14 @@ class Group:
         self._deciding = deciding
         self.lost = 1
         self.is_open = True
+        self.asked = 0
 
     @property
     def image(self) -> Image:
         return self._deciding.image
 
     async def submit(self, request: ControllerRequest) -> int:
+        self.asked += 1
         if self.lost or not self.is_open:
             self.lost = max(self.lost - 1, 0)
             raise Indeterminate("no controller has answered")
@@ -185,10 +187,10 @@ def test_nothing_is_removed_before_the_controller_has_decided(
     async def scene(tested: HealerUnderTest) -> None:
         tested.group.is_open = False
         tested.damage()
-        for _ in range(50):
-            tested.healer.on_failed(tested.partition)
-            await asyncio.sleep(0.001)
+        await until(lambda: tested.group.asked >= 5)
+        tested.healer.on_failed(tested.partition)
         assert tested.healed == []
+        assert not tested.healer._patients[tested.definition.id, 0].task
 
     play(scene, monkeypatch, leads=True)
 
@@ -200,9 +202,8 @@ def test_the_last_replica_does_not_heal(monkeypatch: pytest.MonkeyPatch) -> None
         tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
         assert tested.partition.failure is None, "what can be read is served"
         tested.damage()
-        for _ in range(20):
-            tested.healer.on_failed(tested.partition)
-            await asyncio.sleep(0.001)
+        tested.healer.on_failed(tested.partition)
+        assert not tested.healer._patients[tested.definition.id, 0].task
         assert tested.healed == []
         assert tested.deciding.state("s").leader == tested.node
 

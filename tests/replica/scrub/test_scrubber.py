@@ -19,6 +19,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage import partition_log
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
+from support.metadata_groups import until
 from support.replicas import lead_alone
 from support.stored_batches import append
 
@@ -101,7 +102,7 @@ def test_damage_is_found_and_told() -> None:
         name = next(n for n in tested.files.list_dir(directory) if n.endswith(".log"))
         tested.files.open(f"{directory}/{name}").write_at(500, b"?")
         await tested.all()
-        await asyncio.sleep(0)
+        await until(lambda: tested.damage)
         report = tested.known(0).report
         assert report is not None
         assert report.state is ScrubState.CORRUPT
@@ -141,11 +142,9 @@ def test_a_pass_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None
     async def scene() -> None:
         tested = ScrubberUnderTest(count=1)
         running = asyncio.create_task(tested.scrubber.run())
-        while not tested.scrubber.counts.bytes:
-            await asyncio.sleep(0)
+        await until(lambda: tested.scrubber.counts.bytes)
         tested.scrubber._stopping.set()
-        while not tested.scrubber._progress:
-            await asyncio.sleep(0)
+        await until(lambda: tested.scrubber._progress)
         running.cancel()
         await tested.scrubber.close()
         (progress,) = tested.scrubber._progress.values()
@@ -153,8 +152,7 @@ def test_a_pass_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None
             return  # it had read everything by then
         again = ScrubberUnderTest(tested.files, count=1)
         running = asyncio.create_task(again.scrubber.run())
-        while not again.done:
-            await asyncio.sleep(0)
+        await until(lambda: again.done)
         running.cancel()
         total = again.every[0].log
         assert total is not None

@@ -63,21 +63,32 @@ class Accusations:
             task.add_done_callback(lambda _: self._accusing.pop(key, None))
 
     async def _accuse(self, leader: int, partition: Partition, accusation: Accusation) -> None:
-        extra: dict[str, object] = {
-            "stream": partition.definition.name,
-            "partition": partition.index,
-            "leader": leader,
-            "offset": accusation.offset,
-        }
+        name, index, offset = partition.definition.name, partition.index, accusation.offset
         body = msgspec.msgpack.encode(accusation)
         try:
             found = await self._peers.control(leader, DAMAGE, body, timeout_s=ANSWER_SECONDS_MAX)
         except BasculeError as error:
-            extra["error"] = str(error)
-            log.warning("leader did not look at its damaged batches", extra=extra)
+            log.warning(
+                "leader did not look at its damaged batches",
+                extra={
+                    "stream": name,
+                    "partition": index,
+                    "leader": leader,
+                    "offset": offset,
+                    "error": str(error),
+                },
+            )
         else:
-            extra["found"] = found.decode(errors="replace")
-            log.warning("leader sends damaged batches", extra=extra)
+            log.warning(
+                "leader sends damaged batches",
+                extra={
+                    "stream": name,
+                    "partition": index,
+                    "leader": leader,
+                    "offset": offset,
+                    "found": found.decode(errors="replace"),
+                },
+            )
         await asyncio.sleep(PAUSE_SECONDS)
 
     # -- a leader -------------------------------------------------------------------------------
