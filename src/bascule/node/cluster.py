@@ -134,8 +134,7 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
-        self.healer = self._make_healer(partitions, reconciler, directories, clock, syncer)
-        self._full_disk = self._make_full_disk(reserve)
+        self._add_healing(partitions, reconciler, directories, clock, syncer, reserve)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -143,8 +142,7 @@ class ClusterNode:
         self.listener = self._make_listener()
         self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
-        self._nodes_changed = asyncio.Event()
-        self._addresses_changed = asyncio.Event()
+        self._nodes_changed, self._addresses_changed = asyncio.Event(), asyncio.Event()
         self._is_removed = False
         """Whether the Raft group may have removed this node: somebody has to be asked."""
         self.refusal = Refusal()
@@ -176,27 +174,26 @@ class ClusterNode:
             self._config.node_id, partitions, self._metadata, self.peers
         )
         self.controller.add_control(LOGS, self._unclean_elections.answer)
-        self._accusations = Accusations(self._config.node_id, partitions, self.peers)
-        self.controller.add_control(DAMAGE, self._accusations.answer)
 
-    def _make_healer(
+    def _add_healing(
         self,
         partitions: Partitions,
         reconciler: Reconciler,
         directories: StreamDirectories,
         clock: Clock,
         syncer: LogSyncer,
-    ) -> Healer:
-        healer = Healer(
-            self._config.node_id, partitions, reconciler, self._metadata, directories, clock,
-            self.controller.follower, syncer, data_directory=str(self._data),
+        reserve: DiskReserve,
+    ) -> None:
+        """Heal replicas, look at batches that followers call damaged, and leave full disks."""
+        number, follower = self._config.node_id, self.controller.follower
+        self.healer = Healer(
+            number, partitions, reconciler, self._metadata, directories, clock, follower, syncer,
+            data_directory=str(self._data),
         )  # fmt: skip
-        self.controller.views.standing = healer.standing
-        return healer
-
-    def _make_full_disk(self, reserve: DiskReserve) -> FullDisk:
-        follower = self.controller.follower
-        return FullDisk(self._config.node_id, self._metadata, follower, reserve)
+        self.controller.views.standing = self.healer.standing
+        self._accusations = Accusations(number, partitions, self.peers)
+        self.controller.add_control(DAMAGE, self._accusations.answer)
+        self._full_disk = FullDisk(number, self._metadata, follower, reserve)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
