@@ -174,7 +174,8 @@ class ImageFollower:
         """Let another node lead that has every committed record, if one is alive; see
         `elections.resign`. Raises: Indeterminate."""
         state = self._metadata.image.partitions[definition.id][index]
-        if self._node_id in (*state.isr, *state.eligible):
+        if self._node_id in state.replicas:
+            # Also where it is not in sync: the leader may be about to take it in.
             await self._metadata.submit(
                 Resign(self._node_id, definition.id, index, state.leader_epoch)
             )

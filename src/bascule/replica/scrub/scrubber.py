@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bascule.errors import BasculeError, CorruptData
+from bascule.errors import BasculeError, Closed, CorruptData
 from bascule.host.api import Clock, Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.replica.partition import Partition
@@ -227,6 +227,8 @@ class Scrubber:
             report.state, report.found = ScrubState.CORRUPT, str(error)
             self.counts.damaged += 1
             self._partitions.notify_damage(partition, error)
+        except Closed:  # the node stops, or the partition was opened anew, moved or deleted
+            report.state, report.found = ScrubState.FAILED, "the log was closed"
         except (BasculeError, OSError) as error:
             report.state, report.found = ScrubState.FAILED, str(error)
             self.counts.failures += 1

@@ -35,6 +35,7 @@ SCRUBBED: Final = "scrubbed"
 ANSWER_SECONDS_MAX: Final = 5.0
 DIFFERS: Final = "differs"
 UNREACHABLE: Final = "unreachable"
+UNDER_WAY: Final = (ScrubState.WAITING, ScrubState.RUNNING)
 SHOWN_MAX: Final = 3
 """Ranges of a difference that are named."""
 
@@ -162,21 +163,33 @@ class Scrubs:
         """
         definition = self._views.definition(name)
         self._check(definition, partition)
-        body = msgspec.msgpack.encode(_Question(definition.id, partition, with_digests=True))
+        states = list(enumerate(self._views.states(definition.id)))
+        chosen = [(index, state) for index, state in states if partition in (None, index)]
+        known = await self._ask_all(definition, partition, with_digests=False)
+        if all(ScrubState(each.state) not in UNDER_WAY for each in known.values()):
+            # One partition at a time: the digests of one take up to 64 KB.
+            for index, _ in chosen:
+                known |= await self._ask_all(definition, index, with_digests=True)
+        return [
+            self._row(index, node, known, sorted(state.replicas))
+            for index, state in chosen
+            for node in sorted(state.replicas)
+        ]
+
+    async def _ask_all(
+        self, definition: StreamDefinition, partition: int | None, *, with_digests: bool
+    ) -> dict[tuple[int, int], _Found]:
+        """Partition and node -> what the nodes say."""
+        body = msgspec.msgpack.encode(_Question(definition.id, partition, with_digests))
         nodes = self._nodes(definition, partition)
         answers = await asyncio.gather(*(self._ask(node, SCRUBBED, body) for node in nodes))
-        known: dict[tuple[int, int], _Found] = {}
-        for node, answer in zip(nodes, answers, strict=True):
-            for each in [] if answer is None else msgspec.msgpack.decode(answer, type=list[_Found]):
-                known[each.partition, node] = each
-        rows = []
-        for index, state in enumerate(self._views.states(definition.id)):
-            if partition in (None, index):
-                rows += [
-                    self._row(index, node, known, sorted(state.replicas))
-                    for node in sorted(state.replicas)
-                ]
-        return rows
+        return {
+            (each.partition, node): each
+            for node, answer in zip(nodes, answers, strict=True)
+            for each in (
+                [] if answer is None else msgspec.msgpack.decode(answer, type=list[_Found])
+            )
+        }
 
     def _check(self, definition: StreamDefinition, partition: int | None) -> None:
         count = definition.partition_count
