@@ -29,7 +29,12 @@ COUNT = 400
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
     with (
         running_nats(tmp_path / "nats") as nats,
-        running_cluster(tmp_path / "nodes", nats=nats.url) as found,
+        running_cluster(
+            tmp_path / "nodes",
+            nats=nats.url,
+            # Each test says who finds the damage.
+            environment={"BASCULE_LIMITS_SCRUB_PERIOD_MS": "0"},
+        ) as found,
     ):
         yield found
 
@@ -138,7 +143,8 @@ def test_a_leader_whose_followers_get_damaged_batches_heals(cluster: RunningClus
     flip(cluster, leader, "flights", closed=True)
     cluster.nodes[away].start()
     wait_healed(cluster, leader, "flights")
-    assert "leader sends damaged batches" in cluster.nodes[away].log.read_text()
+    told = cluster.nodes[away]
+    wait_until(told, lambda: "leader sends damaged batches" in told.log.read_text())
     publish(node, "flights", range(COUNT, COUNT + 10))
     check_equal(cluster, "flights", COUNT + 10)
 
