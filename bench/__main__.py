@@ -12,8 +12,8 @@ import importlib
 
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
-    "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
-    "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
+    "scrub", "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive",
+    "spark_sink", "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
     "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
     "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
     "node_loss", "streams",

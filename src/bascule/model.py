@@ -407,6 +407,32 @@ class RepairedPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubbedReplica:
+    """What the scrubber has found in one replica, or how far it is."""
+
+    partition: int
+    node: int
+    result: str
+    """`waiting`, `running`, `ok`, `corrupt`, `differs` from another replica, `failed`, or
+    `unreachable`."""
+    records: int = 0
+    bytes: int = 0
+    """Read so far."""
+    bytes_total: int = 0
+    """Of the log when the scrub began."""
+    seconds: float = 0.0
+    """Spent on reading."""
+    finished_ms: int = 0
+    """When the last scrub ended, in Unix milliseconds; 0: never."""
+    found: str = ""
+    """The damage, the difference, or why the log was not read to its end."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.result not in ("waiting", "running")
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """One running node: its addresses, versions and state."""
 
@@ -494,6 +520,8 @@ class ClusterInfo:
     """Nodes that know all decisions and do not vote."""
     failed: tuple[FailedReplica, ...] = ()
     """Replicas that have failed, on the nodes that have answered."""
+    differing: tuple[FailedReplica, ...] = ()
+    """Replicas that differ from others although all CRCs are good, on these nodes."""
     leaderless_count: int = 0
     """Also of the partitions that are not listed; so are the next ones."""
     under_min_isr_count: int = 0

@@ -289,7 +289,7 @@ def test_the_whole_node_is_looked_at_after_an_exception(
             with monkeypatch.context() as patched:
                 patched.setattr(node.reconciler.roles, "apply", _bug)
                 creating = asyncio.create_task(controller.create_stream("new", StreamConfig("new")))
-                await until(lambda: controller._follower._touched is None)
+                await until(lambda: controller.follower._touched is None)
             planned.clear()
             await controller.create_stream("other", StreamConfig("other"))
             with pytest.raises(Broken, match="a bug"):
@@ -325,7 +325,7 @@ def test_other_work_comes_between_the_parts_of_a_plan(
                 await node.controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
             planned.clear()
             node.reconciler.plan_all()
-            await node.controller._follower.reconcile()
+            await node.controller.follower.reconcile()
             counting.cancel()
             assert len(planned) == 60
             assert max(after - before for before, after in pairwise(counts)) <= 10

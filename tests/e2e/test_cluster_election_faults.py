@@ -121,10 +121,7 @@ def test_a_damaged_log_that_nobody_can_replace_is_shown_everywhere(tmp_path: Pat
         wait_until(other, lambda: other.partition("flights")["leader"] == behind)
         wait_until(other, lambda: read(other) == list(range(SIZE)))
         node.start()
-        node.wait_replica_failed("flights")
-        (failed,) = json.loads(command(other, "cluster", "status", "--json"))["failed"]
-        assert failed["advice"].startswith(f"node {behind} leads; `bascule stream repair")
-        command(other, "stream", "repair", "flights", "--accept-loss", "--yes")
+        # From then on another one has all records that count: it heals by itself.
         cluster.wait_in_sync("flights")
         assert json.loads(command(other, "cluster", "status", "--json"))["failed"] == []
         publish(other, range(SIZE, SIZE + 1))

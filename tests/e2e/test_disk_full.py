@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -16,57 +14,14 @@ import pytest
 from bascule.record.batch import RecordBatch, scan_batches
 from support.processes import WAIT_SECONDS_MAX, Node, RawNats
 from support.raw_client import RawClient, read_all
+from support.small_disk import SmallDisk, can_mount
 
-SIZE = "24m"
 BODY = b"%06d " + b"x" * 10_000
-
-
-def can_mount() -> bool:
-    """Whether an unprivileged namespace with a file system of its own can be made here."""
-    if shutil.which("unshare") is None:
-        return False
-    script = f"mount -t tmpfs -o size={SIZE} none /mnt"
-    tried = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, check=False)
-    return tried.returncode == 0
 
 
 pytestmark = pytest.mark.skipif(
     not can_mount(), reason="no user and mount namespaces here (unshare -rm), so no small disk"
 )
-
-
-class SmallDisk(Node):
-    """A node whose data directory is a tmpfs of its own, seen from here through /proc."""
-
-    def command(self, ready: Path) -> list[str]:
-        data = self.directory / "data"
-        data.mkdir(exist_ok=True)
-        mount = f"mount -t tmpfs -o size={SIZE} none '{data}'"
-        return [
-            "unshare",
-            "-rm",
-            "sh",
-            "-c",
-            f'{mount} && exec "$@"',
-            "sh",
-            *super().command(ready),
-        ]
-
-    @property
-    def data(self) -> Path:
-        return Path(f"/proc/{self.addresses['pid']}/root{self.directory}/data")
-
-    def fill(self) -> Path:
-        """Leave not one byte free."""
-        ballast = self.data / "ballast"
-        with ballast.open("wb", buffering=0) as file:
-            for size in (1 << 16, 1 << 12, 1):
-                try:
-                    while True:
-                        file.write(b"\1" * size)
-                except OSError:
-                    continue
-        return ballast
 
 
 @pytest.fixture

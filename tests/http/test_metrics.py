@@ -147,6 +147,9 @@ SECTIONS = {
     "ReplicaFetchCounts": "replica_fetch",
     "FetcherCounts": "fetcher",
     "ControllerCounts": "controller",
+    "ComparisonCounts": "comparison",
+    "HealCounts": "healing",
+    "ScrubCounts": "scrub",
     "TroubleCounts": "cluster",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""

@@ -33,6 +33,14 @@ def test_a_seed_breaks_nothing(seed: int) -> None:
     assert result.acked > 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_replicas_heal(seed: int) -> None:
+    """Bits flip in logs, and logs lose their ends, of one replica of each partition."""
+    faults = "bit flips,truncation,kill"
+    result = run_seed(seed, ClusterOptions(seconds=8, streams=2, faults=faults))
+    assert result.acked > 0
+
+
 def test_a_seed_replays_exactly_in_another_process() -> None:
     """The addresses of objects, the hashes of strings and a trace change nothing."""
     lines: list[str] = []

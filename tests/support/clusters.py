@@ -141,10 +141,11 @@ def running_cluster(
     proxied: bool = False,
     racks: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    kinds: Mapping[int, type[Node]] | None = None,
 ) -> Iterator[RunningCluster]:
     """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
 
-    `racks` has the rack of each node.
+    `racks` has the rack of each node, `kinds` the classes of nodes that are no `Node`.
     """
     ports = reserve_ports(5 * count)
     reached = ports[4 * count :] if proxied else ports
@@ -157,7 +158,7 @@ def running_cluster(
         place = directory / f"node{n + 1}"
         place.mkdir(parents=True)
         cluster.peer_ports[n + 1] = ports[n]
-        cluster.nodes[n + 1] = Node(
+        cluster.nodes[n + 1] = (kinds or {}).get(n + 1, Node)(
             place,
             nats,
             environment=dict(environment or {}),

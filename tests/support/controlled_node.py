@@ -132,10 +132,10 @@ class ControlledNode:
 
     async def settle(self) -> None:
         """Reconcile as the controller does after its pause, until nothing is left to do."""
-        await self.controller._follower.reconcile()
-        while self.controller._follower._requests:
-            await asyncio.gather(*self.controller._follower._requests)
-            await self.controller._follower.reconcile()
+        await self.controller.follower.reconcile()
+        while self.controller.follower._requests:
+            await asyncio.gather(*self.controller.follower._requests)
+            await self.controller.follower.reconcile()
 
     def info(self, stream: str) -> StreamInfo:
         """Raises: UnknownStream."""

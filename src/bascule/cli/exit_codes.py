@@ -43,7 +43,7 @@ EXPLAINED: Final = (
     (3, "no such stream or partition, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
-    (6, "data is corrupt, or a check of the demo or of an audit failed"),
+    (6, "data is corrupt, replicas differ, or a check of the demo or of an audit failed"),
     (7, "the stream rejected a message, or it may or may not be stored"),
     (130, "interrupted"),
 )

@@ -20,6 +20,7 @@ from bascule.cli.publish import publish
 from bascule.cli.read import read
 from bascule.cli.serve import serve
 from bascule.cli.streams import streams
+from bascule.cli.streams.scrub import scrub
 from bascule.cli.top import top
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
@@ -52,6 +53,7 @@ app.command()(top)
 app.command()(inspect)
 app.command()(backup)
 app.command()(restore)
+app.command()(scrub)
 app.command()(demo)
 app.command()(dev)
 

@@ -268,6 +268,15 @@ class LimitsConfig:
     compaction_bytes_per_second_max: int = setting(
         0, about="Bytes compaction reads and writes a second; 0: no limit.", minimum=0
     )
+    scrub_period_ms: int = setting(
+        7 * 24 * 3_600_000,
+        about="Each log is read once in so long, to find damage before its replicas are needed; "
+        "0: never.",
+        minimum=0,
+    )
+    scrub_bytes_per_second_max: int = setting(
+        32 << 20, about="Bytes the scrubber reads a second; 0: no limit.", minimum=0
+    )
     drain_ms_max: int = setting(
         10_000, about="How long a stopping node waits for requests in flight.", minimum=0
     )

@@ -8,6 +8,7 @@
     <data>/removed/<stream id>-<n>/  a partition whose replica moved to another node, likewise
     <data>/aside/<name>.<k>/      a directory found in streams/ that belonged to no known stream
     <data>/aside/<name>-<n>.<k>/  a partition whose records were given up by a repair
+    <data>/aside/damage.<k>       bytes of a damaged log that was healed; see `healing`
     <data>/held-partitions        see `held_partitions`
 """
 
@@ -47,7 +48,8 @@ class StreamDirectories:
         self.files = files
         self._streams = f"{data_directory}/{STREAMS_DIRECTORY}"
         self._removed = f"{data_directory}/removed"
-        self._aside = f"{data_directory}/aside"
+        self.aside = f"{data_directory}/aside"
+        """What nobody uses any more, and nobody has decided to remove."""
         self._layout = f"{data_directory}/{LAYOUT_FILE_NAME}"
 
     def partition(self, name: str, index: int) -> str:
@@ -213,15 +215,15 @@ class StreamDirectories:
     def _move_aside(self, parent: str, entry: str, name: str) -> str:
         """Move `entry` of the directory `parent` to `aside` under a free name; return its path."""
         files = self.files
-        files.make_dirs(self._aside)
-        taken = set(files.list_dir(self._aside))
+        files.make_dirs(self.aside)
+        taken = set(files.list_dir(self.aside))
         number = 1
         while (free := _aside_name(name, number)) in taken:
             number += 1
-        target = f"{self._aside}/{free}"
+        target = f"{self.aside}/{free}"
         files.rename(f"{parent}/{entry}", target)
         files.sync_dir(parent)
-        files.sync_dir(self._aside)
+        files.sync_dir(self.aside)
         return target
 
 

@@ -218,7 +218,7 @@ class Reconciler:
         chosen = set(indexes)
         present = self._partitions.stream_by_id(definition.id) or ()
         closing = [partition for partition in present if partition.index in chosen]
-        await asyncio.to_thread(self._close_logs, closing)
+        await asyncio.to_thread(self.close_logs, closing)
         self._unsettled.add(definition.id)
         held = self.state.streams[definition.id]
         states = {index: each for index, each in held.states.items() if index not in chosen}
@@ -272,10 +272,11 @@ class Reconciler:
         self._interval_syncs.end(partitions)
         if self._subscriber is not None:
             await self._subscriber.unsubscribe(definition)
-        await asyncio.to_thread(self._close_logs, partitions)
+        await asyncio.to_thread(self.close_logs, partitions)
         self.state.streams.pop(definition.id, None)
 
-    def _close_logs(self, partitions: Sequence[Partition]) -> None:
+    def close_logs(self, partitions: Sequence[Partition]) -> None:
+        """Close the logs of these partitions. Blocks on the disk."""
         self._writer.wait_written()
         for partition in partitions:
             self._syncer.wait_idle(partition)
@@ -440,7 +441,7 @@ class Reconciler:
         self._add_partitions(present, unheld)
         for partition in dropped:
             partition.deleted = True
-        await asyncio.to_thread(self._close_logs, dropped)
+        await asyncio.to_thread(self.close_logs, dropped)
         removed = await self._remove_replicas(definition, chosen, failures)
         for partition in unheld:
             await asyncio.wrap_future(self._set_role(partition, in_force[partition.index]))

@@ -71,6 +71,7 @@ from bascule.errors.system import (
     UnknownPartition,
     UnknownStream,
     UnsupportedFormat,
+    is_damage,
     reason_without_paths,
 )
 
@@ -134,5 +135,6 @@ __all__ = [
     "UnknownTable",
     "UnsupportedFormat",
     "UnsupportedSpark",
+    "is_damage",
     "reason_without_paths",
 ]

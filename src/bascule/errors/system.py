@@ -305,17 +305,25 @@ class LaggingIndex(BasculeError):
 class PartitionFailed(BasculeError):
     """The partition stopped after a disk error or corruption, described by `cause`.
 
-    `reason` is the cause without paths of the server: publishers get it.
+    `reason` is the cause without paths of the server: publishers get it. `is_damage`: bytes of the
+    log are not what was written, or are missing.
     """
 
     def __init__(
-        self, stream: str, partition: int, cause: str, *, reason: str = "internal error"
+        self,
+        stream: str,
+        partition: int,
+        cause: str,
+        *,
+        reason: str = "internal error",
+        is_damage: bool = False,
     ) -> None:
         super().__init__(f"stream {stream!r} partition {partition} has stopped: {cause}")
         self.stream = stream
         self.partition = partition
         self.cause = cause
         self.reason = reason
+        self.is_damage = is_damage
 
 
 class PublishRejected(BasculeError):
@@ -383,6 +391,11 @@ class DataDirectoryInUse(BasculeError):
         super().__init__(f"data directory {path} is in use by {holder}")
         self.path = path
         self.pid = pid
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error says that data is not as it was written, or gone."""
+    return isinstance(error, CorruptData | MissingLog)
 
 
 def reason_without_paths(error: BaseException) -> str:

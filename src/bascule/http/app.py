@@ -26,8 +26,10 @@ from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
+    MalformedRequest,
     PurgeRequest,
     RepairRequest,
+    ScrubRequest,
     check_no_body,
     check_query,
     decode_body,
@@ -46,6 +48,7 @@ from bascule.http.schemas import (
     node_body,
     purged_body,
     repaired_body,
+    scrubbed_body,
     stream_body,
 )
 from bascule.model import (
@@ -53,6 +56,7 @@ from bascule.model import (
     NodeInfo,
     PartHealth,
     RepairedPartition,
+    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
@@ -94,6 +98,14 @@ class StreamAdmin(Protocol):
     async def repair_stream(
         self, name: str, *, partition: int | None, accept_loss: bool
     ) -> list[RepairedPartition]:
+        """Raises: UnknownStream, UnknownPartition."""
+        ...
+
+    async def scrub_stream(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
+        """Raises: UnknownStream, UnknownPartition."""
+        ...
+
+    async def scrub_results(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
         """Raises: UnknownStream, UnknownPartition."""
         ...
 
@@ -220,6 +232,20 @@ class AdminApi(OffsetsApi, ClusterApi):
             name, partition=asked.partition, accept_loss=asked.accept_loss
         )
         return json_response(repaired_body(name, repaired))
+
+    async def handle_scrub_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request) or b"{}", ScrubRequest)
+        name = request.path_params["name"]
+        found = await self._streams.scrub_stream(name, partition=asked.partition)
+        return json_response(scrubbed_body(name, found), 202)
+
+    async def handle_scrub_results(self, request: Request) -> Response:
+        name, text = request.path_params["name"], request.query_params.get("partition")
+        if text is not None and not (text.isascii() and text.isdigit()):
+            raise MalformedRequest(f"partition must be a number, got {text!r}", field="partition")
+        partition = None if text is None else int(text)
+        found = await self._streams.scrub_results(name, partition=partition)
+        return json_response(scrubbed_body(name, found))
 
     async def handle_delete_stream(self, request: Request) -> Response:
         await self._streams.delete_stream(request.path_params["name"])

@@ -115,6 +115,12 @@ class AlterStreamRequest(RequestedStreamSettings, kw_only=True, forbid_unknown_f
     partitions: Annotated[int | UnsetType, Meta(description="Can only grow.")] = UNSET
 
 
+class ScrubRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The replicas to read."""
+
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+
+
 class AcknowledgeLossRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The unclean elections that an operator knows of."""
 

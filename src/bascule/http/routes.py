@@ -27,6 +27,7 @@ from bascule.http.requests import (
     EmptyRequest,
     PurgeRequest,
     RepairRequest,
+    ScrubRequest,
 )
 from bascule.http.schemas import (
     ClusterBody,
@@ -34,6 +35,7 @@ from bascule.http.schemas import (
     NodeBody,
     Purged,
     Repaired,
+    Scrubbed,
     StreamBody,
     StreamList,
 )
@@ -326,6 +328,28 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (501, "not_supported"),
         ),
         example="curl --json '{\"accept_loss\": false}' $SERVER/v1/streams/flights/repair",
+    ),
+    "scrub_stream": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/scrub",
+        "Read all replicas of a stream from now on, check all CRCs and compare the replicas",
+        {202: ("How far each replica is.", Scrubbed)},
+        request=ScrubRequest,
+        errors=(*_BODY, (404, "unknown_stream"), (404, "unknown_partition")),
+        example="curl --json '{}' $SERVER/v1/streams/flights/scrub",
+    ),
+    "scrub_results": ApiOperation(
+        "GET",
+        "/v1/streams/{name}/scrub",
+        "What the last scrub of each replica has found, or how far it is",
+        {200: ("The replicas.", Scrubbed)},
+        errors=(
+            (400, "malformed_request"),
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+        ),
+        query=(("partition", "Only this partition."),),
+        example="curl $SERVER/v1/streams/flights/scrub",
     ),
     "delete_stream": ApiOperation(
         "DELETE",

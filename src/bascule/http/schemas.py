@@ -18,6 +18,7 @@ from bascule.model import (
     PartHealth,
     PartitionInfo,
     RepairedPartition,
+    ScrubbedReplica,
     StreamInfo,
 )
 
@@ -248,6 +249,10 @@ class ClusterBody(Struct, kw_only=True):
         list[FailedReplicaBody],
         Meta(description="Replicas that have failed, on the nodes that have answered."),
     ]
+    differing: Annotated[
+        list[FailedReplicaBody],
+        Meta(description="Replicas that differ from others although all CRCs are good."),
+    ]
     leaderless_count: Annotated[
         int, Meta(description="Also of the partitions that are not listed; so are the next ones.")
     ]
@@ -303,6 +308,34 @@ class Repaired(Struct, kw_only=True):
 
     name: str
     partitions: list[RepairedPartitionBody]
+
+
+class ScrubbedReplicaBody(Struct, kw_only=True):
+    """What the scrubber has found in one replica, or how far it is."""
+
+    partition: int
+    node: int
+    result: Annotated[
+        str,
+        Meta(
+            description="`waiting`, `running`, `ok`, `corrupt`, `differs`, `failed` or "
+            "`unreachable`."
+        ),
+    ]
+    records: int
+    bytes: Annotated[int, Meta(description="Read so far.")]
+    bytes_total: Annotated[int, Meta(description="Of the log when the scrub began.")]
+    seconds: Annotated[float, Meta(description="Spent on reading.")]
+    finished_ms: Annotated[int, Meta(description="When the last scrub ended; 0: never.")]
+    found: Annotated[str, Meta(description="The damage, or the difference.")]
+
+
+class Scrubbed(Struct, kw_only=True):
+    """The replicas of a stream, by partition and node."""
+
+    name: str
+    is_done: Annotated[bool, Meta(description="Whether no replica waits or is read.")]
+    replicas: list[ScrubbedReplicaBody]
 
 
 class PartHealthBody(Struct, kw_only=True):
@@ -393,6 +426,14 @@ def purged_body(before: StreamInfo, after: StreamInfo) -> Purged:
             for now in after.partitions
             if now.partition in earlier
         ],
+    )
+
+
+def scrubbed_body(name: str, replicas: Sequence[ScrubbedReplica]) -> Scrubbed:
+    return Scrubbed(
+        name=name,
+        is_done=all(each.is_done for each in replicas),
+        replicas=[ScrubbedReplicaBody(**asdict(each)) for each in replicas],
     )
 
 

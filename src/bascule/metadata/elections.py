@@ -176,15 +176,16 @@ def resign(
 
     It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
     not eligible any more. Else the last member stays and leads. In each case another leader epoch
-    begins: a leader that stays forgets how far the node's log went, and does not take it into the
-    ISR again for that. None: the partition has changed since the node looked.
+    begins, also where the node was not in sync: a leader that stays forgets how far the node's log
+    went, and does not take it into the ISR for that. None: the partition has changed since the node
+    looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
         return None
     state = states[partition]
-    is_known = node in (*state.isr, *state.eligible)
-    if state.leader_epoch != leader_epoch or not is_known or not image.is_alive(node):
+    is_held = node in state.replicas
+    if state.leader_epoch != leader_epoch or not is_held or not image.is_alive(node):
         return None
     others = tuple(each for each in state.isr if each != node)
     rest = with_eligible(image, stream_id, state, replace(state, isr=others), without=node)

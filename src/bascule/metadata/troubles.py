@@ -27,7 +27,7 @@ def how_to_repair(
     repair = f"`bascule stream repair {definition.name} --accept-loss`"
     if node not in state.isr:
         serves = f"node {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
-        return f"{serves}; {repair} has it copied again"
+        return f"{serves}; a damaged log heals by itself, and {repair} has any copied again"
     others = sorted({*state.isr, *state.eligible} - {node})
     if any(map(image.is_alive, others)):
         return "another replica is to lead"

@@ -6,6 +6,7 @@ A node alone is a cluster of one, which others may join.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ from typing import Any, Final
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController, keep_running
+from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
+from bascule.controller.cluster.healing.full_disk import FullDisk
+from bascule.controller.cluster.healing.healer import Healer
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
@@ -51,6 +55,7 @@ from bascule.replica.follower import Replicator
 from bascule.replica.follower.fetcher import PeerIdentity
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.version import __version__
 from bascule.wire.messages.peer.control import ControlRequest, ControlResponse
@@ -129,6 +134,7 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
+        self._add_healing(partitions, reconciler, directories, clock, syncer, reserve)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -136,8 +142,7 @@ class ClusterNode:
         self.listener = self._make_listener()
         self._raft_runs = asyncio.Event()
         self._nats: EmbeddedNats | None = None
-        self._nodes_changed = asyncio.Event()
-        self._addresses_changed = asyncio.Event()
+        self._nodes_changed, self._addresses_changed = asyncio.Event(), asyncio.Event()
         self._is_removed = False
         """Whether the Raft group may have removed this node: somebody has to be asked."""
         self.refusal = Refusal()
@@ -169,6 +174,26 @@ class ClusterNode:
             self._config.node_id, partitions, self._metadata, self.peers
         )
         self.controller.add_control(LOGS, self._unclean_elections.answer)
+
+    def _add_healing(
+        self,
+        partitions: Partitions,
+        reconciler: Reconciler,
+        directories: StreamDirectories,
+        clock: Clock,
+        syncer: LogSyncer,
+        reserve: DiskReserve,
+    ) -> None:
+        """Heal replicas, look at batches that followers call damaged, and leave full disks."""
+        number, follower = self._config.node_id, self.controller.follower
+        self.healer = Healer(
+            number, partitions, reconciler, self._metadata, directories, clock, follower, syncer,
+            data_directory=str(self._data),
+        )  # fmt: skip
+        self.controller.views.standing = self.healer.standing
+        self._accusations = Accusations(number, partitions, self.peers)
+        self.controller.add_control(DAMAGE, self._accusations.answer)
+        self._full_disk = FullDisk(number, self._metadata, follower, reserve)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
@@ -211,6 +236,7 @@ class ClusterNode:
             send_acks=send,
             on_leading=self._replica_fetches.watch,
             on_silent=self._on_silent,
+            on_damaged=self._on_damaged,
             clock=clock,
             lag_ms_max=config.cluster.replica_lag_ms_max,
         )
@@ -223,6 +249,8 @@ class ClusterNode:
             "cluster": cluster_statistics(metadata.image, controller=metadata.controller_id),
             "controller": counter_values(metadata.counts),
             "heartbeats": self._heartbeats.statistics(),
+            "healing": counter_values(self.healer.counts),
+            "comparison": counter_values(self.controller.scrubs.counts),
         }
 
     async def start(self, last_run: KeptLastRun) -> None:
@@ -259,9 +287,10 @@ class ClusterNode:
         await self.refusal.guard(opening)
         await last_run.on_registered()
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
-        self._tasks.append(
-            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run))
-        )
+        self._tasks += [
+            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run)),
+            asyncio.create_task(keep_running("full disk", self._full_disk.run)),
+        ]
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
         """The founding nodes by the configuration or the file. Raises: ConfigError."""
@@ -374,6 +403,8 @@ class ClusterNode:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self.healer.close()
+        self._accusations.close()
         await self.controller.close()
         self._replica_fetches.close()
         await self.listener.close()
@@ -386,6 +417,13 @@ class ClusterNode:
     def _on_silent(self, leader: int, reason: str) -> None:
         """A leader does not answer. Called on the thread of its fetcher."""
         self._loop.call_soon_threadsafe(self.controller.silent_leaders.on_silent, leader, reason)
+
+    def _on_damaged(self, leader: int, partition: Partition, epoch: int, offset: int) -> None:
+        """Batches of a leader are damaged. Called on the log writer thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(
+                self._accusations.on_damaged, leader, partition, epoch, offset
+            )
 
     def _node_epoch(self) -> int:
         return self.controller.node_epoch

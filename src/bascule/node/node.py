@@ -51,6 +51,7 @@ from bascule.replica.maintenance.retention import Retention
 from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.scrub import Scrubber, ScrubLimits
 from bascule.version import __version__
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -163,6 +164,7 @@ class Node:
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
         self._cleaner: Cleaner | None = None
+        self._scrubber: Scrubber | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._supervision: asyncio.Task[None] | None = None
 
@@ -274,6 +276,8 @@ class Node:
             self._supervision.cancel()
         if self._cleaner is not None:
             await self._cleaner.close()
+        if self._scrubber is not None:
+            await self._scrubber.close()
         if self._announcer is not None:
             self._announcer.stop()
         if self._ingest is not None:
@@ -481,6 +485,15 @@ class Node:
             roll=self._writer.roll,
             checkpoint=lambda partition: self._syncer.request(partition, checkpoint=True),
         )
+        self._scrubber = Scrubber(
+            self._partitions,
+            files=self._files,
+            data_directory=str(self._data),
+            clock=self._clock,
+            limits=ScrubLimits(limits.scrub_period_ms, limits.scrub_bytes_per_second_max),
+        )
+        self._controller.scrubs.attach(self._scrubber)
+        self.status.scrub = self._scrubber.counts
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
         self._tasks += [
             asyncio.create_task(hold_reserve(self._reserve)),
@@ -488,6 +501,7 @@ class Node:
             asyncio.create_task(archives.run()),
             asyncio.create_task(retention.run()),
             asyncio.create_task(self._cleaner.run()),
+            asyncio.create_task(self._scrubber.run()),
             asyncio.create_task(verify_all(self._partitions, self._syncer)),
         ]
         if self._announcer is not None:

@@ -29,6 +29,7 @@ from bascule.model import (
 from bascule.replica.maintenance.cleaner import CompactionCounts
 from bascule.replica.maintenance.retention import RetentionCounts
 from bascule.replica.partitions import Partitions
+from bascule.replica.scrub.scrubber import ScrubCounts
 from bascule.version import __version__
 from bascule.wire.nats import without_credentials
 
@@ -72,6 +73,7 @@ class NodeStatus:
         self.http_statistics = HttpStatistics()
         self.retention: RetentionCounts | None = None
         self.compaction: CompactionCounts | None = None
+        self.scrub: ScrubCounts | None = None
 
     def node_info(self) -> NodeInfo:
         connected = self.ingest is not None and self.ingest.connected
@@ -168,6 +170,7 @@ class NodeStatus:
             "offsets": _counters(None if self.offsets is None else self.offsets.counts),
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
+            "scrub": _counters(self.scrub),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},
             "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
         }

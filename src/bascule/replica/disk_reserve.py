@@ -92,6 +92,14 @@ class DiskReserve:
                 raise self._disk_full() from error
         return self.check(call, *args, **kwargs)
 
+    def is_needed(self) -> bool:
+        """Whether little is free besides the reserve, or it was given back for that."""
+        if not self._size_bytes:
+            return False
+        return self.is_released or (
+            self._is_held and self._files.room(self._data)[0] < MARGIN_BYTES
+        )
+
     def keep_room(self) -> None:
         """Give the reserve back where little else is free: before a write that must not fail."""
         if self._is_held and self._files.room(self._data)[0] < MARGIN_BYTES:

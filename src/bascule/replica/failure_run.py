@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from bascule.errors import BasculeError, reason_without_paths
+from bascule.errors import BasculeError, CorruptData, reason_without_paths
 
 log = logging.getLogger("bascule.replica")
 
@@ -16,7 +17,7 @@ class FailureRun:
     log, and fill the disk that the log is on.
     """
 
-    __slots__ = ("count", "reason", "records")
+    __slots__ = ("count", "on_damage", "reason", "records")
 
     def __init__(self) -> None:
         self.count = 0
@@ -25,9 +26,13 @@ class FailureRun:
         """Records that were not stored because of them."""
         self.reason = ""
         """Of the last failure, without paths."""
+        self.on_damage: Callable[[CorruptData], None] = lambda _: None
+        """Called with each failure that says that data is damaged."""
 
     def on_failure(self, error: Exception, *, records: int = 0) -> bool:
         """Count a failure; return whether to log it: the first one, or one with a new reason."""
+        if isinstance(error, CorruptData):
+            self.on_damage(error)
         reason = reason_without_paths(error)
         is_new = self.count == 0 or reason != self.reason
         self.count += 1

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from bascule.errors import BasculeError, reason_without_paths
+from bascule.errors import BasculeError, is_damage, reason_without_paths
 from bascule.host.api import Clock
 from bascule.replica.partition import Partition
 
@@ -143,7 +143,9 @@ class LogSyncer:
 
 
 def _stop(partition: Partition, cause: BasculeError) -> bytes:
-    return partition.fail(str(cause), reason=reason_without_paths(cause))
+    return partition.fail(
+        str(cause), reason=reason_without_paths(cause), is_damage=is_damage(cause)
+    )
 
 
 def _send_nothing(operations: bytes) -> None:

@@ -12,6 +12,7 @@ from bascule.errors import (
     CorruptData,
     MissingLog,
     PartitionFailed,
+    is_damage,
     reason_without_paths,
 )
 from bascule.host.api import Clock, Files
@@ -174,4 +175,10 @@ def _cannot_open(
         "partition cannot be opened; the other streams go on",
         extra={"stream": definition.name, "partition": index, "error": str(error)},
     )
-    return PartitionFailed(definition.name, index, str(error), reason=reason_without_paths(error))
+    return PartitionFailed(
+        definition.name,
+        index,
+        str(error),
+        reason=reason_without_paths(error),
+        is_damage=is_damage(error),
+    )

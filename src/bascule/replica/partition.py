@@ -307,7 +307,7 @@ class Partition:
         """Tell all watchers of a change that others made."""
         self._on_changed(self)
 
-    def fail(self, cause: str, *, reason: str = "internal error") -> bytes:
+    def fail(self, cause: str, *, reason: str = "internal error", is_damage: bool = False) -> bytes:
         """Stop the partition; return error acks for every waiting publisher.
 
         Their messages were appended and may be found when the log is opened again, so the acks
@@ -315,7 +315,9 @@ class Partition:
         """
         name = self.definition.name
         if self.failure is None:
-            self.failure = PartitionFailed(name, self.index, cause, reason=reason)
+            self.failure = PartitionFailed(
+                name, self.index, cause, reason=reason, is_damage=is_damage
+            )
             log.error(
                 "partition stopped",
                 extra={"stream": name, "partition": self.index, "cause": cause},

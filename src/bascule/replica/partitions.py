@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
+from bascule.errors import CorruptData
 from bascule.model import Overlap, StreamDefinition
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.replica.partition import Partition
@@ -34,6 +36,8 @@ class Partitions:
         self._scheduled = False
         self.on_failed: Callable[[Partition], None] = lambda _: None
         """Called on the event loop soon after a partition has failed, once or more often."""
+        self.on_damaged: Callable[[Partition, CorruptData], None] = lambda _, __: None
+        """Called on the event loop when somebody has read damaged bytes of a log."""
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watchers are called on this loop."""
@@ -47,6 +51,7 @@ class Partitions:
         definition = partitions[0].definition
         present = {partition.index: partition for partition in self._by_id.get(definition.id, ())}
         for partition in partitions:
+            partition.failed_reads.on_damage = partial(self.notify_damage, partition)
             replaced = present.get(partition.index, partition)
             if replaced is not partition:
                 # One set for both: who stops watching the one that it knows watches neither.
@@ -102,6 +107,12 @@ class Partitions:
             return
         self._changed.append(partition)
         self._schedule(self._loop)
+
+    def notify_damage(self, partition: Partition, error: CorruptData) -> None:
+        """Somebody has read damaged bytes of the partition's log. Any thread may call it."""
+        if self._loop is not None and partition.failure is None and not partition.deleted:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.on_damaged, partition, error)
 
     def notify_replicas(self, partition: Partition) -> None:
         """Call the partition's `replica_watchers` soon, as `notify_watchers` does."""

@@ -19,6 +19,7 @@ IS_COMPILED: bool = cython.compiled
 HEADER_BYTES: cython.Py_ssize_t = 61
 CRC_START: cython.Py_ssize_t = 21
 OFFSET_MAX: cython.longlong = 9223372036854775807
+ALL_BITS: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
 
 ENTRY_FIELDS = 3
 """Numbers per index entry: base offset, position in the file, largest timestamp before the batch.
@@ -209,3 +210,88 @@ def check_batches(
     state[3] = entry // 3
     state[4] = entry_at
     return count
+
+
+def digest_batches(
+    buf: cython.const[cython.uchar][::1],
+    width: cython.longlong,
+    first: cython.longlong,
+    limit: cython.longlong,
+    sums: cython.ulonglong[::1],
+    covered: cython.longlong[::1],
+    state: cython.longlong[::1],
+) -> int:
+    """Add batches, whose CRCs are checked, to the digests of ranges of offsets.
+
+    Range `first` + i has the offsets from its number times `width` on. A batch belongs to the range
+    of its base offset: `sums[i]` grows by a hash of base offset, length, leader epoch and CRC.
+    `covered[i]` grows by the offsets of the range in batches that have all of their records, and
+    that compaction has given no delete horizon. Batches that end beyond `limit` are only counted.
+
+    `state` is the position of the first batch and the offset up to which batches were added before:
+    batches that end there or below are skipped. On return it is the position and offset after the
+    last batch, and state[2] has grown by the number of records. Returns the number of batches, or
+    -1 at a batch beyond the last range.
+    """
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    rows: cython.Py_ssize_t
+    row: cython.longlong
+    count: cython.Py_ssize_t = 0
+    base: cython.longlong
+    end: cython.longlong
+    low: cython.longlong
+    high: cython.longlong
+    length: cython.longlong
+    delta: cython.longlong
+    records: cython.longlong
+    crc: cython.longlong
+    hashed: cython.ulonglong
+    offset: cython.longlong
+    is_over: cython.bint = False
+    size = buf.shape[0] if cython.compiled else len(buf)
+    rows = sums.shape[0] if cython.compiled else len(sums)
+    if width < 1 or first < 0 or state[0] < 0 or len(covered) < len(sums):
+        raise IndexError("the ranges are not valid")
+    at = state[0]
+    offset = state[1]
+    while size - at >= HEADER_BYTES:
+        base = _int64(buf, at)
+        length = _int32(buf, at + 8)
+        delta = _int32(buf, at + 23)
+        if base < 0 or length < 49 or delta < 0 or base > OFFSET_MAX - delta - width:
+            break
+        end = base + delta + 1
+        if base >= offset:
+            records = _int32(buf, at + 57)
+            if end <= limit and base // width >= first:
+                if (end - 1) // width - first >= rows:
+                    is_over = True
+                    break
+                crc = _int32(buf, at + 17)
+                if crc < 0:
+                    crc += 0x100000000
+                # The end of splitmix64 spreads a difference in one bit over all bits.
+                hashed = (base * 0x100000000 + crc) & ALL_BITS
+                hashed = hashed ^ (length * 0x10001 + _int32(buf, at + 12))
+                hashed = ((hashed ^ (hashed >> 30)) * 0xBF58476D1CE4E5B9) & ALL_BITS
+                hashed = ((hashed ^ (hashed >> 27)) * 0x94D049BB133111EB) & ALL_BITS
+                hashed = hashed ^ (hashed >> 31)
+                row = base // width - first
+                sums[row] = (sums[row] + hashed) & ALL_BITS
+                if records == delta + 1 and not buf[at + 22] & 0x40:
+                    low = base
+                    while low < end:
+                        row = low // width - first
+                        high = (row + first + 1) * width
+                        if high > end:
+                            high = end
+                        covered[row] += high - low
+                        low = high
+            state[2] += records
+            offset = end
+        at += 12 + length
+        count += 1
+    state[0] = at
+    state[1] = offset
+    return -1 if is_over else count

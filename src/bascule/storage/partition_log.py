@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Final, TypeVar
 
 from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
@@ -25,6 +26,7 @@ from bascule.storage.segment import (
     FileSlice,
     LogConfig,
     LogPosition,
+    Observer,
     PartialSegment,
     Segment,
     SegmentInfo,
@@ -498,9 +500,8 @@ class PartitionLog:
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._retry_lookup(
-            lambda start: self._segments.find_timestamp(timestamp, start_offset=start, end=end)
-        )
+        find = self._segments.find_timestamp
+        return self._retry_lookup(lambda start: find(timestamp, start_offset=start, end=end))
 
     def find_timestamp_max(self, *, end: LogPosition) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp below `end`.
@@ -510,9 +511,8 @@ class PartitionLog:
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._retry_lookup(
-            lambda start: self._segments.find_timestamp_max(start_offset=start, end=end)
-        )
+        find = self._segments.find_timestamp_max
+        return self._retry_lookup(lambda start: find(start_offset=start, end=end))
 
     def _retry_lookup(self, look: Callable[[int], _Found]) -> _Found:
         """Call `look` with the log start; repeat it if segments were removed concurrently."""
@@ -535,20 +535,19 @@ class PartitionLog:
         """(largest epoch up to `epoch`, its end offset), (-1, -1) if there is none. KIP-101."""
         return self.epochs.end_of(epoch, end_offset=end.offset)
 
-    def verify(self, start: LogPosition | None = None) -> LogPosition | None:
+    def verify(
+        self, start: LogPosition | None = None, observe: Observer | None = None
+    ) -> LogPosition | None:
         """Check every byte of some synced batches from `start` (default: the beginning) on.
 
         Returns where the next call continues, None after everything synced was checked. One call
-        reads about 8 MiB, and at least one batch.
+        reads about 8 MiB, and at least one batch. `observe`: see `Contents.scan`.
 
         Raises: CorruptData naming file and byte, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._retry_lookup(
-            lambda _: self._segments.verify(
-                start, synced=self._synced.end, epochs=self.epochs, bytes_max=VERIFY_BYTES
-            )
-        )
+        check = partial(self._segments.verify, start, bytes_max=VERIFY_BYTES, observe=observe)
+        return self._retry_lookup(lambda _: check(synced=self._synced.end, epochs=self.epochs))
 
     def checkpoint(self, *, high_watermark: int) -> None:
         """Write index files and a checkpoint up to the synced end. Recovery starts there.

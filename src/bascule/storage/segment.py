@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
+from bascule.record.header import HEADER_BYTES
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.offset_index import OffsetIndex
@@ -22,6 +23,10 @@ INDEX_INTERVAL_BYTES: Final = 4096
 """From Kafka's index.interval.bytes."""
 ENTRIES_MAX: Final = 3 * 4_096
 """Numbers that one call of compiled code returns at most. More entries take another call."""
+
+
+Observer = Callable[[memoryview], None]
+"""Gets whole batches, back to back; of the last one perhaps only the header."""
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -180,31 +185,43 @@ class Contents:
         epochs: LeaderEpochs | None,
         gaps_allowed: bool,
         bytes_max: int | None = None,
+        observe: Observer | None = None,
     ) -> Scanned:
         """Check and index the batches of bytes [start, end), up to the first invalid batch.
 
         Their offsets must continue from `offset`, and their leader epochs must be those of
         `epochs`, unless that is None. Stops after the batch that reaches `bytes_max` bytes.
+        `observe` gets the valid batches; of some only the headers.
 
         Raises: OSError.
         """
         position = start
         stop = end if bytes_max is None else min(end, start + bytes_max)
         while position < stop:
-            reached, offset = self._scan_window(position, end, offset, epochs, gaps_allowed)
-            if reached == position:
+            data = memoryview(self.file.read_at(position, min(SCAN_BYTES, end - position)))
+            reached, offset = self._scan_window(data, position, offset, epochs, gaps_allowed)
+            size = reached - position
+            if not size:
                 try:
                     reached, offset = self._scan_one(position, end, offset, epochs, gaps_allowed)
                 except TornBatch as torn:
                     return Scanned(position, offset, torn.damage)
+                size = HEADER_BYTES
+            if observe is not None:
+                observe(data[:size])
             position = reached
+            del data  # its memory is used again for the next read
         return Scanned(position, offset, None)
 
     def _scan_window(
-        self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
+        self,
+        data: memoryview,
+        position: int,
+        offset: int,
+        epochs: LeaderEpochs | None,
+        gaps_allowed: bool,
     ) -> tuple[int, int]:
         """Index the batches of one read that compiled code accepts, possibly none."""
-        data = memoryview(self.file.read_at(position, min(SCAN_BYTES, end - position)))
         epoch, epoch_end = (-2, 0) if epochs is None else epochs.span(offset)
         room = _hot.ENTRY_FIELDS * (len(data) // self.index_interval_bytes + 2)
         entries = array("q", bytes(8 * min(room, ENTRIES_MAX)))

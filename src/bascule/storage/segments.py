@@ -18,7 +18,15 @@ from bascule.storage.scan import (
     walk_headers,
     whole_batch,
 )
-from bascule.storage.segment import Contents, FileSlice, LogPosition, Segment, SegmentInfo, Tail
+from bascule.storage.segment import (
+    Contents,
+    FileSlice,
+    LogPosition,
+    Observer,
+    Segment,
+    SegmentInfo,
+    Tail,
+)
 
 OPEN_SEGMENTS_MAX: Final = 4
 """Segments of one log kept open for readers, besides those whose indexes are not yet saved."""
@@ -327,6 +335,7 @@ class Segments:
         synced: LogPosition,
         epochs: LeaderEpochs,
         bytes_max: int,
+        observe: Observer | None,
     ) -> LogPosition | None:
         """See `PartitionLog.verify`. Raises: SegmentGone, CorruptData, OSError."""
         segment, following = self.at(0 if start is None else start.segment_base)
@@ -349,6 +358,7 @@ class Segments:
             epochs=epochs,
             gaps_allowed=self.gaps_allowed,
             bytes_max=bytes_max,
+            observe=observe,
         )
         if damage is not None:
             raise damage

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import (
@@ -18,15 +18,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bascule.backup.cluster_source import ClusterSource
-from bascule.backup.disk_source import DiskSource
-from bascule.backup.manifest import BackedUpFile, Manifest
-from bascule.backup.repository import Repository, open_place
-from bascule.backup.restoring import Restorer
-from bascule.backup.sources import Source
-from bascule.backup.taking import BackupTaker, Taken
-from bascule.backup.taking import Progress as Done
-from bascule.backup.verifying import Damage, verify
 from bascule.cli import exit_codes
 from bascule.cli.output import (
     JsonOption,
@@ -40,6 +31,15 @@ from bascule.cli.output import (
 from bascule.cli.units import bytes_text
 from bascule.errors import ConfigError
 from bascule.host.real import RealClock, RealFiles, RealRandom
+
+if TYPE_CHECKING:
+    # Imported where it is used, so that a node loads none of it.
+    from bascule.backup.manifest import BackedUpFile, Manifest
+    from bascule.backup.repository import Repository
+    from bascule.backup.sources import Source
+    from bascule.backup.taking import Progress as Done
+    from bascule.backup.taking import Taken
+    from bascule.backup.verifying import Damage
 
 JOBS: Final = 4
 SHOWN_MAX: Final = 20
@@ -88,7 +88,7 @@ def backup(
     Each partition is copied up to what was committed when its turn came. Committed offsets of
     consumers are a stream, too. `bascule restore` makes a new cluster of it.
     """
-    repository = Repository(open_place(place))
+    repository = _repository(place)
     if show and check:
         raise ConfigError("--list and --verify exclude each other")
     if show:
@@ -124,7 +124,9 @@ def restore(
     The streams keep their offsets, times and ids; the cluster has a new id. Start it with
     `bascule serve --data DIR`, and let other nodes join it.
     """
-    repositories = [Repository(open_place(each)) for each in places]
+    from bascule.backup.restoring import Restorer
+
+    repositories = [_repository(each) for each in places]
     backups = [(each.place, each.chosen(at)) for each in repositories]
     total = sum(file.bytes for _, manifest in backups for file in manifest.files().values())
     with _progress("restoring", total=total) as bar:
@@ -174,6 +176,8 @@ def _take(
     jobs: int,
     json: bool,
 ) -> None:
+    from bascule.backup.taking import BackupTaker
+
     clock = RealClock()
     with _source(data, server) as source:
         streams = source.streams()
@@ -199,8 +203,18 @@ def _take(
     _report(taken, removed, json=json)
 
 
+def _repository(place: str) -> Repository:
+    """Raises: ConfigError."""
+    from bascule.backup.repository import Repository, open_place
+
+    return Repository(open_place(place))
+
+
 @contextmanager
 def _source(data: Path | None, server: str | None) -> Iterator[Source]:
+    from bascule.backup.cluster_source import ClusterSource
+    from bascule.backup.disk_source import DiskSource
+
     if data is None:
         yield ClusterSource(server)
         return
@@ -297,6 +311,8 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 
 def _verify(repository: Repository, at: str, *, json: bool) -> None:
+    from bascule.backup.verifying import verify
+
     manifest = repository.chosen(at)
     files = manifest.files().values()
 

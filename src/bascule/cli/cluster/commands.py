@@ -56,6 +56,11 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         "with a replica that is not in sync", info.under_replicated, info.under_replicated_count
     )
     _show_failed(info)
+    if info.differing:
+        out.print(f"[red]{len(info.differing):,} replicas differ from others[/red]")
+        for differing in info.differing[:SHOWN_MAX]:
+            where = f"{differing.stream} {differing.partition} on node {differing.node}"
+            out.print(f"  {escape(where)}: {escape(differing.failure)}; {escape(differing.advice)}")
     _show_trouble(
         "that may have lost committed records: their leader was elected out of sync",
         info.unclean,

@@ -40,6 +40,7 @@ from bascule.model import (
     Overlap,
     PartitionInfo,
     RepairedPartition,
+    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
@@ -263,6 +264,22 @@ class Admin:
         body = {"partition": partition, "accept_loss": accept_loss}
         _, response = await self._ask("POST", f"{_path(name)}/repair", body=body, name=name)
         return [_convert(item, RepairedPartition) for item in response["partitions"]]
+
+    async def scrub_stream(
+        self, name: str, *, partition: int | None = None
+    ) -> list[ScrubbedReplica]:
+        """Have all nodes read their replicas; see `AdminMixin`."""
+        body = {} if partition is None else {"partition": partition}
+        _, response = await self._ask("POST", f"{_path(name)}/scrub", body=body, name=name)
+        return [_convert(item, ScrubbedReplica) for item in response["replicas"]]
+
+    async def scrub_results(
+        self, name: str, *, partition: int | None = None
+    ) -> list[ScrubbedReplica]:
+        """What that has found; see `AdminMixin`."""
+        chosen = {"partition": None if partition is None else str(partition)}
+        _, response = await self._ask("GET", f"{_path(name)}/scrub{_query(chosen)}", name=name)
+        return [_convert(item, ScrubbedReplica) for item in response["replicas"]]
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""

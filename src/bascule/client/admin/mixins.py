@@ -7,7 +7,14 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
-from bascule.model import ClusterInfo, CommittedOffset, NodeInfo, RepairedPartition, StreamInfo
+from bascule.model import (
+    ClusterInfo,
+    CommittedOffset,
+    NodeInfo,
+    RepairedPartition,
+    ScrubbedReplica,
+    StreamInfo,
+)
 from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
 
 T = TypeVar("T")
@@ -199,6 +206,22 @@ class AdminMixin:
             name, partition=partition, accept_loss=accept_loss
         )
 
+    async def scrub_stream(
+        self, name: str, *, partition: int | None = None
+    ) -> list[ScrubbedReplica]:
+        """Have all nodes read their replicas of a stream, or of one partition, from now on: every
+        CRC is checked, and the replicas are compared. Returns how far each replica is.
+
+        Raises: UnknownStream, RequestFailed for an unknown partition.
+        """
+        return await self._opened().scrub_stream(name, partition=partition)
+
+    async def scrub_results(
+        self, name: str, *, partition: int | None = None
+    ) -> list[ScrubbedReplica]:
+        """What the last scrub of each replica has found, or how far it is."""
+        return await self._opened().scrub_results(name, partition=partition)
+
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
         await self._opened().delete_stream(name)
@@ -360,6 +383,14 @@ class SyncAdminMixin:
         return self._run(
             self._async_admin.repair_stream(name, partition=partition, accept_loss=accept_loss)
         )
+
+    def scrub_stream(self, name: str, *, partition: int | None = None) -> list[ScrubbedReplica]:
+        """See `AdminMixin.scrub_stream`."""
+        return self._run(self._async_admin.scrub_stream(name, partition=partition))
+
+    def scrub_results(self, name: str, *, partition: int | None = None) -> list[ScrubbedReplica]:
+        """See `AdminMixin.scrub_results`."""
+        return self._run(self._async_admin.scrub_results(name, partition=partition))
 
     def delete_stream(self, name: str) -> None:
         """See `AdminMixin.delete_stream`."""

@@ -13,5 +13,6 @@ silence          followers report a leader that does not answer them
 isr_keeper       leaders propose who is in sync
 upkeep           members of the group, replicas that move, preferred leaders
 operations       what operators do to nodes, leaders and replicas
+healing          damaged replicas copy the rest, full disks are left, scrubs compare replicas
 image_files      the metadata of an earlier release, and reading it for tools
 """

@@ -22,6 +22,7 @@ import msgspec
 
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
@@ -57,6 +58,7 @@ from bascule.model import (
     DuplicateStream,
     NodeRegistration,
     RepairedPartition,
+    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
@@ -131,7 +133,7 @@ class ClusterController:
             balance_ms=settings.leader_balance_ms,
             balances_replicas=settings.balance_replicas,
         )
-        self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
+        self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
         self._subscriber: Subscriber | None = None
@@ -139,7 +141,7 @@ class ClusterController:
         self._tasks: list[asyncio.Task[None]] = []
         self.duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state,
-            process_loss=process_loss, on_changed=self._follower.on_suspension,
+            process_loss=process_loss, on_changed=self.follower.on_suspension,
         )  # fmt: skip
         self.silent_leaders = SilentLeaders(node_id, metadata, peers, self.duties, clock)
         self.views = ClusterViews(
@@ -150,8 +152,9 @@ class ClusterController:
             metadata, self.views, wait_in_force=self._wait_in_force, wait_followed=self._wait_nodes
         )
         self._repairs = Repairs(
-            node_id, partitions, reconciler, metadata, directories, clock, self._follower
+            node_id, partitions, reconciler, metadata, directories, clock, self.follower
         )
+        self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
         self._purges = Purges(node_id, partitions, metadata, peers, reserve)
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
@@ -162,6 +165,8 @@ class ClusterController:
             FOLLOW_STARTS: self._purges.answer_follow_starts,
             REPAIR: self._repairs.answer_repair,
             SILENCE: self.silent_leaders.answer_report,
+            SCRUB: self.scrubs.answer_scrub,
+            SCRUBBED: self.scrubs.answer_scrubbed,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -176,8 +181,8 @@ class ClusterController:
         self._tasks.append(asyncio.create_task(keep_running("duties", self.duties.run)))
         await self.duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
-        await self._follower.reconcile()
-        self._tasks.append(asyncio.create_task(self._follower.run()))
+        await self.follower.reconcile()
+        self._tasks.append(asyncio.create_task(self.follower.run()))
         self._tasks.append(asyncio.create_task(keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
@@ -194,14 +199,14 @@ class ClusterController:
         """
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
-        await self._follower.reconcile()
+        await self.follower.reconcile()
         for error in self._reconciler.failures.values():
             if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
-        await self._follower.wait_followed(self._metadata.applied)
+        await self.follower.wait_followed(self._metadata.applied)
 
     async def step_down(self) -> None:
         """Hand over what this node leads, before it stops; return once all acks are sent.
@@ -215,7 +220,7 @@ class ClusterController:
         try:
             async with asyncio.timeout(STEP_DOWN_SECONDS_MAX):
                 index = await self._metadata.submit(StepDown(self._node_id, self.node_epoch))
-                await self._follower.wait_followed(index)
+                await self.follower.wait_followed(index)
                 while any(not p.is_leader and len(p.commitment.pending) for p in given):  # noqa: ASYNC110
                     await asyncio.sleep(ANSWERED_POLL_SECONDS)
         except (BasculeError, TimeoutError) as error:
@@ -227,9 +232,10 @@ class ClusterController:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._follower.close()
+        await self.follower.close()
         self.duties.close()
         self.silent_leaders.close()
+        self.scrubs.close()
 
     @property
     def node_epoch(self) -> int:
@@ -266,7 +272,7 @@ class ClusterController:
             changed = _definitions(before, image, touched)
             gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
-            self._follower.request(self._remove_commits(name))
+            self.follower.request(self._remove_commits(name))
         if self._announcer is not None:
             if touched is None:
                 self._announcer.on_streams(image.streams)
@@ -275,7 +281,7 @@ class ClusterController:
         if image.nodes is not before.nodes:
             self._on_nodes(image)
         self.duties.on_image(image)
-        self._follower.on_image(touched)
+        self.follower.on_image(touched)
 
     async def _remove_commits(self, stream: str) -> None:
         """Remove the commits of a deleted stream, on the node that holds them.
@@ -342,7 +348,7 @@ class ClusterController:
         definition = self.views.definition(name)
         index = await self._metadata.submit(Delete(name))
         try:
-            await self._follower.wait_followed(index)
+            await self.follower.wait_followed(index)
         except Broken as error:
             log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
         log.info("stream deleted", extra={"stream": definition.name})
@@ -418,6 +424,14 @@ class ClusterController:
             repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
         return sorted(repaired, key=lambda each: (each.partition, each.node))
 
+    async def scrub_stream(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
+        """Read the replicas of a stream on all nodes from now on; see `healing.scrubs`."""
+        return await self.scrubs.scrub_stream(name, partition=partition)
+
+    async def scrub_results(self, name: str, *, partition: int | None) -> list[ScrubbedReplica]:
+        """What that has found."""
+        return await self.scrubs.scrub_results(name, partition=partition)
+
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""
         index = await self._metadata.submit(SetPaused(name, paused))
@@ -477,7 +491,7 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        return self._follower.pending_steps()
+        return self.follower.pending_steps()
 
     @property
     def message_bytes_max(self) -> int:
@@ -506,7 +520,7 @@ class ClusterController:
         await self._metadata.wait_applied(asked.index)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS_MAX):
-                await self._follower.wait_followed(asked.index)
+                await self.follower.wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
         error = self._reconciler.failures.get(asked.stream_id)

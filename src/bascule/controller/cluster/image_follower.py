@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -69,6 +69,8 @@ class ImageFollower:
         """Requests that this node makes by itself."""
         self._resigning: set[tuple[bytes, int]] = set()
         """Stream id and partition of each request to resign that is under way."""
+        self.on_failed_replica: Callable[[Partition], None] = lambda _: None
+        """Called with each failed replica, and again when what the image says of it changes."""
         partitions.on_failed = self._on_failed
 
     def on_image(self, touched: Collection[bytes] | None) -> None:
@@ -172,7 +174,8 @@ class ImageFollower:
         """Let another node lead that has every committed record, if one is alive; see
         `elections.resign`. Raises: Indeterminate."""
         state = self._metadata.image.partitions[definition.id][index]
-        if self._node_id in (*state.isr, *state.eligible):
+        if self._node_id in state.replicas:
+            # Also where it is not in sync: the leader may be about to take it in.
             await self._metadata.submit(
                 Resign(self._node_id, definition.id, index, state.leader_epoch)
             )
@@ -216,6 +219,7 @@ class ImageFollower:
         is_eligible = self._node_id in state.eligible
         if is_eligible or (self._node_id in state.isr and not others.isdisjoint(alive)):
             self.request(self._try_resign(definition, partition.index))
+        self.on_failed_replica(partition)
 
     def _resign_fenced(self, stream_id: bytes) -> None:
         """Ask for new epochs: the logs have records of those in which this node is to lead."""

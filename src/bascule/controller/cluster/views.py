@@ -36,6 +36,10 @@ PARTITIONS: Final = "partitions"
 """The kind of control request for the state of the partitions that a node leads."""
 FAILED: Final = "failed"
 """The kind of control request for the replicas of a node that have failed."""
+HOW_TO_COMPARE: Final = (
+    "nothing says which replica is right: compare the records in both logs with `bascule inspect`, "
+    "then have the wrong replica moved to another node and back with `bascule stream reassign`"
+)
 INFO_SECONDS_MAX: Final = 2.0
 LISTED_MAX: Final = 200
 """Partitions, or failed replicas of one node, in an answer; all of them are counted."""
@@ -47,6 +51,8 @@ class _Failed(msgspec.Struct, array_like=True):
     count: int
     first: list[tuple[bytes, int, str]]
     """Stream id, partition and cause of some of them."""
+    differing: list[tuple[bytes, int, str]] = []
+    """Likewise those that differ from other replicas."""
 
 
 class ClusterViews:
@@ -72,6 +78,11 @@ class ClusterViews:
         self._peers = peers
         self._refusals = refusals
         self._duplicates = duplicates
+        self.differing: Callable[[], list[tuple[bytes, int, str]]] = list
+        """Stream id, partition and difference of the replicas of this node that differ from others;
+        see `healing.scrubs`."""
+        self.standing: Callable[[Partition], str] = lambda _: ""
+        """What is done about a failed replica of this node; see `healing`."""
         self.controls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
             PARTITIONS: self.answer_partitions,
             FAILED: self.answer_failed,
@@ -142,6 +153,12 @@ class ClusterViews:
             if (definition := image.stream_of(stream_id)) is not None
             and index < len(image.partitions[stream_id])
         ]
+        differing = [
+            FailedReplica(definition.name, index, node, difference, HOW_TO_COMPARE)
+            for node, said in zip(alive, answers, strict=True)
+            for stream_id, index, difference in said.differing
+            if (definition := image.stream_of(stream_id)) is not None
+        ]
         info = self.cluster_info()
         return replace(
             info,
@@ -150,6 +167,7 @@ class ClusterViews:
             under_replicated=info.under_replicated[:LISTED_MAX],
             unclean=info.unclean[:LISTED_MAX],
             failed=tuple(sorted(failed, key=attrgetter("stream", "partition", "node"))),
+            differing=tuple(sorted(differing, key=attrgetter("stream", "partition", "node"))),
             failed_count=sum(said.count for said in answers),
         )
 
@@ -169,12 +187,18 @@ class ClusterViews:
 
     def _failed(self) -> _Failed:
         found = [
-            (partition.definition.id, partition.index, partition.failure.cause)
+            (partition.definition.id, partition.index, self._explain(partition))
             for partitions in self._partitions.streams().values()
             for partition in partitions
             if partition.failure is not None
         ]
-        return _Failed(len(found), found[:LISTED_MAX])
+        return _Failed(len(found), found[:LISTED_MAX], self.differing()[:LISTED_MAX])
+
+    def _explain(self, partition: Partition) -> str:
+        """Why a partition has failed, and what this node does about it."""
+        assert partition.failure is not None
+        cause, standing = partition.failure.cause, self.standing(partition)
+        return f"{cause}; {standing}" if standing else cause
 
     def stream_info(self, name: str) -> StreamInfo:
         """As this node knows it. Raises: UnknownStream."""

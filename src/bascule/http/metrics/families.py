@@ -276,6 +276,35 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "offsets_repairs", "Commits published again because a malformed record had replaced them."
     ),
     "offsets.held": _gauge("offsets_held", "Commits in memory, one per consumer and partition."),
+    "scrub.bytes": MetricFamily("scrub_bytes", "Bytes of logs that the scrubber has read."),
+    "scrub.records": MetricFamily("scrub_records", "Records in them."),
+    "scrub.passes": MetricFamily("scrub_logs", "Logs that the scrubber has read to their end."),
+    "scrub.damaged": MetricFamily("scrub_damaged_logs", "Logs in which it has found damage."),
+    "scrub.failures": MetricFamily("scrub_failures", "Logs that it could not read to their end."),
+    "scrub.last_pass_ms": _gauge(
+        "scrub_last_pass_timestamp_seconds",
+        "When the scrubber had read every log of this node within a period; 0: not yet.",
+        scale=1e-3,
+    ),
+    "comparison.differing": _gauge(
+        "replicas_differing",
+        "Replicas of this node that differ from one on another node, although all CRCs are good.",
+    ),
+    "comparison.compared": MetricFamily(
+        "replicas_compared_records", "Offsets whose records were compared with another replica."
+    ),
+    "comparison.differences": MetricFamily(
+        "replicas_found_differing", "Comparisons of replicas that have found a difference."
+    ),
+    "healing.found": MetricFamily(
+        "damaged_log_reads", "Times that reads, compaction, followers or the scrubber met damage."
+    ),
+    "healing.healed": MetricFamily(
+        "healed_replicas", "Replicas opened up to their damage, to be copied from there on."
+    ),
+    "healing.failures": MetricFamily(
+        "healing_failures", "Attempts to heal a replica that failed or were not allowed."
+    ),
     "compaction.runs": MetricFamily("compaction_runs", "Completed compactions of a log."),
     "compaction.runs_cut_short": MetricFamily(
         "compaction_cut_short_runs", "Compactions that ended early because the key map was full."

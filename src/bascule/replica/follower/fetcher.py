@@ -10,7 +10,7 @@ from errno import ENOSPC
 from functools import partial
 from typing import Final, cast
 
-from bascule.errors import BasculeError, Broken
+from bascule.errors import BasculeError, Broken, CorruptData
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
 from bascule.replica.follower.followed_partition import (
@@ -22,6 +22,7 @@ from bascule.replica.follower.receive_buffers import ReceiveBuffer, ReceiveBuffe
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
+from bascule.replica.partition import Partition
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.control import PeerHelloRequest
@@ -76,12 +77,13 @@ class FollowerFetcher:
         syncer: LogSyncer,
         send_acks: Callable[[bytes], None],
         on_silent: Callable[[int, str], None],
+        on_damaged: Callable[[int, Partition, int, int], None] = lambda _, __, ___, ____: None,
         clock: Clock,
         silence_seconds_max: float,
     ) -> None:
         """`address` gives that of the leader's peer listener. `on_silent` is called on this
         fetcher's thread while the leader, by its number, has not answered for
-        `silence_seconds_max`, with the reason."""
+        `silence_seconds_max`, with the reason. For `on_damaged` see `Replicator`."""
         self.leader = leader
         self.counts = FetcherCounts()
         self._identity = identity
@@ -90,6 +92,7 @@ class FollowerFetcher:
         self._syncer = syncer
         self._send_acks = send_acks
         self._on_silent = on_silent
+        self._on_damaged = on_damaged
         self._clock = clock
         self._silence_seconds_max = silence_seconds_max
         self._followed: dict[Key, FollowedPartition] = {}
@@ -244,8 +247,13 @@ class FollowerFetcher:
             connection.close()
 
     def _begin(self, followed: FollowedPartition) -> None:
-        """Begin an attempt. On the log writer thread."""
-        if followed.begin():
+        """Begin an attempt. On the log writer thread.
+
+        On a full disk it waits: a follower that reports counts as one that can append.
+        """
+        if followed.is_in_force and self._writer.is_disk_full:
+            self._retry_later(followed, RETRY_SECONDS_MAX)
+        elif followed.begin():
             self._note_changed(followed)
         elif not followed.is_in_force:
             self.forget(followed)
@@ -420,17 +428,21 @@ class FollowerFetcher:
     def _attempt_failed(self, followed: FollowedPartition, error: Exception) -> None:
         followed.end_attempt()
         followed.fail(error, self._send_acks)
+        if isinstance(error, CorruptData) and followed.is_damaged_again():
+            partition = followed.partition
+            end = 0 if partition.log is None else partition.log.end.offset
+            self._on_damaged(self.leader, partition, followed.leader_epoch, end)
         self._retry_later(followed)
 
     # -- later attempts -------------------------------------------------------------------------
 
-    def _retry_later(self, followed: FollowedPartition) -> None:
-        """Begin another attempt after a pause."""
+    def _retry_later(self, followed: FollowedPartition, seconds: float = 0.0) -> None:
+        """Begin another attempt after a pause, at least so long."""
         with self._lock:
             self._retries[followed.key] = followed
             if self._timer is None and not self._stopping.is_set():
-                followed_for = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
-                self._timer = threading.Timer(followed_for, self._retry)
+                pause = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
+                self._timer = threading.Timer(max(pause, seconds), self._retry)
                 self._timer.daemon = True
                 self._timer.start()
 

@@ -73,6 +73,8 @@ class FollowedPartition:
         self._lock = threading.Lock()
         """Guards `attempt`, `fetch_offset` and `_last_fetched_epoch`, which belong together."""
         self._last_fetched_epoch = -1
+        self._damaged_at = -1
+        """The end of the log when damaged batches came last."""
 
     @property
     def is_in_force(self) -> bool:
@@ -210,6 +212,16 @@ class FollowedPartition:
                     "error": str(error),
                 },
             )
+
+    def is_damaged_again(self) -> bool:
+        """Note that batches have come damaged; whether those before them at this offset had, too.
+
+        Once is the network, or memory; the same again is the disk of the leader.
+        """
+        store = self.partition.log
+        end = -1 if store is None else store.end.offset
+        before, self._damaged_at = self._damaged_at, end
+        return before == end
 
     def _log_truncation(self, epoch: int, before: int) -> None:
         partition, store = self.partition, self.partition.log

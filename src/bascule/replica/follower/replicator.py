@@ -7,7 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from bascule.errors import BasculeError, LogFailed, reason_without_paths
+from bascule.errors import (
+    BasculeError,
+    CorruptData,
+    LogFailed,
+    is_damage,
+    reason_without_paths,
+)
 from bascule.host.api import Clock
 from bascule.model import PartitionState
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
@@ -39,13 +45,16 @@ class Replicator:
         clock: Clock,
         on_leading: Callable[[Partition], None] = lambda _: None,
         on_silent: Callable[[int, str], None] = lambda _, __: None,
+        on_damaged: Callable[[int, Partition, int, int], None] = lambda _, __, ___, ____: None,
         lag_ms_max: int = REPLICA_LAG_MS_MAX,
         silence_seconds_max: float = SILENCE_SECONDS_MAX,
     ) -> None:
         """`on_leading` is called on the log writer thread when this node leads a partition.
 
         `on_silent` is called on a thread of its own, repeatedly, with a leader that has not
-        answered for `silence_seconds_max`, and the reason. `send_acks` takes NATS operations.
+        answered for `silence_seconds_max`, and the reason. `on_damaged` is called on the log writer
+        thread with a leader, the partition, its leader epoch and the offset where its batches are
+        damaged, again and again. `send_acks` takes NATS operations.
         """
         self._identity = identity
         self._writer = writer
@@ -54,6 +63,7 @@ class Replicator:
         self._clock = clock
         self._on_leading = on_leading
         self._on_silent = on_silent
+        self._on_damaged = on_damaged
         self._lag_ns_max = lag_ms_max * 1_000_000
         self._silence_seconds_max = silence_seconds_max
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -120,9 +130,11 @@ class Replicator:
         try:
             acks = partition.set_role(state, node, lag_ns_max=self._lag_ns_max)
         except (BasculeError, OSError) as error:
-            if isinstance(error, LogFailed):
-                # The disk failed while the log was synced to lead: reconciliation cannot help.
-                self._send_acks(partition.fail(str(error), reason=reason_without_paths(error)))
+            if isinstance(error, LogFailed | CorruptData):
+                # The disk failed while the log was synced to lead, or what it says is not what was
+                # written: reconciliation cannot help.
+                reason, damage = reason_without_paths(error), is_damage(error)
+                self._send_acks(partition.fail(str(error), reason=reason, is_damage=damage))
             append_held(partition)
             self._follow(partition)
             raise
@@ -174,6 +186,7 @@ class Replicator:
                 syncer=self._syncer,
                 send_acks=self._send_acks,
                 on_silent=self._on_silent,
+                on_damaged=self._on_damaged,
                 clock=self._clock,
                 silence_seconds_max=self._silence_seconds_max,
             )

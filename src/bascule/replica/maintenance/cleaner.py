@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bascule.errors import BasculeError, Closed
+from bascule.errors import BasculeError, Closed, CorruptData
 from bascule.host.api import Clock, Files, Random
 from bascule.model import Cleanup
 from bascule.replica.partition import Partition
@@ -246,6 +246,8 @@ class Cleaner:
     def _note_failure(self, partition: Partition, error: OSError | BasculeError) -> None:
         if isinstance(error, Closed) or partition.deleted:
             return  # the node stops, or the stream is deleted
+        if isinstance(error, CorruptData):
+            self._partitions.notify_damage(partition, error)
         self.counts.failures += 1
         self._retry_ns[partition] = self._clock.monotonic_ns() + RETRY_NS
         log.error(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.errors import BasculeError, Closed
+from bascule.errors import BasculeError, Closed, CorruptData
 from bascule.host.api import Clock
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.failure_run import FailureRun
@@ -134,6 +134,8 @@ class Retention:
                 self._failing.pop(partition, None)
 
     def _note_failure(self, partition: Partition, error: Exception) -> None:
+        if isinstance(error, CorruptData):
+            self._partitions.notify_damage(partition, error)
         self.counts.failures += 1
         if self._failing.setdefault(partition, FailureRun()).on_failure(error):
             name, index = partition.definition.name, partition.index

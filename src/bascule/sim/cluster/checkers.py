@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from bascule.errors import CorruptData
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.record.header import BatchHeader
 from bascule.replica.partition import Partition
@@ -13,6 +14,7 @@ from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.plan import LOSSLESS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.world.disk import MachineFiles
 from bascule.sim.cluster.world.process import SimProcess
 
 Key = tuple[str, int]
@@ -95,8 +97,12 @@ class ClusterCheckers:
                     "watermark monotonic", f"{key} on node {node}: {mark} after {before}"
                 )
             self._watermarks[node, key] = partition, mark
-            if partition.is_leader:
-                self._read_committed(node, key, partition, mark)
+            if partition.is_leader and partition.failure is None:
+                try:
+                    self._read_committed(node, key, partition, mark)
+                except CorruptData:
+                    if not self._machines[node].damaged_ms:
+                        raise  # consumers see the CRC, too
 
     def _read_committed(self, node: int, key: Key, partition: Partition, mark: int) -> None:
         """What a leader shows to consumers is the same at any time."""
@@ -104,7 +110,7 @@ class ClusterCheckers:
         if start >= mark:
             return
         known = self._committed.setdefault(key, {})
-        for batch in batches_of(partition, start, mark):
+        for batch in batches_of(partition, self._machines[node].files, start, mark):
             header = batch.header
             if header.end_offset > mark:
                 break
@@ -139,7 +145,8 @@ class ClusterCheckers:
             key = partition.definition.name, partition.index
             log = partition.log
             assert log is not None
-            found = list(batches_of(partition, log.start_offset, log.end.offset))
+            files = self._machines[node].files
+            found = list(batches_of(partition, files, log.start_offset, log.end.offset))
             logs.setdefault(key, {})[node] = found
         records = {key: self._compare(key, by_node) for key, by_node in logs.items()}
         for publisher in publishers:
@@ -208,25 +215,38 @@ class ClusterCheckers:
                 last = offset
 
 
-def batches_of(partition: Partition, start: int, end: int) -> Iterator[StoredBatch]:
+def batches_of(
+    partition: Partition, files: MachineFiles, start: int, end: int
+) -> Iterator[StoredBatch]:
     """The batches of a log from the one with offset `start` up to `end`."""
     log = partition.log
     assert log is not None
     at = start
     while at < end:
         piece = log.plan_read(at, bytes_max=READ_BYTES, end=log.end, nowait=True)
-        assert piece is not None, "the page cache of a simulation has everything"
-        data = piece.file.read_at_nowait(piece.position, piece.length)
-        assert data is not None
+        if piece is None:
+            # The segment is not open: a process would have a thread open it.
+            path = _segment_of(files, log.directory, at)
+            data, position = files.read_bytes(path), 0
+        else:
+            path, position = piece.file.path, piece.position
+            found = piece.file.read_at_nowait(position, piece.length)
+            assert found is not None, "the page cache of a simulation has everything"
+            data = found
         before = at
-        for batch in scan_batches(data, origin=piece.file.path, origin_position=piece.position):
+        for batch in scan_batches(data, origin=path, origin_position=position):
             if batch.header.end_offset > at:
                 yield StoredBatch(batch.header, data[batch.start : batch.end])
                 at = batch.header.end_offset
             if at >= end:
                 return
         if at == before:
-            raise InvariantBroken("logs are read", f"{piece.file.path} has nothing at offset {at}")
+            raise InvariantBroken("logs are read", f"{path} has nothing at offset {at}")
+
+
+def _segment_of(files: MachineFiles, directory: str, offset: int) -> str:
+    bases = [int(each[:20]) for each in files.list_dir(directory) if each.endswith(".log")]
+    return f"{directory}/{max(base for base in bases if base <= offset):020d}.log"
 
 
 def records_of(batch: StoredBatch) -> Iterator[StoredRecord]:

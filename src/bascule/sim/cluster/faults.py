@@ -12,6 +12,8 @@ from bascule.sim.cluster.operator import ClusterOperator
 from bascule.sim.cluster.plan import DEDUPE_MS, MS, ClusterFault
 
 Link = tuple[int, int]
+DAMAGES_MAX: Final = 2
+"""Of one replica: a node heals it three times in 24 h."""
 JUMP_MS_MAX: Final = DEDUPE_MS // 4
 """No clock is further off. Two of them differ by less than message ids are kept."""
 
@@ -27,6 +29,8 @@ class ClusterFaults:
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
         self._awaits_ack = False
+        self._victims: dict[str, tuple[int, int]] = {}
+        """Stream -> the node whose replica is damaged, and how often it was."""
         self._kinds: dict[ClusterFault, Callable[[], bool]] = {
             ClusterFault.KILL: lambda: self._lose(self._pick(is_up), _Loss.KILL),
             ClusterFault.POWER: lambda: self._lose(self._pick(is_up), _Loss.POWER),
@@ -43,6 +47,8 @@ class ClusterFaults:
             ClusterFault.SLOW_DISK: self._slow_disk,
             ClusterFault.STALL_DISK: self._stall_disk,
             ClusterFault.FULL_DISK: self._fill_disk,
+            ClusterFault.FLIP: lambda: self._damage(cuts=False),
+            ClusterFault.CUT: lambda: self._damage(cuts=True),
             ClusterFault.CLOCK_JUMP: self._jump,
             ClusterFault.REASSIGN: self._operator.move,
             ClusterFault.REPLACE: self._operator.replace,
@@ -100,7 +106,7 @@ class ClusterFaults:
     def _lose(self, machine: Machine | None, loss: _Loss) -> bool:
         if machine is None or not machine.is_up:
             return False
-        if loss is _Loss.KILL:
+        if loss is _Loss.KILL or (loss is _Loss.POWER and machine.damaged_ms):
             machine.kill()
             self._later(machine.start_if_down)
         elif loss is _Loss.POWER:
@@ -138,7 +144,9 @@ class ClusterFaults:
 
     def _outage(self) -> bool:
         for machine in self._machines.values():
-            if machine.is_up:
+            if machine.is_up and machine.damaged_ms:
+                machine.kill()
+            elif machine.is_up:
                 machine.lose_power()
             self._later(machine.start_if_down)
         return True
@@ -214,6 +222,25 @@ class ClusterFaults:
     def _heal(self, machine: Machine) -> None:
         self._world.note(machine.node, "has a disk that works")
         machine.times.heal()
+
+    def _damage(self, *, cuts: bool) -> bool:
+        """Damage a replica; of each partition always that on the same node."""
+        stream = self._prng.pick(self._world.stream_names)
+        state = self._operator.state_of(stream)
+        if state is None:
+            return False
+        victim, count = self._victims.get(stream, (0, 0))
+        if not victim:
+            is_leader = state.leader in state.replicas and self._prng.happens(0.5)
+            victim = state.leader if is_leader else self._prng.pick(state.replicas)
+        machine = self._machines.get(victim)
+        others = [node for node in state.isr if node != victim]
+        if machine is None or victim not in state.replicas or len(others) < 2:
+            return False
+        if count >= DAMAGES_MAX or not machine.damage(stream, cuts=cuts):
+            return False
+        self._victims[stream] = victim, count + 1
+        return True
 
     def _jump(self) -> bool:
         machine = self._any()

@@ -44,6 +44,7 @@ THREADING: Final = (
     "bascule.replica.maintenance.cleaner",
     "bascule.replica.opening",
     "bascule.replica.partition",
+    "bascule.replica.scrub.scrubber",
     "bascule.replica.roles.commitment",
 )
 """Modules whose `threading` is replaced."""
@@ -54,11 +55,14 @@ POOLS: Final = (
     "bascule.listening.listener",
     "bascule.peer.replica_fetch",
     "bascule.replica.maintenance.cleaner",
+    "bascule.replica.scrub.scrubber",
 )
 """Modules whose `ThreadPoolExecutor` is replaced."""
 NOT_RUN: Final = ("bascule.heartbeats.heartbeat_thread",)
 """Modules with threads that no simulated node uses."""
 SETS: Final = (
+    "bascule.controller.cluster.healing.accused",
+    "bascule.controller.cluster.healing.scrubs",
     "bascule.controller.cluster.image_follower",
     "bascule.controller.cluster.isr_keeper",
     "bascule.controller.cluster.metadata_group",

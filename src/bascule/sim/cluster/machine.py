@@ -20,8 +20,10 @@ from bascule.errors import BasculeError, ConfigError, NodeRefused
 from bascule.host.real import RealRandom
 from bascule.node.node import Node
 from bascule.raft.testing.memory_store import MemoryStore
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.world.damage import cut_end, flip_bit
 from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
 from bascule.sim.cluster.world.loop import NS, process_now
 from bascule.sim.cluster.world.network import host_of
@@ -31,6 +33,7 @@ DATA: Final = "/data"
 PEER_PORT: Final = 9093
 RESERVE_BYTES: Final = 64 << 10
 EPOCH_MS: Final = 1_780_000_000_000
+SCRUB_PERIOD_MS: Final = 3_000
 RESTART_NS: Final = NS
 """Before whatever supervises the node starts it again after a failure."""
 
@@ -78,6 +81,10 @@ class SimulatedNode(Node):
         assert self._cluster is not None
         return self._cluster._metadata.is_controller
 
+    def scrubbed_ms(self, partition: Partition) -> int:
+        """When the scrubber has read a log last."""
+        return 0 if self._scrubber is None else self._scrubber.known(partition).finished_ms
+
     @property
     def voters(self) -> int:
         """How many voters the metadata group has, as this node knows."""
@@ -104,6 +111,8 @@ class Machine:
         self._paused_ns = 0
         self.is_kept_down = False
         """Whether nobody starts the node now."""
+        self._is_mark_exact = False
+        """Whether the last process ended without a loss of power."""
         self.joins = False
         """Whether the node was not there when the cluster was founded."""
         self.new_disk()
@@ -115,6 +124,9 @@ class Machine:
         self.times = DiskTimes(self.world.prng, plan.sync_ns, plan.sync_jitter_ns)
         self.files.make_dirs(DATA)
         self._stores: dict[int, MemoryStore] = {}
+        self.damaged_ms = 0
+        """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine
+        loses no power: what was synced behind the last synced mark would count as torn."""
 
     def raft_store(self, group: int) -> MemoryStore:
         """The store of a Raft group, which is made if there is none."""
@@ -134,7 +146,7 @@ class Machine:
                 peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
                 join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),
-            limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES),
+            limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES, scrub_period_ms=SCRUB_PERIOD_MS),
         )
 
     # -- processes ----------------------------------------------------------------------------
@@ -229,6 +241,7 @@ class Machine:
 
     def _end(self, *, has_power: bool) -> None:
         process, self.process, self.running = self.process, None, None
+        self._is_mark_exact = has_power
         assert process is not None
         process.is_dead = True
         process.parked.clear()
@@ -236,6 +249,32 @@ class Machine:
         self.world.nats.on_process_ended(process)
         self.world.network.on_process_ended(process, has_power=has_power)
         self.world.on_process_ended(self.node)
+
+    @property
+    def now_ms(self) -> int:
+        """The machine's wall clock."""
+        return EPOCH_MS + self.clock_ahead_ms + self.world.loop.now_ns // 1_000_000
+
+    def damage(self, stream: str, *, cuts: bool) -> bool:
+        """Flip a bit of a log, or cut its end; False if that cannot be now."""
+        if cuts and (self.is_up or not self._is_mark_exact or not self.starts):
+            return False
+        if not cuts and not self.is_ready:
+            return False
+        directory = f"{DATA}/streams/{stream}/0"
+        done = (cut_end if cuts else flip_bit)(self.files, directory, self.world.prng)
+        if done:
+            self.world.note(self.node, f"has a damaged disk: {done}")
+            self.damaged_ms = self.now_ms
+        return bool(done)
+
+    def not_scrubbed(self, partition: Partition) -> str:
+        """Why damage in a log may not have been found yet; empty: it was."""
+        assert self.running is not None
+        if not self.damaged_ms:
+            return ""
+        finished_ms = self.running.scrubbed_ms(partition)
+        return "" if finished_ms > self.damaged_ms else f"node {self.node} has not scrubbed yet"
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP)."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError, UnknownNode
 from bascule.metadata.image import Image
+from bascule.model import PartitionState
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.world.loop import NS
@@ -36,6 +37,15 @@ class ClusterOperator:
     def is_busy(self) -> bool:
         """Whether a machine is being replaced."""
         return self._replaced is not None
+
+    def state_of(self, stream: str) -> PartitionState | None:
+        """What a node that runs knows of a stream's partition."""
+        machine = self._any_ready()
+        if machine is None or machine.running is None:
+            return None
+        image = machine.running.controller.image
+        definition = image.streams.get(stream)
+        return None if definition is None else image.partitions[definition.id][0]
 
     def move(self) -> bool:
         """Move a stream to other nodes, or give it another preferred leader."""

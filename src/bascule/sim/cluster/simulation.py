@@ -150,6 +150,8 @@ class Simulation:
             assert partition.log is not None
             if partition.failure is not None:
                 return f"partition {partition.definition.name} has failed: {partition.failure}"
+            if reason := self.machines[node].not_scrubbed(partition):
+                return reason
             found = ends.setdefault(partition.definition.name, {})
             found[node] = partition.log.end.offset, partition.committed_offset
         for image in (m.running.controller.image for m in self.machines.values() if m.running):

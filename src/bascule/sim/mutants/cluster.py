@@ -11,6 +11,7 @@ from bascule.metadata import elections
 from bascule.metadata.replicas import reassignment
 from bascule.model import NO_LEADER, PartitionState
 from bascule.peer.replica_session import FetchedPartition
+from bascule.record.header import HEADER_BYTES, batch_crc, read_header
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.partition import Partition
 from bascule.replication.leader import LeaderReplication
@@ -162,11 +163,31 @@ def _drop_old_replicas(completed: Any) -> Any:
     return mutant
 
 
+def _accept_damage(append: Any) -> Any:
+    def mutant(
+        self: FollowedPartition, attempt: int, start: int, data: memoryview, **kwargs: Any
+    ) -> bool:
+        """Take what a leader sends as it is: its CRCs are written anew."""
+        at, fixed = 0, bytearray(data)
+        while at + HEADER_BYTES <= len(fixed):
+            end = at + read_header(fixed, at).total_bytes
+            if end > len(fixed):
+                break
+            fixed[at + 17 : at + 21] = batch_crc(fixed[at:end]).to_bytes(4, "big")
+            at = end
+        found: bool = append(self, attempt, start, memoryview(fixed), **kwargs)
+        return found
+
+    return mutant
+
+
 _MOVES: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="move of replicas")
 _OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
 _DEATHS: Final = ClusterOptions(
     seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
 )
+
+_FLIPS: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="bit flips,move of replicas")
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant
@@ -206,6 +227,10 @@ CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
         ClusterMutant(
             "reassignment that drops the last copy", (ACKED, UNDONE, IDENTICAL, "progress"),
             reassignment, "completed", _drop_old_replicas, _MOVES,
+        ),
+        ClusterMutant(
+            "corrupt replica feeding others", (ACKED, UNDONE, IDENTICAL, "no id twice"),
+            FollowedPartition, "append", _accept_damage, _FLIPS,
         ),
     )
 }  # fmt: skip

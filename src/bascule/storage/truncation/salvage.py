@@ -8,6 +8,8 @@ that, the loss is accepted.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bascule.errors import CorruptData
 from bascule.host.api import Clock, Files
 from bascule.storage import checkpoint as checkpoint_file
@@ -25,6 +27,13 @@ from bascule.storage.segment import Contents, LogPosition, base_offset_of, segme
 from bascule.storage.truncation import reset
 
 
+class ReadablePart(NamedTuple):
+    """The part of a log before its first damage."""
+
+    end: LogPosition
+    timestamp_max: int
+
+
 def salvage(
     files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool, clock: Clock
 ) -> LogPosition | None:
@@ -33,6 +42,22 @@ def salvage(
     Returns the end that it will have, or None, with nothing changed, where no record can be kept or
     a replacement of segments was under way and cannot be completed. Raises: OSError.
     """
+    if not complete_changes(files, directory):
+        return None
+    part = readable_part(
+        files, directory, index_interval_bytes=index_interval_bytes, gaps_allowed=gaps_allowed
+    )
+    if part is None:
+        return None
+    keep_part(files, directory, part, clock)
+    return part.end
+
+
+def complete_changes(files: Files, directory: str) -> bool:
+    """Complete a reset or a replacement of segments that is under way; False if that is impossible.
+
+    Raises: OSError.
+    """
     names = files.list_dir(directory) if files.exists(directory) else []
     try:
         if reset.FILE_NAME in names:
@@ -40,23 +65,38 @@ def salvage(
         if replacement_manifest.FILE_NAME in names:
             replacement_manifest.finish(files, directory)
     except CorruptData:
-        return None
-    names = files.list_dir(directory) if names else []
+        return False
+    return True
+
+
+def readable_part(
+    files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool
+) -> ReadablePart | None:
+    """Read a log to its first damage; None if no record can be kept. Changes nothing.
+
+    Raises: OSError.
+    """
+    names = files.list_dir(directory) if files.exists(directory) else []
     bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
     if not bases:
         return None
     gaps_allowed |= GAPS_FILE_NAME in names or clean_offset.FILE_NAME in names
-    end, timestamp_max = _end_of_whole_batches(
+    part = _end_of_whole_batches(
         files,
         directory,
         bases,
         index_interval_bytes=index_interval_bytes,
         gaps_allowed=gaps_allowed,
     )
-    present = _checkpoint(files, directory)
-    start_offset = bases[0] if present is None else max(bases[0], present.start_offset)
-    if end.offset <= start_offset:
-        return None
+    start_offset = _start_offset(bases[0], _checkpoint(files, directory))
+    return None if part.end.offset <= start_offset else part
+
+
+def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) -> None:
+    """Have the log end at the end of `part`, from `readable_part`. Raises: OSError."""
+    names = files.list_dir(directory)
+    bases = [base for name in names if (base := base_offset_of(name)) is not None]
+    end, present = part.end, _checkpoint(files, directory)
     high_watermark = end.offset if present is None else min(present.high_watermark, end.offset)
     clean_offset.lower_clean_offset(files, directory, end.offset)
     if synced_mark.FILE_NAME in names:
@@ -68,13 +108,16 @@ def salvage(
         recovery_offset=end.offset,
         recovery_segment=end.segment_base,
         recovery_position=end.position,
-        start_offset=start_offset,
-        timestamp_max=timestamp_max,
+        start_offset=_start_offset(min(bases), present),
+        timestamp_max=part.timestamp_max,
         written_ms=clock.now_ms(),
     )
     path = f"{directory}/{checkpoint_file.FILE_NAME}"
     replace_file(files, path, encode_checkpoint(made))
-    return end
+
+
+def _start_offset(first: int, present: Checkpoint | None) -> int:
+    return first if present is None else max(first, present.start_offset)
 
 
 def _end_of_whole_batches(
@@ -84,8 +127,8 @@ def _end_of_whole_batches(
     *,
     index_interval_bytes: int,
     gaps_allowed: bool,
-) -> tuple[LogPosition, int]:
-    """Where the first damage is, and the largest timestamp before it. Raises: OSError."""
+) -> ReadablePart:
+    """Read up to the first damage. Raises: OSError."""
     end = LogPosition(bases[0], bases[0], 0)
     timestamp_max = -1
     epochs = read_epochs(files, directory)
@@ -101,7 +144,7 @@ def _end_of_whole_batches(
         timestamp_max = max(timestamp_max, contents.timestamp_max)
         if damage is not None:
             break
-    return end, timestamp_max
+    return ReadablePart(end, timestamp_max)
 
 
 def _checkpoint(files: Files, directory: str) -> Checkpoint | None:

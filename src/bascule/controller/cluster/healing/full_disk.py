@@ -1,0 +1,75 @@
+"""A node whose disk is full leaves the in-sync sets in which others stay, and leads nothing there.
+
+It can append nothing, so its partitions would take no messages: those that it leads at once, others
+after `replica_lag_ms_max`. It copies again what it has missed once there is room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from bascule.controller.cluster.image_follower import ImageFollower
+from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.errors import BasculeError
+from bascule.model import StreamDefinition
+from bascule.replica.disk_reserve import DiskReserve
+
+log = logging.getLogger("bascule.controller")
+
+LOOK_SECONDS: Final = 1.0
+AT_A_TIME: Final = 64
+"""Partitions that are left at a time: enough for them to share commits."""
+
+
+class FullDisk:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataGroup,
+        follower: ImageFollower,
+        reserve: DiskReserve,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._follower = follower
+        self._reserve = reserve
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if not await asyncio.to_thread(self._reserve.is_needed):
+                continue
+            left = self._replaceable()
+            if not left:
+                continue
+            # Appends are refused from now on, until there is room for the reserve again: a replica
+            # that came back with the last bytes would leave again at once.
+            await asyncio.to_thread(self._reserve.keep_room)
+            log.warning(
+                "the disk is full; others replace this node", extra={"partitions": len(left)}
+            )
+            for start in range(0, len(left), AT_A_TIME):
+                some = left[start : start + AT_A_TIME]
+                await asyncio.gather(*(self._leave(*each) for each in some))
+
+    def _replaceable(self) -> list[tuple[StreamDefinition, int]]:
+        """The partitions with this node in sync, and another one that is alive."""
+        image = self._metadata.image
+        alive = set(image.alive()) - {self._node_id}
+        return [
+            (definition, index)
+            for stream_id, index, state in image.partition_states()
+            if self._node_id in state.isr and not alive.isdisjoint(state.isr)
+            if (definition := image.stream_of(stream_id)) is not None
+        ]
+
+    async def _leave(self, definition: StreamDefinition, index: int) -> None:
+        try:
+            await self._follower.resign(definition, index)
+        except (BasculeError, LookupError) as error:
+            log.debug("not resigned yet", extra={"error": str(error)})

@@ -1,0 +1,64 @@
+"""What disks do to logs: bytes flip, and files lose their ends."""
+
+from __future__ import annotations
+
+from bascule.record.header import HEADER_BYTES, read_header
+from bascule.sim.cluster.world.disk import MachineFiles
+from bascule.sim.disk import Inode
+from bascule.sim.prng import Prng
+
+CRC_POSITION = 17
+"""The CRC of a batch covers what is behind it. What is before it is checked by replicas and by
+recovery, and not by consumers."""
+
+
+def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
+    """Flip a bit in a batch of a log, on the disk and in the page cache; what was done, or empty if
+    there is no batch. Half of the time it is one of the last batches."""
+    path, inode = _last_segment(files, directory)
+    starts = _batches(inode) if inode is not None else []
+    if inode is None or not starts:
+        return ""
+    row = prng.below(len(starts))
+    if prng.happens(0.5):
+        row = max(len(starts) - 1 - prng.below(8), 0)
+    end = starts[row + 1] if row + 1 < len(starts) else len(inode.data)
+    at = prng.between(starts[row] + CRC_POSITION, end - 1)
+    flipped = inode.data[at] ^ 1 << prng.below(8)
+    for data in (inode.data, inode.disk):
+        if at < len(data):
+            data[at] = flipped
+    return f"byte {at} of {path}"
+
+
+def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
+    """Cut the last segment of a log that nobody has open; what was done, or empty."""
+    path, inode = _last_segment(files, directory)
+    if inode is None or not inode.data:
+        return ""
+    size = prng.below(len(inode.data))
+    del inode.data[size:]
+    del inode.disk[size:]
+    return f"{path} to {size} bytes"
+
+
+def _last_segment(files: MachineFiles, directory: str) -> tuple[str, Inode | None]:
+    if not files.exists(directory):
+        return "", None
+    names = [name for name in files.list_dir(directory) if name.endswith(".log")]
+    if not names:
+        return "", None
+    path = f"{directory}/{max(names)}"
+    return path, files._inode(path)
+
+
+def _batches(inode: Inode) -> list[int]:
+    """Where whole batches begin."""
+    starts, at = [], 0
+    while at + HEADER_BYTES <= len(inode.data):
+        header = read_header(inode.data, at)
+        if header.batch_length < HEADER_BYTES - 12 or at + header.total_bytes > len(inode.data):
+            break
+        starts.append(at)
+        at += header.total_bytes
+    return starts

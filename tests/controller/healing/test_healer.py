@@ -1,0 +1,279 @@
+"""When a replica with a damaged log heals, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bascule.controller.cluster.healing import healer as module
+from bascule.controller.cluster.healing.evidence import KEPT_BYTES_MAX, KEPT_MAX, keep_evidence
+from bascule.controller.cluster.healing.healer import Healer
+from bascule.controller.cluster.healing.history import (
+    NODE_MAX,
+    PARTITION_MAX,
+    PERIOD_MS,
+    HealHistory,
+)
+from bascule.controller.cluster.image_follower import ImageFollower
+from bascule.controller.directories import StreamDirectories
+from bascule.errors import CorruptData, Indeterminate, PartitionFailed
+from bascule.host.real import RealRandom
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ControllerRequest, decide
+from bascule.model import StreamDefinition
+from bascule.publish.headers import HashKey
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.segment import LogPosition
+from support.deciding_controller import DecidingController, isr_change
+from support.metadata_groups import until
+
+SECONDS_MAX = 10.0
+
+
+class Group:
+    """A metadata group of one controller, which does not answer at first."""
+
+    def __init__(self, deciding: DecidingController) -> None:
+        self._deciding = deciding
+        self.lost = 1
+        self.is_open = True
+        self.asked = 0
+
+    @property
+    def image(self) -> Image:
+        return self._deciding.image
+
+    async def submit(self, request: ControllerRequest) -> int:
+        self.asked += 1
+        if self.lost or not self.is_open:
+            self.lost = max(self.lost - 1, 0)
+            raise Indeterminate("no controller has answered")
+        return self._deciding.commit(decide(self.image, request))
+
+
+class Stopping:
+    """A log syncer that stops partitions at once."""
+
+    def stop_partition(self, partition: Partition, cause: CorruptData) -> None:
+        partition.fail(str(cause), is_damage=True)
+
+
+class HealerUnderTest:
+    """Three nodes, a stream of three replicas, and the healer of one of them, which heals nothing
+    but notes the state in which it would."""
+
+    def __init__(self, node: int, deciding: DecidingController) -> None:
+        self.deciding, self.node = deciding, node
+        self.group = Group(deciding)
+        self.partitions = Partitions()
+        self.partitions.bind(asyncio.get_running_loop())
+        self.files, self.clock = SimFiles(RealRandom(1)), SimClock(1_000)
+        self.files.make_dirs("/data")
+        follower = ImageFollower(node, self.partitions, cast(Any, None), cast(Any, self.group))
+        self.follower = follower
+        self.healer = Healer(
+            node,
+            self.partitions,
+            cast(Any, None),
+            cast(Any, self.group),
+            StreamDirectories(self.files, "/data"),
+            self.clock,
+            follower,
+            cast(Any, Stopping()),
+            data_directory="/data",
+        )
+        self.healed: list[tuple[int, ...]] = []
+        self.epochs: list[int] = []
+        self.healer._heal = self._note  # type: ignore[method-assign]
+        self.partition = self.add()
+
+    def add(self) -> Partition:
+        partition = Partition(
+            self.definition, 0, log=None, failure=None, clock=self.clock,
+            on_changed=self.partitions.notify_watchers, hash_key=HashKey(bytes(16)),
+        )  # fmt: skip
+        self.partitions.add((partition,))
+        return partition
+
+    @property
+    def definition(self) -> StreamDefinition:
+        return self.deciding.image.streams["s"]
+
+    async def _note(self, key: Any, partition: Partition) -> None:
+        state = self.deciding.state("s")
+        self.healed.append(state.isr)
+        self.epochs.append(state.leader_epoch)
+        self.healer._history.add(key)
+        self.add()
+
+    def damage(self) -> None:
+        self.partition.fail("a bad CRC", is_damage=True)
+
+    async def close(self) -> None:
+        self.healer.close()
+        await self.follower.close()
+
+
+def play(
+    scene: Callable[[HealerUnderTest], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    leads: bool,
+) -> None:
+    monkeypatch.setattr(module, "FENCE_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("bascule.controller.cluster.image_follower.RETRY_SECONDS_MIN", 0.001)
+
+    async def run() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        deciding.create("s", replicas=3)
+        leader = deciding.state("s").leader
+        node = leader if leads else next(n for n in (1, 2, 3) if n != leader)
+        tested = HealerUnderTest(node, deciding)
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                await scene(tested)
+        finally:
+            await tested.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_replica_heals_once_it_is_out_of_sync(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        before = tested.deciding.state("s")
+        tested.damage()
+        await until(lambda: tested.node not in tested.deciding.state("s").isr)
+        tested.healer.on_failed(tested.partition)  # as the next image has it called
+        await until(lambda: tested.healed)
+        assert tested.node not in tested.healed[0]
+        assert tested.deciding.state("s").leader != tested.node
+        assert tested.epochs[0] > before.leader_epoch
+
+    play(scene, monkeypatch, leads=leads)
+
+
+def test_a_replica_that_was_not_in_sync_begins_another_leader_epoch_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader may be about to take it in, as it remembers where the log ended."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=tested.node))
+        before = tested.deciding.state("s")
+        assert tested.node not in before.isr
+        growing = isr_change(tested.deciding, "s", grow=True, node=tested.node)
+        tested.damage()
+        await until(lambda: tested.healed)
+        assert tested.epochs == [before.leader_epoch + 1]
+        tested.deciding.submit(growing)  # of the epoch before
+        assert tested.node not in tested.deciding.state("s").isr
+
+    play(scene, monkeypatch, leads=False)
+
+
+def test_nothing_is_removed_before_the_controller_has_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        tested.group.is_open = False
+        tested.damage()
+        await until(lambda: tested.group.asked >= 5)
+        tested.healer.on_failed(tested.partition)
+        assert tested.healed == []
+        assert not tested.healer._patients[tested.definition.id, 0].task
+
+    play(scene, monkeypatch, leads=True)
+
+
+def test_the_last_replica_does_not_heal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.lose(node)
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        assert tested.partition.failure is None, "what can be read is served"
+        tested.damage()
+        tested.healer.on_failed(tested.partition)
+        assert not tested.healer._patients[tested.definition.id, 0].task
+        assert tested.healed == []
+        assert tested.deciding.state("s").leader == tested.node
+
+    play(scene, monkeypatch, leads=True)
+
+
+def test_damage_that_is_read_stops_a_replica_that_another_one_can_replace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        failure = tested.partition.failure
+        assert isinstance(failure, PartitionFailed)
+        assert failure.is_damage
+
+    play(scene, monkeypatch, leads=True)
+
+
+def test_a_replica_is_not_healed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        key = tested.definition.id, 0
+        for _ in range(PARTITION_MAX):
+            tested.healer._history.add(key)
+        tested.damage()
+        await until(lambda: tested.node not in tested.deciding.state("s").isr)
+        tested.healer.on_failed(tested.partition)
+        await until(lambda: tested.healer.counts.failures)
+        assert tested.healed == []
+        assert "3 times within 24 h" in tested.healer.standing(tested.partition)
+
+    play(scene, monkeypatch, leads=False)
+
+
+def test_the_history_has_limits_and_survives_a_restart() -> None:
+    files, clock = SimFiles(RealRandom(1)), SimClock(1_000)
+    files.make_dirs("/data")
+    history = HealHistory(files, "/data", clock)
+    key = b"s" * 16, 0
+    for _ in range(PARTITION_MAX):
+        assert history.why_not(key) == ""
+        history.add(key)
+        clock.ms += 1_000
+    again = HealHistory(files, "/data", clock)
+    assert "healed 3 times" in again.why_not(key)
+    assert again.why_not((b"t" * 16, 0)) == ""
+    for number in range(NODE_MAX):
+        again.add((b"u" * 16, number))
+    assert "of this node" in again.why_not((b"t" * 16, 0))
+    clock.ms += PERIOD_MS
+    assert again.why_not(key) == ""
+
+
+def test_a_damaged_history_counts_from_now_on() -> None:
+    files, clock = SimFiles(RealRandom(1)), SimClock(1_000)
+    files.make_dirs("/data")
+    files.open("/data/heals.json", create=True).append(b"[")
+    assert HealHistory(files, "/data", clock).why_not((b"s" * 16, 0)) == ""
+
+
+def test_evidence_is_bounded() -> None:
+    files = SimFiles(RealRandom(1))
+    files.make_dirs("/data/log")
+    files.open("/data/log/00000000000000000007.log", create=True).append(
+        b"good" + b"x" * (KEPT_BYTES_MAX + 5)
+    )
+    end = LogPosition(9, 7, 4)
+    for number in range(1, KEPT_MAX + 4):
+        path, size = keep_evidence(files, "/data/aside", "/data/log", end, "a bad CRC")
+        assert (Path(path).name, size) == (f"damage.{number}", KEPT_BYTES_MAX)
+    assert len(files.list_dir("/data/aside")) == KEPT_MAX
+    head, _, kept = files.read_bytes(path).partition(b"\n")
+    assert b'"position": 4' in head
+    assert kept == b"x" * KEPT_BYTES_MAX

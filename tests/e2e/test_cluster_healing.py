@@ -1,0 +1,248 @@
+"""Bytes flip in the log of one replica of three: it heals from the others, with no operator."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bascule
+from bascule.errors import BasculeError
+from bascule.record.batch import scan_batches
+from bascule.record.header import batch_crc
+from support.clusters import RunningCluster, running_cluster
+from support.kafka_readers import read_confluent
+from support.processes import BIN, Node, running_nats, wait_for
+
+pytestmark = pytest.mark.tier3
+
+COUNT = 400
+"""Messages of the first part: some three closed segments and an active one."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(
+            tmp_path / "nodes",
+            nats=nats.url,
+            # Each test says who finds the damage.
+            environment={"BASCULE_LIMITS_SCRUB_PERIOD_MS": "0"},
+        ) as found,
+    ):
+        yield found
+
+
+def wait_until(node: Node, look: Callable[[], Any]) -> None:
+    """Return once `look` finds something."""
+
+    def safely() -> bool | None:
+        try:
+            return True if look() else None
+        except (OSError, BasculeError):
+            return None
+
+    wait_for(safely, node.process, node.log)
+
+
+def value(number: int) -> bytes:
+    return b"%06d " % number + b"x" * 9_000
+
+
+def publish(node: Node, stream: str, numbers: range) -> None:
+    """Return once all of them are acknowledged."""
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.publish_many([(f"{stream}.a", value(number)) for number in numbers])
+
+
+def flip(cluster: RunningCluster, node: int, stream: str, *, closed: bool) -> Path:
+    """Change a byte in the middle of a replica's first or last segment file."""
+    files = sorted(cluster.replica(node, stream).glob("*.log"))
+    files = [each for each in files if each.stat().st_size]
+    assert len(files) > 2, files
+    chosen = files[0] if closed else files[-1]
+    # Within a value: the CRC of a batch does not cover its base offset.
+    at = chosen.read_bytes().index(b"x" * 64, chosen.stat().st_size // 2) + 32
+    with chosen.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 0x10]))
+    return chosen
+
+
+def wait_healed(cluster: RunningCluster, node: int, stream: str) -> None:
+    """Return once the node has healed its replica and all are in sync."""
+    process, log = cluster.nodes[node].process, cluster.nodes[node].log
+    needle = "replica opened up to its damage"
+    wait_for(lambda: True if needle in log.read_text() else None, process, log)
+    cluster.wait_in_sync(stream)
+
+
+def check_equal(cluster: RunningCluster, stream: str, count: int) -> None:
+    """Every message is readable with a Kafka client, and the logs of all nodes are equal."""
+    leader = cluster.nodes[cluster.leader(stream)]
+    found = read_confluent(leader.addresses["client"], stream, count)
+    assert [each.value for each in found] == [value(n) for n in range(count)]
+    for node in cluster.alive():
+        assert node.call("GET", "/v1/cluster")["failed"] == []
+    cluster.stop()
+    logs = [cluster.log_bytes(node, stream) for node in cluster.nodes]
+    assert logs[0] == logs[1] == logs[2]
+
+
+@pytest.mark.parametrize(
+    ("role", "closed", "number"),
+    [
+        ("leader", True, signal.SIGTERM),
+        ("leader", False, signal.SIGKILL),
+        ("follower", True, signal.SIGKILL),
+        ("follower", False, signal.SIGTERM),
+    ],
+)
+def test_a_log_that_is_damaged_while_its_node_is_down_heals(
+    cluster: RunningCluster, role: str, closed: bool, number: signal.Signals
+) -> None:
+    """The damage is found when the log is opened, or when all of it is read after the start."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, segment_bytes_max=1 << 20)
+    cluster.wait_in_sync("flights")
+    publish(cluster.nodes[1], "flights", range(COUNT))
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    damaged = leader if role == "leader" else next(n for n in cluster.nodes if n != leader)
+    other = next(each for n, each in cluster.nodes.items() if n != damaged)
+    cluster.nodes[damaged].stop(number)
+    flip(cluster, damaged, "flights", closed=closed)
+    publish(other, "flights", range(COUNT, COUNT + 50))
+    cluster.nodes[damaged].start()
+    publish(other, "flights", range(COUNT + 50, COUNT + 100))
+    wait_healed(cluster, damaged, "flights")
+    publish(other, "flights", range(COUNT + 100, COUNT + 110))
+    cluster.wait_in_sync("flights")
+    kept = list((cluster.nodes[damaged].directory / "data/aside").iterdir())
+    assert [each.name for each in kept] == ["damage.1"]
+    check_equal(cluster, "flights", COUNT + 110)
+
+
+def test_a_leader_whose_followers_get_damaged_batches_heals(cluster: RunningCluster) -> None:
+    """A follower that was away copies what the leader has on its disk, and finds the damage; the
+    third replica leads then."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, segment_bytes_max=1 << 20)
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    node = cluster.nodes[leader]
+    away = next(n for n in cluster.nodes if n != leader)
+    cluster.nodes[away].stop(signal.SIGTERM)
+    publish(node, "flights", range(COUNT))
+    wait_until(node, lambda: away not in node.partition("flights")["isr"])
+    flip(cluster, leader, "flights", closed=True)
+    cluster.nodes[away].start()
+    wait_healed(cluster, leader, "flights")
+    told = cluster.nodes[away]
+    wait_until(told, lambda: "leader sends damaged batches" in told.log.read_text())
+    publish(node, "flights", range(COUNT, COUNT + 10))
+    check_equal(cluster, "flights", COUNT + 10)
+
+
+def test_the_last_replica_in_sync_is_not_healed(cluster: RunningCluster) -> None:
+    """Nobody else has all records: what it has is not removed."""
+    cluster.nodes[1].create(
+        "flights", "flights.>", replicas=2, min_isr=1, segment_bytes_max=1 << 20
+    )
+    cluster.wait_in_sync("flights")
+    state = cluster.partition("flights")
+    last = state["leader"]
+    (behind,) = set(state["replicas"]) - {last}
+    node = cluster.nodes[last]
+    publish(node, "flights", range(10))
+    cluster.nodes[behind].stop(signal.SIGKILL)
+    wait_until(node, lambda: node.partition("flights")["isr"] == [last])
+    publish(node, "flights", range(10, COUNT))
+    before = flip(cluster, last, "flights", closed=True).read_bytes()
+    node.stop(signal.SIGTERM)
+    cluster.start(last, behind)
+    node.wait_replica_failed("flights")
+    (failed,) = node.call("GET", "/v1/cluster")["failed"]
+    assert "it is the last in sync" in failed["advice"]
+    assert "healing a replica" not in node.log.read_text()
+    files = sorted(cluster.replica(last, "flights").glob("*.log"))
+    assert files[0].read_bytes() == before
+
+
+def scrub(node: Node, stream: str, *, code: int) -> list[dict[str, Any]]:
+    """What `bascule scrub --json` prints."""
+    words = [str(BIN / "bascule"), "scrub", stream, "--json", "--server", node.addresses["http"]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["replicas"]
+    return found
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_scrub_finds_damage_while_all_nodes_run(cluster: RunningCluster, role: str) -> None:
+    """First in a closed segment, then in the active one."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3, segment_bytes_max=1 << 20)
+    cluster.wait_in_sync("flights")
+    node = cluster.nodes[1]
+    publish(node, "flights", range(COUNT))
+    cluster.wait_in_sync("flights")
+    for row in scrub(node, "flights", code=0):
+        assert (row["result"], row["records"], row["found"]) == ("ok", COUNT, "")
+        assert row["bytes"] == row["bytes_total"] > COUNT * 9_000
+    end = COUNT
+    for closed in (True, False):
+        leader = cluster.leader("flights")
+        damaged = leader if role == "leader" else next(n for n in cluster.nodes if n != leader)
+        log = cluster.nodes[damaged].log
+        before = log.read_text().count("replica opened up to its damage")
+        flip(cluster, damaged, "flights", closed=closed)
+        results = {row["node"]: row["result"] for row in scrub(node, "flights", code=6)}
+        assert results == {n: "corrupt" if n == damaged else "ok" for n in cluster.nodes}
+        wait_until(
+            node,
+            lambda log=log, before=before: (
+                log.read_text().count("replica opened up to its damage") > before
+            ),
+        )
+        cluster.wait_in_sync("flights")
+        publish(node, "flights", range(end, end + 20))
+        end += 20
+    cluster.wait_in_sync("flights")
+    assert {row["result"] for row in scrub(node, "flights", code=0)} == {"ok"}
+    check_equal(cluster, "flights", end)
+
+
+def test_replicas_that_differ_are_reported_and_stay(cluster: RunningCluster) -> None:
+    """A batch is replaced by another one with a good CRC: nobody knows which is right."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.wait_in_sync("flights")
+    node = cluster.nodes[1]
+    publish(node, "flights", range(20))
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    other = next(n for n in cluster.nodes if n != leader)
+    (segment,) = cluster.replica(other, "flights").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"000001 xxx")
+    batch = next(each for each in scan_batches(bytes(data)) if each.start <= at < each.end)
+    data[at + 8] ^= 1
+    header = bytearray(data[batch.start : batch.end])
+    header[17:21] = batch_crc(header).to_bytes(4, "big")
+    with segment.open("r+b") as file:
+        file.seek(batch.start)
+        file.write(header)
+    results = {row["node"]: row for row in scrub(node, "flights", code=6)}
+    assert {n: row["result"] for n, row in results.items()} == dict.fromkeys(
+        cluster.nodes, "differs"
+    )
+    assert f"differ from node {other}, and all CRCs are good" in results[leader]["found"]
+    wait_until(node, lambda: node.call("GET", "/v1/cluster")["differing"])
+    assert len(node.partition("flights")["isr"]) == 3
+    assert "replicas differ" in "".join(each.log.read_text() for each in cluster.nodes.values())
+    assert segment.read_bytes()[at + 8] == data[at + 8]
