@@ -14,6 +14,7 @@ from bascule.peer import replica_fetch
 from bascule.replica.follower import fetcher
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.maintenance.purging import purge
+from bascule.replica.roles.commitment import LogFlags
 from bascule.storage.partition_log import PartitionLog
 from support.replica_nodes import ReplicaNodes, wait_until
 
@@ -299,12 +300,12 @@ def test_damaged_batches_on_the_way_are_not_appended(
     append, damaged = FollowedPartition.append, []
 
     def damage(
-        self: FollowedPartition, attempt: int, start: int, data: memoryview, *, may_have_ids: bool
+        self: FollowedPartition, attempt: int, start: int, data: memoryview, flags: LogFlags
     ) -> bool:
         if len(damaged) < 2:
             damaged.append(start)
             data[-1] ^= 1
-        return append(self, attempt, start, data, may_have_ids=may_have_ids)
+        return append(self, attempt, start, data, flags)
 
     with ReplicaNodes(tmp_path, replicated()) as group:
         group.apply()

@@ -16,6 +16,7 @@ from bascule.record.builder import build_batch
 from bascule.replica.follower import fetcher
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.receive_buffers import BUFFERS
+from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.codec import encode
 from bascule.wire.messages.peer.control import PeerHelloRequest
 from bascule.wire.messages.peer.replica_fetch import (
@@ -56,7 +57,7 @@ class Followed:
     def advance(self, attempt: int, end_offset: int) -> int:
         return 0
 
-    def append(self, attempt: int, start: int, data: memoryview, *, may_have_ids: bool) -> bool:
+    def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
         assert data == RECORDS
         self.appended += 1
         return True

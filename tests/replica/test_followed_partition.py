@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.errors import RemoteProtocolError, UnexpectedOffset
+from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
+from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartitionResponse
 from support.replica_group import ReplicaGroup, message
 from support.stored_batches import make_batch
+
+NO_FLAGS = LogFlags(may_have_ids=False, may_have_gaps=False)
 
 
 def followed(group: ReplicaGroup, node: int = 2) -> FollowedPartition:
@@ -33,8 +36,22 @@ def test_records_are_appended_where_they_were_asked_for_or_not_at_all() -> None:
     attempt = follower.attempt
     later = memoryview(make_batch(5, 2, leader_epoch=1))
     with pytest.raises(UnexpectedOffset):
-        follower.append(attempt, 5, later, may_have_ids=False)
+        follower.append(attempt, 5, later, NO_FLAGS)
     assert group.replicas[2].log.end.offset == 0, "it would look like a gap of compaction"
+
+
+def test_a_gap_is_taken_only_from_a_log_that_may_have_some() -> None:
+    """No CRC covers a base offset: one that a disk has changed looks like a gap of compaction."""
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    batches = make_batch(0, 2, leader_epoch=1) + make_batch(3, 2, leader_epoch=1)
+    with pytest.raises(CorruptData, match="base offset 2"):
+        follower.append(follower.attempt, 0, memoryview(batches), NO_FLAGS)
+    assert group.replicas[2].log.end.offset == 0
+    gaps = LogFlags(may_have_ids=False, may_have_gaps=True)
+    assert follower.append(follower.attempt, 0, memoryview(batches), gaps)
+    assert group.replicas[2].log.end.offset == 5
 
 
 def test_what_an_older_attempt_brings_is_dropped() -> None:
@@ -48,8 +65,8 @@ def test_what_an_older_attempt_brings_is_dropped() -> None:
     assert follower.begin()
     assert follower.report().fetch_offset == 0
     assert follower.advance(old, 2) == -1
-    assert not follower.append(old, 0, batch, may_have_ids=False)
-    assert follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    assert not follower.append(old, 0, batch, NO_FLAGS)
+    assert follower.append(follower.attempt, 0, batch, NO_FLAGS)
     assert not follower.truncate(old, 0, 0)
     assert not follower.restart(old, 7)
     assert group.replicas[2].log.end.offset == 2
@@ -62,7 +79,7 @@ def test_attempts_of_different_epochs_have_different_numbers() -> None:
     group.apply(leader=3, leader_epoch=2)
     assert followed(group).attempt != first.attempt
     assert not first.begin(), "the partition follows another epoch"
-    assert not first.append(first.attempt, 0, memoryview(b""), may_have_ids=False)
+    assert not first.append(first.attempt, 0, memoryview(b""), NO_FLAGS)
 
 
 def test_the_watermark_of_the_leader_waits_for_the_records() -> None:
@@ -72,7 +89,7 @@ def test_the_watermark_of_the_leader_waits_for_the_records() -> None:
     follower.on_news(ReplicaFetchPartitionResponse(high_watermark=2, log_start_offset=0))
     assert group.replicas[2].partition.committed_offset == 0
     batch = memoryview(make_batch(0, 3, leader_epoch=1))
-    follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    follower.append(follower.attempt, 0, batch, NO_FLAGS)
     assert group.replicas[2].partition.committed_offset == 2
 
 
@@ -83,7 +100,9 @@ def test_message_ids_are_announced_before_they_are_appended() -> None:
     follower = followed(group)
     assert not group.replicas[2].partition.may_have_ids
     batch = memoryview(make_batch(0, 3, leader_epoch=1))
-    follower.append(follower.attempt, 0, batch, may_have_ids=group.leader.may_have_ids)
+    follower.append(
+        follower.attempt, 0, batch, LogFlags(group.leader.may_have_ids, may_have_gaps=False)
+    )
     assert group.replicas[2].partition.may_have_ids
 
 
@@ -92,7 +111,7 @@ def test_a_log_without_epochs_of_the_leader_is_emptied() -> None:
     group.apply()
     follower = followed(group)
     batch = memoryview(make_batch(0, 3, leader_epoch=1))
-    follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    follower.append(follower.attempt, 0, batch, NO_FLAGS)
     assert follower.truncate(follower.attempt, -1, 0)
     assert group.replicas[2].log.end.offset == 0
     with pytest.raises(RemoteProtocolError):

@@ -21,6 +21,7 @@ from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
+from bascule.replica.roles.commitment import LogFlags
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import DIRECTORY
@@ -133,7 +134,7 @@ class ReplicaGroup:
             assert part is not None
             follower.partition.append_replicated(
                 memoryview(part.file.read_at(part.position, part.length)),
-                may_have_ids=leader.partition.may_have_ids,
+                LogFlags(leader.partition.may_have_ids, theirs.gaps_allowed),
             )
         follower.partition.on_leader_watermark(leader.partition.committed_offset)
 

@@ -40,6 +40,7 @@ class BatchChecker:
             data,
             offset=self.offset,
             epochs=self.epochs,
+            gaps_allowed=True,
             origin=0,
             timestamp_max=-1,
             next_entry_at=0,

@@ -338,6 +338,7 @@ class ReplicaFetchHandler:
             version=replicated.version,
             replicated_offset=replicated.offset,
             may_have_ids=partition.may_have_ids,
+            may_have_gaps=store.gaps_allowed,
             records=b"" if piece is None else piece,
         )
 

@@ -29,7 +29,7 @@ from bascule.replica.failure_run import AppendFailures, FailureRun
 from bascule.replica.handover.held_messages import HeldMessages
 from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
-from bascule.replica.roles.commitment import Commitment
+from bascule.replica.roles.commitment import Commitment, LogFlags
 from bascule.replica.roles.role import PartitionRole, log_loss, log_role
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
@@ -409,18 +409,18 @@ class Partition:
         """Whether records of the log may have message ids."""
         return self._ids.may_exist
 
-    def append_replicated(self, data: memoryview, *, may_have_ids: bool) -> None:
+    def append_replicated(self, data: memoryview, leader_log: LogFlags) -> None:
         """Append whole batches of the leader's log, unchanged, as a follower of it.
 
         Raises: see `PartitionLog.append_as_follower`.
         """
         assert self.log is not None
-        if may_have_ids:
+        if leader_log.may_have_ids:
             self._ids.persist_marker()
         were_complete, self._ids.are_complete = self._ids.are_complete, False
-        self.log.append_as_follower(data)
+        self.log.append_as_follower(data, gaps_allowed=leader_log.may_have_gaps)
         if were_complete:
-            self._ids.add(data, self.now_ms() if may_have_ids else None)
+            self._ids.add(data, self.now_ms() if leader_log.may_have_ids else None)
         self.counts.replicated_bytes += len(data)
         self.counts.bytes += len(data)
 

@@ -92,6 +92,7 @@ def check_replicated(
     *,
     offset: int,
     epochs: LeaderEpochs,
+    gaps_allowed: bool,
     origin: int,
     timestamp_max: int,
     next_entry_at: int,
@@ -100,10 +101,10 @@ def check_replicated(
 ) -> CheckedBatches:
     """Check whole batches, back to back, that continue a log which ends at `offset`.
 
-    Each batch must have a valid CRC. Its base offset must not be below the end of the batch before
-    it, and its leader epoch must not be below that batch's epoch. The batches will be written at
-    byte `origin` of a segment. `timestamp_max`, `next_entry_at` and `index_interval_bytes` describe
-    that segment's indexes.
+    Each batch must have a valid CRC. Its base offset must be the end of the batch before it, or may
+    be above it with `gaps_allowed`, and its leader epoch must not be below that batch's epoch. The
+    batches will be written at byte `origin` of a segment. `timestamp_max`, `next_entry_at` and
+    `index_interval_bytes` describe that segment's indexes.
 
     Raises: CorruptData, UnexpectedOffset, UnexpectedEpoch.
     """
@@ -125,6 +126,10 @@ def check_replicated(
         if count == 0:
             if has_gaps or header.base_offset <= offset:
                 raise _replicated_error(data, at, offset, epochs.latest, directory)
+            if not gaps_allowed:
+                # No CRC covers the base offset.
+                found = str(header.base_offset)
+                raise CorruptData(f"batches for {directory}", at, f"base offset {offset}", found)
             has_gaps = True
             continue
         epoch = header.leader_epoch

@@ -160,6 +160,11 @@ class PartitionLog:
         return self._epochs.epochs
 
     @property
+    def gaps_allowed(self) -> bool:
+        """Whether offsets may be missing between batches."""
+        return self._segments.gaps_allowed
+
+    @property
     def failure(self) -> str | None:
         """Why the log stopped permanently, None while it works."""
         return None if self._closed else self._stop_reason
@@ -219,14 +224,14 @@ class PartitionLog:
         self._tail = tail = tail.advanced(position + size, end_offset, timestamp)
         return tail.end
 
-    def append_as_follower(self, batches: Buffer) -> LogPosition:
+    def append_as_follower(self, batches: Buffer, *, gaps_allowed: bool = True) -> LogPosition:
         """Append whole batches, back to back, as they are in the leader's log; return the new end.
 
         Offsets, leader epochs and times stay unchanged. Each base offset is the end of the batch
-        before it, or above it if compaction left a gap on the leader. Checks every CRC. Appends all
-        batches or none, with one write to one segment. The total size, and the end offset and
-        timestamp of the first batch, decide whether the segment is rolled first. The batches are
-        not durable before `sync`.
+        before it, or above it if compaction left a gap on the leader (`gaps_allowed` of its log).
+        Checks every CRC. Appends all batches or none, with one write to one segment. The total
+        size, and the end offset and timestamp of the first batch, decide whether the segment is
+        rolled first. The batches are not durable before `sync`.
 
         Raises: UnexpectedOffset if a batch begins below the end of the one before it;
         UnexpectedEpoch if its leader epoch is lower; CorruptData if it is incomplete or damaged;
@@ -234,23 +239,19 @@ class PartitionLog:
         Closed.
         """
         self.check_open()
-        data = memoryview(batches)
-        size = len(data)
+        data, size = memoryview(batches), len(batches)
         if size == 0:
             return self.end
         first = read_first_header(data, self.directory)
         rolls = self._is_roll_due(size, first.end_offset, first.max_timestamp)
         contents, tail = self._active, self._tail
         checked = check_replicated(
-            data,
-            offset=tail.end.offset,
-            epochs=self.epochs,
-            origin=0 if rolls else tail.end.position,
+            data, offset=tail.end.offset, epochs=self.epochs, gaps_allowed=gaps_allowed,
+            origin=0 if rolls else tail.end.position, directory=self.directory,
             timestamp_max=-1 if rolls else contents.timestamp_max,
             next_entry_at=0 if rolls else contents.next_entry_at,
             index_interval_bytes=contents.index_interval_bytes,
-            directory=self.directory,
-        )
+        )  # fmt: skip
         if checked.has_gaps and not self._gaps_marked:
             mark_gaps(self._files, self.directory)
             self._gaps_marked = True

@@ -23,6 +23,7 @@ from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
 from bascule.replica.partition import Partition
+from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.control import PeerHelloRequest
@@ -383,7 +384,8 @@ class FollowerFetcher:
             data = memoryview(bytes(data))
         else:
             buffer.retain()
-        return partial(self._append, followed, attempt, start, data, response.may_have_ids, buffer)
+        flags = LogFlags(response.may_have_ids, response.may_have_gaps)
+        return partial(self._append, followed, attempt, start, data, flags, buffer)
 
     # -- on the log writer thread ---------------------------------------------------------------
 
@@ -393,13 +395,13 @@ class FollowerFetcher:
         attempt: int,
         start: int,
         data: memoryview,
-        may_have_ids: bool,
+        flags: LogFlags,
         buffer: ReceiveBuffer | None,
     ) -> None:
         try:
             if self._writer.is_disk_full:
                 raise OSError(ENOSPC, "the disk is full")
-            if not followed.append(attempt, start, data, may_have_ids=may_have_ids):
+            if not followed.append(attempt, start, data, flags):
                 return
             if followed.partition.needs_sync:
                 self._syncer.request(followed.partition)

@@ -20,7 +20,7 @@ from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
-from bascule.replica.roles.commitment import ReplicatedEnd
+from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -146,7 +146,7 @@ class FollowedPartition:
         )
         partition.on_leader_watermark(self.leader_watermark)
 
-    def append(self, attempt: int, start: int, data: memoryview, *, may_have_ids: bool) -> bool:
+    def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
         """Append batches of an attempt, which follow offset `start`; False if they are dropped.
 
         Raises: BasculeError, OSError. Begin another attempt then.
@@ -157,7 +157,7 @@ class FollowedPartition:
         if store.end.offset != start:
             # A gap would be taken for one that compaction left.
             raise UnexpectedOffset(store.end.offset, start)
-        self.partition.append_replicated(data, may_have_ids=may_have_ids)
+        self.partition.append_replicated(data, flags)
         self.partition.on_leader_watermark(self.leader_watermark)
         self.failures.end()
         return True

@@ -23,6 +23,15 @@ Watermark: TypeAlias = HighWatermark | LeaderWatermark | FollowerWatermark
 EMPTY_LOG: Final = LogPosition(0, 0, 0)
 
 
+class LogFlags(NamedTuple):
+    """What a leader says of its whole log."""
+
+    may_have_ids: bool
+    """Whether records may have message ids."""
+    may_have_gaps: bool
+    """Whether offsets may be missing between batches, which compaction has removed."""
+
+
 class ReplicatedEnd(NamedTuple):
     """The end of the committed records that all replicas of a partition have."""
 

@@ -14,6 +14,7 @@ from bascule.peer.replica_session import FetchedPartition
 from bascule.record.header import HEADER_BYTES, batch_crc, read_header
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.partition import Partition
+from bascule.replica.roles.commitment import LogFlags
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.base import patched
@@ -165,7 +166,7 @@ def _drop_old_replicas(completed: Any) -> Any:
 
 def _accept_damage(append: Any) -> Any:
     def mutant(
-        self: FollowedPartition, attempt: int, start: int, data: memoryview, **kwargs: Any
+        self: FollowedPartition, attempt: int, start: int, data: memoryview, flags: LogFlags
     ) -> bool:
         """Take what a leader sends as it is: its CRCs are written anew."""
         at, fixed = 0, bytearray(data)
@@ -175,7 +176,7 @@ def _accept_damage(append: Any) -> Any:
                 break
             fixed[at + 17 : at + 21] = batch_crc(fixed[at:end]).to_bytes(4, "big")
             at = end
-        found: bool = append(self, attempt, start, memoryview(fixed), **kwargs)
+        found: bool = append(self, attempt, start, memoryview(fixed), flags)
         return found
 
     return mutant

@@ -79,6 +79,8 @@ class ReplicaFetchPartitionResponse(Structure):
     """All replicas of that state have the records below."""
     may_have_ids: Bool = False
     """Whether records of the log may have message ids."""
+    may_have_gaps: Bool = False
+    """Whether offsets may be missing between batches: the log was compacted, or may be."""
     records: Records = None
     """Whole batches; the last one may be cut short, and is sent again as a whole."""
 
