@@ -84,6 +84,18 @@ class Probe:
         self.wait_acked(self._subjects[:: max(self._count // ACKED_COUNT, 1)])
         return time.monotonic()
 
+    def _not_as_they_should_be(self) -> str:
+        """What the cluster says is wrong, and partitions with records that are not committed."""
+        found = self._nodes[0].call("GET", "/v1/cluster")
+        counts = {name: count for name, count in found.items() if name.endswith("_count")}
+        open_ends = [
+            (topic.name, state)
+            for topic in self._asked
+            for state in self._nodes[0].call("GET", f"/v1/streams/{topic.name}")["partitions"]
+            if state["end_offset"] != state["high_watermark"]
+        ]
+        return f"{counts}, {len(open_ends)} with an open end: {open_ends[:3]}"
+
     def _served(self) -> int:
         return sum(map(self._served_by, self._nodes))
 
@@ -121,7 +133,8 @@ class Probe:
         while waiting:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"no ack of {len(waiting)} partitions: {[*waiting.values()][:3]}"
+                    f"no ack of {len(waiting)} partitions: {[*waiting.values()][:3]}; "
+                    f"{self._not_as_they_should_be()}"
                 )
             for number, subject in waiting.items():
                 sock.sendall(b"PUB %s _acks.%d 1\r\nx\r\n" % (subject.encode(), number))
