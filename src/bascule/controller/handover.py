@@ -279,9 +279,10 @@ class Handovers:
         return msgspec.msgpack.decode(answer, type=list[int])
 
     async def _end_subscriptions(self, partitions: Sequence[Partition]) -> None:
+        given = [each for each in partitions if not self._is_to_lead(each)]
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                await self._subscriptions.route(partitions, to_here=False)
+                await self._subscriptions.route(given, to_here=False)
         except (BasculeError, TimeoutError) as error:
             log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
 
@@ -355,6 +356,11 @@ class Handovers:
             and states[key[1]].leader_epoch <= leader_epoch
             and image.is_alive(other)
         )
+
+    def _is_to_lead(self, partition: Partition) -> bool:
+        """Whether this node is to lead a partition by the image: it may have been given back."""
+        states = self._metadata.image.partitions.get(partition.definition.id, ())
+        return partition.index < len(states) and states[partition.index].leader == self._node_id
 
     def _gift(self, key: Key, leader_epoch: int) -> _Gift:
         found = self._gifts.get(key)
