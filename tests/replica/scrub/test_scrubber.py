@@ -14,7 +14,7 @@ from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.replica.scrub import ScrubbedLog, Scrubber, ScrubLimits, ScrubState
+from bascule.replica.scrub import ScrubbedLog, Scrubber, ScrubLimits, ScrubState, schedule, scrubber
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage import partition_log
 from bascule.storage.partition_log import PartitionLog
@@ -69,6 +69,12 @@ class ScrubberUnderTest:
         while await self.scrubber.tick():
             pass
 
+    async def period(self) -> None:
+        """Let a period pass, and read what is due then."""
+        await self.all()
+        self.clock.ms += PERIOD_MS
+        await self.all()
+
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scene())
@@ -78,18 +84,84 @@ def test_each_log_is_read_once_a_period() -> None:
     async def scene() -> None:
         tested = ScrubberUnderTest()
         await tested.all()
+        assert tested.done == [], "a new log has its time within the next period"
+        await tested.period()
         assert sorted(tested.done) == ["s0", "s1"]
         report = tested.known(0).report
         assert report is not None
         assert (report.state, report.records) == (ScrubState.OK, 90)
         assert report.bytes == report.bytes_total == tested.scrubber.counts.bytes // 2
+        await tested.all()
         assert tested.scrubber.counts.last_pass_ms == tested.clock.ms
-        tested.clock.ms += PERIOD_MS - 1
-        await tested.all()
         assert len(tested.done) == 2
-        tested.clock.ms += PERIOD_MS
-        await tested.all()
+        await tested.period()
         assert len(tested.done) == 4
+        await tested.scrubber.close()
+
+    play(scene)
+
+
+def test_the_time_of_a_log_within_the_period_is_its_own_and_that_of_its_replicas() -> None:
+    async def scene() -> None:
+        found = list[dict[str, int]]()
+        for began_ms in (100_000, 101_234):
+            tested = ScrubberUnderTest(count=20)
+            tested.clock.ms = began_ms
+            times = dict[str, int]()
+            await tested.all()
+            for now_ms in range(110_000, 120_000, 100):
+                tested.clock.ms = now_ms
+                tested.done.clear()
+                await tested.all()
+                times |= dict.fromkeys(tested.done, now_ms % PERIOD_MS)
+            found.append(times)
+            await tested.scrubber.close()
+        assert found[0] == found[1], "whenever each node has seen the log first"
+        assert len(found[0]) == 20
+        assert len(set(found[0].values())) > 10
+
+    play(scene)
+
+
+def test_a_look_takes_a_part_of_many_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LOOKS_MAX", 2)
+
+    async def scene() -> None:
+        tested = ScrubberUnderTest(count=5)
+        for _ in range(3):
+            await tested.scrubber.tick()
+        tested.clock.ms += PERIOD_MS
+        reads = [await tested.scrubber.tick() for _ in range(7)]
+        assert sorted(tested.done) == ["s0", "s1", "s2", "s3", "s4"]
+        assert reads.count(True) == 5
+        await tested.scrubber.close()
+
+    play(scene)
+
+
+def test_digests_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubber, "DIGESTS_BYTES_MAX", 40)
+
+    async def scene() -> None:
+        tested = ScrubberUnderTest(count=4)
+        for number in (2, 0, 1, 3, 1):
+            tested.scrubber.request(tested.every[number], f"asked {number}", 60)
+            await tested.scrubber.tick()
+        kept = [number for number in range(4) if tested.known(number).digests is not None]
+        assert kept == [1, 3], "16 bytes each, those read last"
+        await tested.scrubber.close()
+
+    play(scene)
+
+
+def test_what_is_known_of_a_deleted_log_is_forgotten() -> None:
+    async def scene() -> None:
+        tested = ScrubberUnderTest()
+        await tested.period()
+        tested.partitions.remove(tested.every[0].definition)
+        await tested.period()
+        assert [name for name, _ in tested.scrubber._logs] == [b"s1".ljust(16)]
+        assert len(tested.scrubber._digested) == 1
         await tested.scrubber.close()
 
     play(scene)
@@ -101,7 +173,7 @@ def test_damage_is_found_and_told() -> None:
         directory = "/data/streams/s0/0"
         name = next(n for n in tested.files.list_dir(directory) if n.endswith(".log"))
         tested.files.open(f"{directory}/{name}").write_at(500, b"?")
-        await tested.all()
+        await tested.period()
         await until(lambda: tested.damage)
         report = tested.known(0).report
         assert report is not None
@@ -138,19 +210,22 @@ def test_a_request_comes_first_and_has_its_own_report(monkeypatch: pytest.Monkey
 
 def test_a_pass_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_log, "VERIFY_BYTES", 1_000)
+    monkeypatch.setattr(scrubber, "TICK_SECONDS", 0.01)
 
     async def scene() -> None:
         tested = ScrubberUnderTest(count=1)
         running = asyncio.create_task(tested.scrubber.run())
+        await until(lambda: tested.scrubber._schedule.progress)
+        tested.clock.ms += PERIOD_MS
         await until(lambda: tested.scrubber.counts.bytes)
         tested.scrubber._stopping.set()
-        await until(lambda: tested.scrubber._progress)
         running.cancel()
         await tested.scrubber.close()
-        (progress,) = tested.scrubber._progress.values()
+        (progress,) = tested.scrubber._schedule.progress.values()
         if progress.next is None:
             return  # it had read everything by then
         again = ScrubberUnderTest(tested.files, count=1)
+        again.clock.ms = tested.clock.ms
         running = asyncio.create_task(again.scrubber.run())
         await until(lambda: again.done)
         running.cancel()

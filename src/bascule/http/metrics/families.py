@@ -283,7 +283,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "scrub.failures": MetricFamily("scrub_failures", "Logs that it could not read to their end."),
     "scrub.last_pass_ms": _gauge(
         "scrub_last_pass_timestamp_seconds",
-        "When the scrubber had read every log of this node within a period; 0: not yet.",
+        "When the scrubber had read a log and no other one was due; 0: not yet.",
         scale=1e-3,
     ),
     "comparison.differing": _gauge(

@@ -4,9 +4,10 @@
 
     <data>/scrub.json    {"format": "bascule-scrub", "version": 1,
                           "logs": {"<stream id in hex>/<partition>":
-                                   [finished, Unix ms, segment, offset, position], ...}}
+                                   [known since, finished, segment, offset, position], ...}}
 
-The last three say where a pass that is under way goes on; -1: none is.
+The first two are Unix milliseconds. The last three say where a pass that is under way goes on; -1:
+none is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Key = tuple[bytes, int]
 class ScrubProgress(NamedTuple):
     """How far one log was read."""
 
+    known_ms: int
+    """When the scrubber has seen the log first; Unix milliseconds, as in the next one."""
     finished_ms: int = 0
+    """When the last pass ended; 0: none has."""
     next: LogPosition | None = None
 
 
@@ -63,11 +67,13 @@ def _key(name: str) -> Key:
     return bytes.fromhex(stream_id), int(index)
 
 
-def _decoded(finished_ms: int, segment: int, offset: int, position: int) -> ScrubProgress:
+def _decoded(
+    known_ms: int, finished_ms: int, segment: int, offset: int, position: int
+) -> ScrubProgress:
     following = None if segment < 0 else LogPosition(int(offset), int(segment), int(position))
-    return ScrubProgress(int(finished_ms), following)
+    return ScrubProgress(int(known_ms), int(finished_ms), following)
 
 
 def _encoded(progress: ScrubProgress) -> list[int]:
     offset, segment, position = progress.next or (-1, -1, -1)
-    return [progress.finished_ms, segment, offset, position]
+    return [progress.known_ms, progress.finished_ms, segment, offset, position]

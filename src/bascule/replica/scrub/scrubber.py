@@ -1,8 +1,9 @@
-"""The thread that reads logs: those that somebody asks for first, then those read longest ago."""
+"""The thread that reads logs: first those that somebody asks for, then those that are due."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import OrderedDict
@@ -18,16 +19,19 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub.progress import Key, ScrubProgress, ScrubProgressFile
 from bascule.replica.scrub.report import ScrubbedLog, ScrubReport, ScrubState
+from bascule.replica.scrub.schedule import ScrubSchedule, key_of
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.storage.scrub import RangeDigests
+from bascule.storage.scrub import DigestedRanges, RangeDigests
 
 log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 1.0
-LOOK_MS: Final = 10_000
-"""Between two looks at all logs for one that is due, where none was."""
-SAVE_NS: Final = 10_000_000_000
+PAUSE_SECONDS: Final = 0.05
+"""After a log that nobody has asked for, so that many small ones take little of a processor."""
+SAVE_NS: Final = 60_000_000_000
 """Between two notes of the progress on the disk."""
+DIGESTS_BYTES_MAX: Final = 64 << 20
+"""Of the digests in memory. Those of the log that was read longest ago are dropped first."""
 
 
 class ScrubLimits(NamedTuple):
@@ -52,7 +56,7 @@ class ScrubCounts:
     failures: int = 0
     """Passes that another error ended."""
     last_pass_ms: int = 0
-    """When every log of the node had been read within a period; Unix milliseconds, 0: not yet."""
+    """When a log was read last and no other one was due; Unix milliseconds, 0: not yet."""
 
 
 class _Request(NamedTuple):
@@ -76,33 +80,31 @@ class Scrubber:
         self._clock = clock
         self._limits = limits
         self._file = ScrubProgressFile(files, data_directory)
-        self._progress: dict[Key, ScrubProgress] = {}
+        self._schedule = ScrubSchedule(partitions, limits.period_ms)
         self._is_loaded = False
         self._saved_ns = 0
-        self._looked_until_ms = 0
-        """Before that no log is due."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scrubber")
         self._stopping = threading.Event()
         self._requests: OrderedDict[Key, _Request] = OrderedDict()
         self._wake = asyncio.Event()
         self._logs: dict[Key, ScrubbedLog] = {}
+        self._digested: OrderedDict[Key, int] = OrderedDict()
+        """Logs with digests -> their bytes, those read longest ago first."""
+        self._digests_bytes = 0
         self.counts = ScrubCounts()
         self.on_done: Callable[[Partition, ScrubbedLog], None] = lambda _, __: None
         """Called on the event loop after each pass that read a log to its end."""
 
     async def run(self) -> None:
         """Run until cancelled; `close` must follow."""
-        self._progress = await asyncio.to_thread(self._file.load)
+        self._schedule.progress = await asyncio.to_thread(self._file.load)
         self._is_loaded = True
         while True:
             self._wake.clear()
-            while await self.tick():
-                pass
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
+            seconds = PAUSE_SECONDS if await self.tick() else TICK_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0 if self._requests else seconds):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def close(self) -> None:
         """Return once the thread has stopped; logs may be closed then."""
@@ -113,7 +115,7 @@ class Scrubber:
 
     def request(self, partition: Partition, id: str, limit: int) -> None:
         """Read a log soon, and digest it up to the offset `limit`. The request has an `id`."""
-        key = _key_of(partition)
+        key = key_of(partition)
         known = self._logs.setdefault(key, ScrubbedLog())
         if known.report is None or known.report.id != id:
             known.report = ScrubReport(id)
@@ -122,10 +124,10 @@ class Scrubber:
 
     def known(self, partition: Partition) -> ScrubbedLog:
         """What is known of a log."""
-        found = self._logs.get(_key_of(partition))
+        found = self._logs.get(key_of(partition))
         if found is None:
-            finished_ms = self._progress.get(_key_of(partition), ScrubProgress()).finished_ms
-            found = ScrubbedLog(finished_ms=finished_ms)
+            progress = self._schedule.progress.get(key_of(partition))
+            found = ScrubbedLog(finished_ms=0 if progress is None else progress.finished_ms)
         return found
 
     async def tick(self) -> bool:
@@ -136,7 +138,7 @@ class Scrubber:
         if chosen is None:
             return False
         partition, request = chosen
-        key = _key_of(partition)
+        key = key_of(partition)
         known = self._logs.setdefault(key, ScrubbedLog())
         if request is None or known.report is None or known.report.id != request.id:
             known.report = ScrubReport("" if request is None else request.id)
@@ -155,48 +157,43 @@ class Scrubber:
             present = self._partitions.stream_by_id(stream_id) or ()
             if index < len(present):
                 return present[index], request
-        partition = self._longest_ago()
-        return None if partition is None else (partition, None)
+        rounds = self._schedule.rounds
+        due = self._schedule.next_due(self._clock.now_ms())
+        if self._schedule.rounds != rounds:
+            self._forget()
+        self.counts.last_pass_ms = self._schedule.last_pass_ms
+        return None if due is None else (due, None)
 
-    def _longest_ago(self) -> Partition | None:
-        """The log that was read longest ago, if a period has passed since."""
-        now_ms = self._clock.now_ms()
-        if not self._limits.period_ms or now_ms < self._looked_until_ms:
-            return None
-        every = [each for some in self._partitions.streams().values() for each in some]
-        oldest: Partition | None = None
-        oldest_ms = newest_ms = 0
-        for partition in every:
-            if partition.log is None or partition.failure is not None or partition.deleted:
-                continue
-            at_ms = self._progress.get(_key_of(partition), ScrubProgress()).finished_ms
-            newest_ms = max(newest_ms, at_ms)
-            if oldest is None or at_ms < oldest_ms:
-                oldest_ms, oldest = at_ms, partition
-        if oldest is not None and oldest_ms + self._limits.period_ms <= now_ms:
-            return oldest
-        if oldest is not None:
-            # That one was read within the period, so all of them were.
-            self.counts.last_pass_ms = newest_ms
-        self._looked_until_ms = now_ms + LOOK_MS
-        present = set(map(_key_of, every))
-        self._progress = {key: each for key, each in self._progress.items() if key in present}
-        self._logs = {key: each for key, each in self._logs.items() if key in present}
-        return None
+    def _forget(self) -> None:
+        """Drop what is known of logs that are gone."""
+        for key in self._logs.keys() - self._schedule.progress.keys() - self._requests.keys():
+            del self._logs[key]
+            self._digests_bytes -= self._digested.pop(key, 0)
 
     def _conclude(
         self, partition: Partition, known: ScrubbedLog, digests: RangeDigests | None
     ) -> None:
         assert known.report is not None
-        key, now_ms = _key_of(partition), self._clock.now_ms()
+        key, now_ms = key_of(partition), self._clock.now_ms()
         known.finished_ms = now_ms
-        # Also where it failed: the next log is due now.
-        self._progress[key] = ScrubProgress(now_ms)
+        # Also where it failed: the next log is due.
+        self._schedule.progress[key] = ScrubProgress(now_ms, now_ms)
         if known.report.state is ScrubState.OK:
             self.counts.passes += 1
-            if digests is not None:
-                known.digests = digests.ranges()
+            self._keep(key, known, None if digests is None else digests.ranges())
             self.on_done(partition, known)
+
+    def _keep(self, key: Key, known: ScrubbedLog, digests: DigestedRanges | None) -> None:
+        """Keep the digests of a log, and drop what is too much."""
+        known.digests = digests
+        self._digests_bytes -= self._digested.pop(key, 0)
+        if digests is not None:
+            self._digested[key] = digests.bytes
+            self._digests_bytes += digests.bytes
+        while self._digests_bytes > DIGESTS_BYTES_MAX:
+            oldest, size = self._digested.popitem(last=False)
+            self._digests_bytes -= size
+            self._logs[oldest].digests = None
 
     # -- on the thread --------------------------------------------------------------------------
 
@@ -207,8 +204,8 @@ class Scrubber:
 
         Returns the digests; None if a part of the log was read by an earlier process.
         """
-        key, store = _key_of(partition), partition.log
-        at = self._progress.get(key, ScrubProgress()).next if request is None else None
+        key, store = key_of(partition), partition.log
+        at = self._schedule.progress[key].next if request is None else None
         is_whole = at is None
         report.state = ScrubState.RUNNING
         if store is None or partition.failure is not None:
@@ -255,8 +252,9 @@ class Scrubber:
         is_paced: bool,
     ) -> None:
         """Read a log step by step; the report says how far. Raises: as `PartitionLog.verify`."""
-        key, seen = _key_of(partition), 0
-        finished_ms = self._progress.get(key, ScrubProgress()).finished_ms
+        key, seen = key_of(partition), 0
+        progress = self._schedule.progress
+        known = progress.get(key, ScrubProgress(self._clock.now_ms()))
 
         def observe(data: memoryview) -> None:
             nonlocal seen
@@ -276,7 +274,7 @@ class Scrubber:
                 report.state = ScrubState.OK
                 return
             if is_paced:
-                self._progress[key] = ScrubProgress(finished_ms, at)
+                progress[key] = known._replace(next=at)
                 self._save()
                 if self._requests:
                     return  # it goes on afterwards
@@ -294,10 +292,6 @@ class Scrubber:
             return
         self._saved_ns = now_ns
         try:
-            self._file.save(dict(self._progress))
+            self._file.save(dict(self._schedule.progress))
         except OSError as error:
             log.warning("progress of the scrubber not noted", extra={"error": str(error)})
-
-
-def _key_of(partition: Partition) -> Key:
-    return partition.definition.id, partition.index

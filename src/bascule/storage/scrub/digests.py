@@ -15,7 +15,7 @@ RANGES_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class DigestedRanges:
-    """The digests of a log."""
+    """The digests of a log, which nobody changes."""
 
     width: int
     """Offsets of a range, a power of two."""
@@ -23,21 +23,27 @@ class DigestedRanges:
     """Number of the first range: its first offset divided by `width`."""
     limit: int
     """Batches up to this offset are in the digests."""
-    sums: tuple[int, ...]
-    covered: tuple[int, ...]
-    """How many offsets of each range have a record that compaction has not touched."""
+    sums: array[int]
+    """Of type Q."""
+    covered: array[int]
+    """Of type q. How many offsets of each range have a record that compaction has not touched."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the digests."""
+        return 16 * len(self.sums)
 
     def widened(self, width: int) -> DigestedRanges:
         """The same digests of larger ranges."""
         found = self
         while found.width < width:
             start, count = found.first // 2, (found.first % 2 + len(found.sums) + 1) // 2
-            sums, covered = [0] * count, [0] * count
+            sums, covered = array("Q", bytes(8 * count)), array("q", bytes(8 * count))
             for row, (total, offsets) in enumerate(zip(found.sums, found.covered, strict=True)):
                 to = (found.first + row) // 2 - start
                 sums[to] = (sums[to] + total) & 0xFFFF_FFFF_FFFF_FFFF
                 covered[to] += offsets
-            found = DigestedRanges(2 * found.width, start, found.limit, tuple(sums), tuple(covered))
+            found = DigestedRanges(2 * found.width, start, found.limit, sums, covered)
         return found
 
     def whole(self) -> dict[int, tuple[int, int]]:
@@ -82,13 +88,11 @@ class RangeDigests:
         wider = self._read().widened(2 * self._width)
         self._width, self._first = wider.width, wider.first
         room = array("Q", bytes(8 * (RANGES_MAX - len(wider.sums))))
-        self._sums = array("Q", wider.sums) + room
-        self._covered = array("q", wider.covered) + array("q", room.tobytes())
+        self._sums = wider.sums + room
+        self._covered = wider.covered + array("q", room.tobytes())
 
     def _read(self) -> DigestedRanges:
-        return DigestedRanges(
-            self._width, self._first, self._limit, tuple(self._sums), tuple(self._covered)
-        )
+        return DigestedRanges(self._width, self._first, self._limit, self._sums, self._covered)
 
     def ranges(self) -> DigestedRanges:
         """The digests of what was added."""

@@ -214,11 +214,11 @@ class Scrubs:
         if mine is None:
             return ScrubbedReplica(index, node, UNREACHABLE, found="the node does not answer")
         result, found = mine.state, mine.found
-        if result == ScrubState.OK and mine.digests is not None:
+        if result == ScrubState.OK:
+            others = [(n, known[index, n]) for n in replicas if n != node and (index, n) in known]
             differences = [
                 difference
-                for other in replicas
-                if other != node and (theirs := known.get((index, other))) is not None
+                for other, theirs in others
                 if (difference := _difference(mine.digests, theirs.digests, other)[1])
             ]
             if differences:
@@ -319,9 +319,9 @@ class Scrubs:
         self.counts.differing = len(self._differing)
 
 
-def _difference(mine: _Digests, theirs: _Digests | None, node: int) -> tuple[int, str]:
+def _difference(mine: _Digests | None, theirs: _Digests | None, node: int) -> tuple[int, str]:
     """How many offsets were compared with the replica of `node`, and how they differ."""
-    if theirs is None:
+    if mine is None or theirs is None:
         return 0, ""
     found = compare(_decoded(mine), _decoded(theirs))
     if not found.differing:
@@ -346,10 +346,12 @@ def _told(index: int, known: ScrubbedLog, with_digests: bool) -> _Found:
 
 
 def _encoded(digests: DigestedRanges) -> _Digests:
-    sums, covered = array("Q", digests.sums), array("q", digests.covered)
-    return _Digests(digests.width, digests.first, digests.limit, sums.tobytes(), covered.tobytes())
+    return _Digests(
+        digests.width, digests.first, digests.limit,
+        digests.sums.tobytes(), digests.covered.tobytes(),
+    )  # fmt: skip
 
 
 def _decoded(digests: _Digests) -> DigestedRanges:
     sums, covered = array("Q", digests.sums), array("q", digests.covered)
-    return DigestedRanges(digests.width, digests.first, digests.limit, tuple(sums), tuple(covered))
+    return DigestedRanges(digests.width, digests.first, digests.limit, sums, covered)
