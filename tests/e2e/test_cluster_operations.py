@@ -200,7 +200,12 @@ def test_a_drained_node_leads_nothing_also_after_a_restart_and_another_controlle
     wait(shared, lambda: shared.partition("alone")["leader"] == number)
     node = shared.nodes[number]
     node.stop()
+    waited = run(shared, "cluster", "wait", "--timeout", "0")
+    assert waited.returncode == 1
+    assert f"not alive: node {number}" in waited.stderr
     shared.start(number)
+    waited = run(shared, "cluster", "wait", "--timeout", str(WAIT_SECONDS_MAX / 2))
+    assert waited.returncode == 0, waited.stderr
     shared.wait_in_sync("many")
     assert node_of(shared, number)["is_drained"]
     assert "drained" in run(shared, "node", "list").stdout

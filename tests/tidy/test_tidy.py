@@ -76,7 +76,7 @@ BANS = (
     ban(r"(?<![\w.])time\.sleep\(", "a signal to wait for", where=("tests/", "src/"),
         but=("tests/interop/", "tests/e2e/", "tests/spark/", "tests/tidy/", "tests/torture/",
             "src/bascule/host/real.py", "src/bascule/cli/demo/", "src/bascule/cli/top/",
-            "src/bascule/cli/cluster/waiting.py")),
+            "src/bascule/cli/cluster/")),
     ban(r"^\s*async def ", "a value the shell carries out: pure packages do not wait",
         where=PURE),
     ban(r"^\s*assert [^#\"']*\s and \s", "two asserts, one fact each"),

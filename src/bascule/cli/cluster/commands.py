@@ -12,6 +12,7 @@ from rich.table import Table
 from bascule.cli.cluster.joining import join
 from bascule.cli.cluster.operations import balance, drain, limit_text, resume, throttle
 from bascule.cli.cluster.waiting import wait_while
+from bascule.cli.cluster.whole import wait
 from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
@@ -26,6 +27,7 @@ node.command("drain")(drain)
 node.command("resume")(resume)
 cluster.command("balance")(balance)
 cluster.command("throttle")(throttle)
+cluster.command("wait")(wait)
 
 
 @cluster.command()

@@ -1,0 +1,73 @@
+"""`bascule cluster wait`: for scripts that restart one node after the other."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+import typer
+
+from bascule.cli import exit_codes
+from bascule.cli.cluster.waiting import LINE_SECONDS, WAIT_SECONDS
+from bascule.cli.output import JsonOption, ServerOption, err, out, print_error, print_json
+from bascule.errors import Broken
+from bascule.model import ClusterInfo
+
+TIMEOUT_SECONDS: Final = 60.0
+
+
+def wait(
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.")
+    ] = TIMEOUT_SECONDS,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Wait until all nodes are alive, all replicas in sync, and each partition has a leader.
+
+    Run it before you stop the next node. It exits with 1 where something is missing after the
+    timeout, and says what.
+    """
+    began = said_at = time.monotonic()
+    while missing := _missing(server):
+        now = time.monotonic()
+        if now - began >= timeout:
+            break
+        if not json and now - said_at >= LINE_SECONDS:
+            said_at = now
+            err.print(f"waiting: {'; '.join(missing)}", markup=False)
+        time.sleep(WAIT_SECONDS)
+    waited = round(time.monotonic() - began, 1)
+    if json:
+        print_json({"is_whole": not missing, "missing": missing, "waited_seconds": waited})
+    elif missing:
+        print_error(f"after {waited} s: {'; '.join(missing)}", "`bascule cluster status` says more")
+    else:
+        out.print("[green]✓[/green] all nodes are alive, and all replicas are in sync")
+    if missing:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _missing(server: str | None) -> list[str]:
+    import bascule
+
+    try:
+        with bascule.connect_sync(server) as client:
+            return missing_parts(client.cluster())
+    except Broken as error:
+        return [str(error)]
+
+
+def missing_parts(info: ClusterInfo) -> list[str]:
+    """What keeps a cluster from being whole, for people; empty: nothing does."""
+    away = [str(each.node_id) for each in info.nodes if not each.alive]
+    counts = (
+        (info.leaderless_count, "partitions without a leader"),
+        (info.under_replicated_count, "partitions with a replica that is not in sync"),
+        (info.failed_count, "failed replicas"),
+    )
+    return [
+        *([] if info.controller else ["no controller"]),
+        *([f"not alive: node {', '.join(away)}"] if away else []),
+        *(f"{count} {what}" for count, what in counts if count),
+    ]

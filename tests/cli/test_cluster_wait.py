@@ -1,0 +1,38 @@
+"""What `bascule cluster wait` waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bascule.cli.cluster.whole import missing_parts
+from bascule.model import ClusterInfo, NodeRegistration
+
+WHOLE = ClusterInfo(
+    "flights", 1, 1, 1,
+    tuple(NodeRegistration(n, f"h{n}:9093", f"h{n}:9092", "") for n in (1, 2, 3)), 30, (), (), (),
+)  # fmt: skip
+
+
+def test_a_whole_cluster_lacks_nothing() -> None:
+    assert missing_parts(WHOLE) == []
+
+
+def test_nodes_that_are_away_are_named() -> None:
+    one, *others = WHOLE.nodes
+    away = replace(WHOLE, nodes=(one, *(replace(each, alive=False) for each in others)))
+    assert missing_parts(away) == ["not alive: node 2, 3"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"controller": 0}, "no controller"),
+        ({"leaderless_count": 2}, "2 partitions without a leader"),
+        ({"under_replicated_count": 3}, "3 partitions with a replica that is not in sync"),
+        ({"failed_count": 1}, "1 failed replicas"),
+    ],
+)
+def test_each_part_that_is_missing_is_named(changed: dict[str, int], text: str) -> None:
+    assert missing_parts(replace(WHOLE, **changed)) == [text]  # type: ignore[arg-type]
