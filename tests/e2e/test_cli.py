@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support import http_calls
-from support.processes import BIN, Node, running_node
+from support.processes import BIN, WAIT_SECONDS_MAX, Node, running_node
 
 
 @pytest.fixture(scope="module")
@@ -250,10 +251,15 @@ def fetch(node: Node, path: str) -> str:
     return http_calls.get(node.addresses["http"] + path)
 
 
-def test_json_logs_and_the_ready_file(tmp_path: Path) -> None:
-    with running_node(tmp_path, options=("--log-format", "json")) as node:
-        assert node.process is not None
-        assert node.addresses["pid"] == node.process.pid
+def test_json_logs_the_ready_file_and_the_service_manager(tmp_path: Path) -> None:
+    said = {"NOTIFY_SOCKET": f"@bascule-{os.getpid()}"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(said["NOTIFY_SOCKET"].replace("@", "\0"))
+        with running_node(tmp_path, options=("--log-format", "json"), environment=said) as node:
+            assert node.process is not None
+            assert node.addresses["pid"] == node.process.pid
+            manager.settimeout(WAIT_SECONDS_MAX)
+            assert manager.recv(100) == b"READY=1"
     lines = [json.loads(line) for line in node.log.read_text().splitlines()]
     assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)
     assert node.process.returncode == 0

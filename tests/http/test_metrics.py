@@ -225,7 +225,9 @@ def test_examples_and_queries_use_existing_metrics() -> None:
     known |= {family.full_name for family in METRIC_FAMILIES.values()}
     known |= {f"{d.full_name}_bucket" for d in METRIC_FAMILIES.values() if d.histogram}
     known |= {"bascule_ready", "bascule_partition_failed", "bascule_stream_paused"}
-    alerts = (root / "examples" / "prometheus-alerts.yml").read_text()
+    deploy = root / "deploy"
+    alerts = (deploy / "prometheus-alerts.yml").read_text()
+    alerts += (deploy / "grafana" / "bascule.json").read_text()
     queries = DOCUMENT.partition("```promql")[2].partition("```")[0]
     used = set(re.findall(r"bascule_\w+", alerts + queries))
     assert len(used) > 10

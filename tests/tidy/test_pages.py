@@ -21,7 +21,7 @@ from support.documents.pages import (
     read_page,
 )
 
-OF_A_NODE = ("docs/configuration.md", "docs/nats.md")
+OF_A_NODE = ("docs/configuration.md", "docs/nats.md", "docs/operations.md")
 PARSERS = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
 

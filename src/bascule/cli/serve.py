@@ -127,6 +127,7 @@ def load_config(
 def run_node(config: Config, *, new_cluster_id: bool = False) -> None:
     """Serve until a signal. Raises: BasculeError if the node cannot start."""
     from bascule.cli.logs import set_up_logging
+    from bascule.host.service_manager import notify_ready
     from bascule.node.node import serve as serve_node
 
     if not __debug__:
@@ -140,6 +141,7 @@ def run_node(config: Config, *, new_cluster_id: bool = False) -> None:
         show_banner(config, node)
         if ready_file is not None:
             write_ready_file(ready_file, node)
+        notify_ready()
 
     try:
         asyncio.run(serve_node(config, on_ready=on_ready, new_cluster_id=new_cluster_id))
