@@ -16,7 +16,7 @@ NAMES = (
     "spark_sink", "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
     "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
     "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
-    "node_loss", "streams",
+    "cluster_unacked", "node_loss", "streams",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),
@@ -29,6 +29,7 @@ SIZES = {
     "cluster_move": ("rounds",),
     "cluster_rolling": ("rounds",),
     "cluster_reassign": ("rounds",),
+    "cluster_unacked": ("rounds",),
 }
 """What else the measurements take."""
 

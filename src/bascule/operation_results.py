@@ -1,4 +1,4 @@
-"""What operators are told of leaders, drained nodes and the balance of a cluster."""
+"""What operators are told of leaders, lost partitions, drained nodes and the balance."""
 
 from __future__ import annotations
 
@@ -16,6 +16,37 @@ class LeaderChange:
     leader_epoch: int
     why: str
     """Why the leader is not who was asked for; empty: it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEnd:
+    """Where the log of a replica ends that is alive."""
+
+    node_id: int
+    last_epoch: int
+    """The latest leader epoch in the log."""
+    end_offset: int
+    committed_offset: int
+    """The end of what this replica knows to be committed."""
+    last_ms: int
+    """The largest timestamp in the log, Unix milliseconds; -1: it is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecovery:
+    """A partition that nobody leads, and who would without the replicas that were in sync."""
+
+    partition: int
+    why: str
+    """Why nobody leads it."""
+    leader: int
+    """Who leads now, or would; -1: nobody can."""
+    replicas: tuple[ReplicaEnd, ...]
+    """Those that could lead, as far as they have answered."""
+    problem: str
+    """Why nobody can lead; empty: somebody can."""
+    is_done: bool
+    """Whether the leader was elected."""
 
 
 @dataclass(frozen=True, slots=True)

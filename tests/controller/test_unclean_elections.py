@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bascule.controller.unclean_elections import (
-    LOGS,
+from bascule.controller.unclean.elections import (
     MISSING_SECONDS_MAX,
     RETRY_SECONDS,
     UncleanElections,
 )
+from bascule.controller.unclean.log_ends import LOGS, LogEnds
 from bascule.errors import Broken, NotLeader
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, RegisterProcess
@@ -54,7 +54,8 @@ class Cluster:
         self.said: dict[int, Said] = {}
         """By node; without an entry it does not answer."""
         self.asked: list[tuple[int, float]] = []
-        self.elections = UncleanElections(controller, Partitions(), self, self)  # type: ignore[arg-type]
+        log_ends = LogEnds(controller, Partitions(), self)  # type: ignore[arg-type]
+        self.elections = UncleanElections(self, log_ends)  # type: ignore[arg-type]
 
     def watch(self, on_changed: Callable[[], None]) -> None:
         self.decisions.on_changed = on_changed

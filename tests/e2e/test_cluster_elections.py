@@ -97,6 +97,11 @@ def test_an_unclean_election_is_asked_for_visible_and_counted(tmp_path: Path) ->
         assert part["state"] == "degraded"
         assert "waits for node" in part["reason"]
 
+        shown = bascule_command(survivor, "stream", "recover", "flights")
+        assert "nothing was done" in shown
+        assert re.search(rf"^ *0 +{other} +\d+ +{SIZE} .*would lead$", shown, re.MULTILINE), shown
+        assert cluster.partition("flights")["leader"] == -1
+
         bascule_command(survivor, "stream", "alter", "flights", "--unclean-election")
         assert cluster.leader("flights") == other
         state = cluster.partition("flights")
@@ -163,8 +168,10 @@ def test_the_longest_log_of_those_out_of_sync_leads(tmp_path: Path) -> None:
                 [n["alive"] for n in status(survivor)["nodes"]] == [False, True, True, True] or None
             ),
         )
-        bascule_command(survivor, "stream", "alter", "flights", "--unclean-election")
+        said = bascule_command(survivor, "stream", "recover", "flights", "--accept-loss", "--yes")
+        assert "1 partitions of stream flights go on" in said
         assert cluster.leader("flights") == 3
+        assert status(survivor)["unclean"] == [], "the operator knows"
         (event,) = wait_until(cluster, lambda: events(cluster, "ends of logs compared") or None)
         assert event["stream"] == "flights"
         text = "".join(node.log.read_text() for node in cluster.nodes.values())

@@ -215,7 +215,7 @@ def test_the_last_that_is_known_is_not_given_up(controller: DecidingController) 
     controller.lose(second)
     controller.lose(first)
     reboot(controller, second)
-    with pytest.raises(CannotRemoveNode, match=r"only up-to-date copy of a 0; .*--unclean-elect"):
+    with pytest.raises(CannotRemoveNode, match=r"only up-to-date copy of a 0; .*stream recover"):
         controller.submit(Leave(first, force=True))
     start(controller, first)
     reboot(controller, first, 3)

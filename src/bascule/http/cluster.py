@@ -14,7 +14,7 @@ from bascule.http.requests import MalformedRequest, decode_body
 from bascule.http.responses import json_response
 from bascule.http.schemas import StreamBody, stream_body
 from bascule.model import StreamDefinition, StreamInfo
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
 
 
 class ClusterAdmin(Protocol):
@@ -59,6 +59,10 @@ class ClusterAdmin(Protocol):
         """Raises: UnknownNode."""
         ...
 
+    async def recover_stream(
+        self, name: str, *, partition: int | None, accept_loss: bool
+    ) -> list[PartitionRecovery]: ...
+
     async def balance_plan(self) -> BalancePlan: ...
 
     async def set_balancing(self, is_balancing: bool) -> BalancePlan: ...
@@ -90,6 +94,15 @@ class ElectLeaderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         int | None,
         Meta(description="A replica in sync, preferred from then on; default: the preferred one."),
     ] = None
+
+
+class RecoverRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which partitions are to go on without the replicas that were in sync."""
+
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+    accept_loss: Annotated[
+        bool, Meta(description="Elect leaders; otherwise only what would be lost is shown.")
+    ] = False
 
 
 class DrainRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -136,6 +149,38 @@ class LeaderChangeBody(Struct, kw_only=True):
     leader: Annotated[int, Meta(description="Node that leads; -1: none.")]
     leader_epoch: int
     why: Annotated[str, Meta(description="Why it is not who was asked for; empty: it is.")]
+
+
+class ReplicaEndBody(Struct, kw_only=True):
+    """Where the log of a replica ends that is alive."""
+
+    node_id: int
+    last_epoch: Annotated[int, Meta(description="The latest leader epoch in the log.")]
+    end_offset: int
+    committed_offset: Annotated[int, Meta(description="The end of what it knows to be committed.")]
+    last_ms: Annotated[
+        int, Meta(description="The largest timestamp in the log, Unix milliseconds; -1: none.")
+    ]
+
+
+class RecoveryBody(Struct, kw_only=True):
+    """A partition that nobody leads."""
+
+    partition: int
+    why: Annotated[str, Meta(description="Why nobody leads it.")]
+    leader: Annotated[int, Meta(description="Who leads now, or would; -1: nobody can.")]
+    replicas: Annotated[
+        list[ReplicaEndBody], Meta(description="Those that could lead, as far as they answer.")
+    ]
+    problem: Annotated[str, Meta(description="Why nobody can lead; empty: somebody can.")]
+    is_done: Annotated[bool, Meta(description="Whether the leader was elected.")]
+
+
+class Recoveries(Struct, kw_only=True):
+    """The partitions of a stream that nobody led."""
+
+    name: str
+    partitions: list[RecoveryBody]
 
 
 class LeaderChanges(Struct, kw_only=True):
@@ -257,6 +302,15 @@ class ClusterApi:
         )
         bodies = msgspec.convert(changes, list[LeaderChangeBody], from_attributes=True)
         return json_response(LeaderChanges(name=name, partitions=bodies))
+
+    async def handle_recover_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request) or b"{}", RecoverRequest)
+        name = request.path_params["name"]
+        found = await self._cluster.recover_stream(
+            name, partition=asked.partition, accept_loss=asked.accept_loss
+        )
+        bodies = msgspec.convert(found, list[RecoveryBody], from_attributes=True)
+        return json_response(Recoveries(name=name, partitions=bodies))
 
     async def handle_balance_plan(self, request: Request) -> Response:
         return _plan_response(await self._cluster.balance_plan())

@@ -16,6 +16,8 @@ from bascule.http.cluster import (
     NodeDrainBody,
     NodeRemoval,
     ReassignRequest,
+    Recoveries,
+    RecoverRequest,
     ThrottleRequest,
 )
 from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
@@ -263,6 +265,20 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         ),
         example='curl --json \'{"partition": 0, "node": 2}\' '
         "$SERVER/v1/streams/flights/elect-leader",
+    ),
+    "recover_stream": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/recover",
+        "Go on without replicas in sync that are lost, or show what that would lose",
+        {200: ("The partitions that nobody led, and where the logs of replicas end.", Recoveries)},
+        request=RecoverRequest,
+        errors=(
+            *_BODY,
+            *_DECISION,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+        ),
+        example="curl --json '{\"accept_loss\": false}' $SERVER/v1/streams/flights/recover",
     ),
     "acknowledge_loss": ApiOperation(
         "POST",

@@ -275,26 +275,31 @@ def allows_unclean(image: Image, stream_id: bytes) -> bool:
     return definition is not None and definition.config.unclean_election
 
 
-def unclean_candidates(image: Image, stream_id: bytes, state: PartitionState) -> tuple[int, ...]:
+def unclean_candidates(
+    image: Image, stream_id: bytes, state: PartitionState, *, by_operator: bool = False
+) -> tuple[int, ...]:
     """The replicas one of which may be elected although it is not in sync: those that are alive.
 
     Empty where the partition has a leader or will get one that has every committed record, or
-    where the stream does not allow it.
+    where neither the stream nor an operator allows it.
     """
-    if state.leader != NO_LEADER or not allows_unclean(image, stream_id):
+    if state.leader != NO_LEADER or not (by_operator or allows_unclean(image, stream_id)):
         return ()
     if any(image.is_alive(node) for node in (*state.isr, *state.eligible)):
         return ()
     return tuple(node for node in state.replicas if image.is_alive(node))
 
 
-def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
+def elect_uncleanly(
+    image: Image, compared: Iterable[ComparedLogs], *, by_operator: bool = False
+) -> ChangePartitions | None:
     """Elect leaders from outside of the ISR: of the replicas whose logs were compared that with the
     latest leader epoch in its log, then the longest log, which loses the fewest records. Of equal
     ones those come first that were in sync last.
 
-    The leader is then the only member of the ISR. None: the partitions and nodes have changed since
-    the logs were compared.
+    The leader is then the only member of the ISR. With `by_operator` the streams need not allow it,
+    and views do not show it, since the operator knows. None: the partitions and nodes have changed
+    since the logs were compared.
     """
     led = _leaders(image)
     changes = []
@@ -303,7 +308,7 @@ def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePar
         if not index < len(states) or states[index].version != version:
             continue
         state = states[index]
-        candidates = unclean_candidates(image, stream_id, state)
+        candidates = unclean_candidates(image, stream_id, state, by_operator=by_operator)
         valid = [
             end
             for end in ends
@@ -318,6 +323,8 @@ def elect_uncleanly(image: Image, compared: Iterable[ComparedLogs]) -> ChangePar
         led[leader] += 1
         elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
         after = replace(elected, unclean_epoch=elected.leader_epoch)
+        if by_operator:
+            after = replace(after, acknowledged_epoch=after.unclean_epoch)
         done = completed(image, image.stream_of(stream_id), after)
         changes.append(PartitionChange(stream_id, index, done))
     return ChangePartitions(tuple(changes)) if changes else None

@@ -196,7 +196,7 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         raise CannotRemoveNode(
             number,
             f"it has the only up-to-date copy of {', '.join(last[:SHOWN_MAX])}{more}; start it "
-            "again, let another replica lead with `bascule stream alter --unclean-election`, or "
+            "again, let another replica lead with `bascule stream recover --accept-loss`, or "
             "delete these streams",
         )
     finished = () if unfinished is None else (unfinished,)

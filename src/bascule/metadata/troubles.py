@@ -39,7 +39,7 @@ def how_to_repair(
     return (
         "it is the last in sync, and the partition takes and serves nothing; "
         f"{repair} goes on with what can be read, or stop node {node} and let another replica lead "
-        f"with what it has: `bascule stream alter {definition.name} --unclean-election`"
+        f"with what it has: `bascule stream recover {definition.name} --accept-loss`"
     )
 
 

@@ -27,7 +27,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
-from bascule.controller.unclean_elections import LOGS, UncleanElections
+from bascule.controller.unclean.elections import UncleanElections
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
@@ -157,8 +157,7 @@ class ClusterNode:
         self.controller.duties.on_process_lost()
 
     def _add_controls(self, partitions: Partitions, reconciler: Reconciler) -> None:
-        """Answer nodes that join, hand partitions over when their leaders change, and say where
-        logs end."""
+        """Answer nodes that join, and hand partitions over when their leaders change."""
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
         handovers = reconciler.roles.handovers = Handovers(
@@ -170,10 +169,7 @@ class ClusterNode:
             reconciler,
         )
         self.controller.add_control(HANDOVER, handovers.answer)
-        self._unclean_elections = UncleanElections(
-            self._config.node_id, partitions, self._metadata, self.peers
-        )
-        self.controller.add_control(LOGS, self._unclean_elections.answer)
+        self._unclean_elections = UncleanElections(self._metadata, self.controller.log_ends)
 
     def _add_healing(
         self,

@@ -22,6 +22,7 @@ from bascule.cli.output import (
     print_warning,
 )
 from bascule.cli.streams.moves import elect_leader, reassign
+from bascule.cli.streams.recovery import recover
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.streams.tables import (
     partitions_table,
@@ -44,6 +45,7 @@ streams = typer.Typer(
 
 streams.command("reassign")(reassign)
 streams.command("elect-leader")(elect_leader)
+streams.command("recover")(recover)
 
 NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
 

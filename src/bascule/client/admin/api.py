@@ -45,7 +45,7 @@ from bascule.model import (
     StreamDefinition,
     StreamInfo,
 )
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
 
 T = TypeVar("T")
 
@@ -183,6 +183,15 @@ class Admin:
         path, body = f"{_path(name)}/elect-leader", {"partition": partition, "node": node}
         _, response = await self._ask("POST", path, body=body, name=name)
         return _convert(response["partitions"], list[LeaderChange])
+
+    async def recover_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[PartitionRecovery]:
+        """Go on without replicas that are lost; see `AdminMixin`."""
+        path = f"{_path(name)}/recover"
+        body = {"partition": partition, "accept_loss": accept_loss}
+        _, response = await self._ask("POST", path, body=body, name=name)
+        return _convert(response["partitions"], list[PartitionRecovery])
 
     async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
         """Take leaders from a node; see `AdminMixin`."""

@@ -15,7 +15,7 @@ from bascule.model import (
     ScrubbedReplica,
     StreamInfo,
 )
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
 
 T = TypeVar("T")
 
@@ -100,6 +100,22 @@ class AdminMixin:
         Raises: UnknownStream, UnknownPartition, CannotLead where none can change.
         """
         return await self._opened().elect_leader(name, partition=partition, node=node)
+
+    async def recover_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[PartitionRecovery]:
+        """Have partitions that nobody leads go on without their replicas in sync, or show what that
+        would lose.
+
+        The result has each of them, with the replicas that are alive and who of these leads, or
+        would. Without `accept_loss` nothing is done. With it, what only other replicas have is
+        lost, also when they come back.
+
+        Raises: UnknownStream, UnknownPartition, Indeterminate.
+        """
+        return await self._opened().recover_stream(
+            name, partition=partition, accept_loss=accept_loss
+        )
 
     async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
         """Have other nodes lead what a node leads, and give it no leaders and replicas until it is
@@ -316,6 +332,14 @@ class SyncAdminMixin:
     ) -> list[LeaderChange]:
         """See `AdminMixin.elect_leader`."""
         return self._run(self._async_admin.elect_leader(name, partition=partition, node=node))
+
+    def recover_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[PartitionRecovery]:
+        """See `AdminMixin.recover_stream`."""
+        return self._run(
+            self._async_admin.recover_stream(name, partition=partition, accept_loss=accept_loss)
+        )
 
     def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
         """See `AdminMixin.drain_node`."""

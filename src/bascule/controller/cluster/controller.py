@@ -35,6 +35,7 @@ from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.purges import FOLLOW_STARTS, PURGE, Purges
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
+from bascule.controller.unclean.log_ends import LOGS, LogEnds
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -148,17 +149,25 @@ class ClusterController:
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
         )  # fmt: skip
+        self.log_ends = LogEnds(node_id, partitions, peers)
         self.operations = ClusterOperations(
-            metadata, self.views, wait_in_force=self._wait_in_force, wait_followed=self._wait_nodes
-        )
+            metadata, self.views, self.log_ends,
+            wait_in_force=self._wait_in_force, wait_followed=self._wait_nodes,
+        )  # fmt: skip
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self.follower
         )
         self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
         self._purges = Purges(node_id, partitions, metadata, peers, reserve)
-        self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-            DECIDE: metadata.handle_decide,
+        self._controls = self._control_handlers()
+        """Kind -> the handler of a control request from another node."""
+        metadata.on_image = self._on_image
+
+    def _control_handlers(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+        return {
+            DECIDE: self._metadata.handle_decide,
             PING: self.duties.answer_ping,
+            LOGS: self.log_ends.answer,
             AWAIT: self._answer_await,
             **self.views.controls,
             PURGE: self._purges.answer_purge,
@@ -168,8 +177,6 @@ class ClusterController:
             SCRUB: self.scrubs.answer_scrub,
             SCRUBBED: self.scrubs.answer_scrubbed,
         }
-        """Kind -> the handler of a control request from another node."""
-        metadata.on_image = self._on_image
 
     # -- start and end ------------------------------------------------------------------------
 

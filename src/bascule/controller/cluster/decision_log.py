@@ -86,6 +86,8 @@ def cause_of(request: ControllerRequest) -> str:
         case StepDown():
             return f"node {request.node_id} stops"
         case ElectUncleanly():
+            if request.by_operator:
+                return "no replica in sync is alive, and an operator accepts the loss"
             return "no replica in sync is alive, and unclean_election is on"
         case Alter():
             return "settings of the stream have changed"

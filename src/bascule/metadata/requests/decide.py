@@ -193,7 +193,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
         case Reassign():
             change = _reassign(image, request)
         case ElectUncleanly():
-            change = elect_uncleanly(image, request.compared)
+            change = elect_uncleanly(image, request.compared, by_operator=request.by_operator)
         case AcknowledgeLoss():
             definition = _stream(image, request.name)
             change = acknowledge_loss(image, definition.id, request.partition)

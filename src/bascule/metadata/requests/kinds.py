@@ -142,10 +142,11 @@ class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
 
 
 class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
-    """The controller has compared the logs of replicas that are not in sync; see
-    `elections.elect_uncleanly`."""
+    """The logs of replicas that are not in sync were compared; see `elections.elect_uncleanly`."""
 
     compared: tuple[ComparedLogs, ...]
+    by_operator: bool = False
+    """Whether an operator accepts the loss, and not the stream."""
 
 
 class Admit(msgspec.Struct, tag=True, frozen=True):

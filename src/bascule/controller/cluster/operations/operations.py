@@ -13,6 +13,8 @@ from bascule.controller.cluster.operations.progress import (
     streams_planned,
 )
 from bascule.controller.cluster.views import ClusterViews
+from bascule.controller.unclean.log_ends import LogEnds
+from bascule.controller.unclean.recovery import Recovery
 from bascule.errors import UnknownNode
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.leadership import why_not_lead
@@ -28,7 +30,7 @@ from bascule.metadata.requests import (
     Stay,
 )
 from bascule.model import StreamDefinition, StreamInfo
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain
+from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
 
 log = logging.getLogger("bascule.controller")
 
@@ -40,6 +42,7 @@ class ClusterOperations:
         self,
         metadata: MetadataGroup,
         views: ClusterViews,
+        log_ends: LogEnds,
         *,
         wait_in_force: Callable[[StreamDefinition, int], Awaitable[None]],
         wait_followed: Callable[[Collection[int], int], Awaitable[None]],
@@ -50,6 +53,7 @@ class ClusterOperations:
         self._views = views
         self._wait_in_force = wait_in_force
         self._wait_followed = wait_followed
+        self._recovery = Recovery(metadata, views, log_ends, wait_in_force)
 
     @property
     def _image(self) -> Image:
@@ -104,6 +108,12 @@ class ClusterOperations:
             leader, epoch = state.leader, state.leader_epoch
             changes.append(LeaderChange(number, before[number].leader, leader, epoch, why))
         return changes
+
+    async def recover_stream(
+        self, name: str, *, partition: int | None, accept_loss: bool
+    ) -> list[PartitionRecovery]:
+        """Show what becomes of partitions without a leader, or elect; see `unclean.recovery`."""
+        return await self._recovery.recover(name, partition=partition, accept_loss=accept_loss)
 
     # -- nodes ----------------------------------------------------------------------------------
 

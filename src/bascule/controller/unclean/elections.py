@@ -15,46 +15,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
-import msgspec
-
-from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.unclean.log_ends import Key, LogEnds
 from bascule.errors import BasculeError
 from bascule.metadata.elections import ComparedLogs, LogEnd, allows_unclean, unclean_candidates
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ElectUncleanly
-from bascule.replica.partitions import Partitions
 
 log = logging.getLogger("bascule.controller")
 
-LOGS: Final = "logs"
-"""The kind of control request that asks where the logs of replicas end."""
 COLLECT_SECONDS: Final = 0.05
 """For changes of the image that come together."""
 RETRY_SECONDS: Final = 1.0
 """Before nodes are asked again whose answers are missing, if nothing changes."""
-ANSWER_SECONDS_MAX: Final = 2.0
 MISSING_SECONDS_MAX: Final = 10.0
 """For the answers of all living replicas: a node that has just started has to open its logs. Then
 those decide that have answered."""
 AT_A_TIME: Final = 500
-"""Partitions in one request or decision."""
+"""Partitions in one decision."""
 STREAMS_AT_A_TIME: Final = 1_000
 """Streams that are looked at before the event loop does other work."""
-
-Key: TypeAlias = tuple[bytes, int]
-"""Stream id and partition."""
-
-
-class _LogState(msgspec.Struct, array_like=True):
-    """What a node says of one replica."""
-
-    last_epoch: int
-    end_offset: int
-    has_failed: bool = False
-    """Whether the replica has stopped: it cannot lead."""
 
 
 class _Leaderless(NamedTuple):
@@ -65,15 +48,11 @@ class _Leaderless(NamedTuple):
 
 
 class UncleanElections:
-    """This node's part, and the controller's. Belongs to the event loop."""
+    """The controller's part. Belongs to the event loop."""
 
-    def __init__(
-        self, node_id: int, partitions: Partitions, metadata: MetadataGroup, peers: Peers
-    ) -> None:
-        self._node_id = node_id
-        self._partitions = partitions
+    def __init__(self, metadata: MetadataGroup, log_ends: LogEnds) -> None:
         self._metadata = metadata
-        self._peers = peers
+        self._log_ends = log_ends
         self._is_due = asyncio.Event()
         """Whether the image, or the controller, has changed since `run` looked last."""
         metadata.watch(self._is_due.set)
@@ -110,22 +89,6 @@ class UncleanElections:
             log.debug("comparison of logs is tried again", extra={"error": str(error)})
             return True
 
-    async def answer(self, body: bytes) -> bytes:
-        """Answer a control request: where the logs of these replicas end."""
-        keys = msgspec.msgpack.decode(body, type=list[Key])
-        return msgspec.msgpack.encode([self._state(key) for key in keys])
-
-    def _state(self, key: Key) -> _LogState | None:
-        """None: the replica is not open yet."""
-        stream_id, index = key
-        found = self._partitions.stream_by_id(stream_id) or ()
-        if index >= len(found):
-            return None
-        if found[index].failure is not None:
-            return _LogState(-1, 0, has_failed=True)
-        store = found[index].log
-        return None if store is None else _LogState(store.epochs.latest, store.end.offset)
-
     async def _elect(self, image: Image) -> bool:
         """Elect where enough is known; whether partitions go on waiting. Raises: BasculeError."""
         found = await _find(image)
@@ -134,7 +97,7 @@ class UncleanElections:
         if not found:
             self._settled = image
             return False
-        states = await self._ask(found)
+        states = await self._log_ends.ask((each.key, each.nodes) for each in found)
         compared = []
         for each in found:
             said = {node: states[node].get(each.key) for node in each.nodes}
@@ -150,40 +113,9 @@ class UncleanElections:
                 compared.append(ComparedLogs(*each.key, each.version, ends))
         for start in range(0, len(compared), AT_A_TIME):
             some = compared[start : start + AT_A_TIME]
-            _log_compared(image, some)
+            log_compared(image, some)
             await self._metadata.decide_here(ElectUncleanly(tuple(some)))
         return len(compared) < len(found)
-
-    async def _ask(self, found: Sequence[_Leaderless]) -> dict[int, dict[Key, _LogState]]:
-        """Node -> what it says of its replicas."""
-        wanted: dict[int, list[Key]] = {}
-        for each in found:
-            for node in each.nodes:
-                wanted.setdefault(node, []).append(each.key)
-        answers = await asyncio.gather(*(self._ask_node(*each) for each in wanted.items()))
-        return dict(zip(wanted, answers, strict=True))
-
-    async def _ask_node(self, node: int, keys: Sequence[Key]) -> dict[Key, _LogState]:
-        said: dict[Key, _LogState] = {}
-        for start in range(0, len(keys), AT_A_TIME):
-            some = keys[start : start + AT_A_TIME]
-            body = msgspec.msgpack.encode(some)
-            try:
-                if node == self._node_id:
-                    reply = await self.answer(body)
-                else:
-                    reply = await self._peers.control(
-                        node, LOGS, body, timeout_s=ANSWER_SECONDS_MAX
-                    )
-                states = msgspec.msgpack.decode(reply, type=list[_LogState | None])
-            except (BasculeError, msgspec.MsgspecError) as error:
-                extra = {"node": node, "error": str(error)}
-                log.debug("ends of logs not told", extra=extra)
-                break
-            said.update(
-                (key, state) for key, state in zip(some, states, strict=True) if state is not None
-            )
-        return said
 
 
 async def _find(image: Image) -> list[_Leaderless]:
@@ -199,7 +131,8 @@ async def _find(image: Image) -> list[_Leaderless]:
     return found
 
 
-def _log_compared(image: Image, compared: Iterable[ComparedLogs]) -> None:
+def log_compared(image: Image, compared: Iterable[ComparedLogs]) -> None:
+    """Say what decides an unclean election."""
     for each in compared:
         ends: Mapping[int, str] = {
             end.node_id: f"{end.last_epoch}:{end.end_offset}" for end in each.ends
