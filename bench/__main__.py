@@ -16,12 +16,13 @@ NAMES = (
     "spark_sink", "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
     "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
     "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
-    "cluster_unacked", "node_loss", "streams",
+    "cluster_unacked", "node_loss", "isr_change", "streams",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),
     "cluster_idle": ("count",),
     "node_loss": ("count",),
+    "isr_change": ("count",),
     "cluster_failover": ("rounds",),
     "cluster_acked": ("rounds",),
     "cluster_latency": ("rounds",),

@@ -55,6 +55,7 @@ class Faults:
             "power": self._power,
             "power-all": self._power_all,
             "reassign": self._reassign,
+            "drain": self._drain,
             "join-remove": self._join_remove,
             "replace": self._replace,
         }
@@ -280,6 +281,32 @@ class Faults:
         path = f"/v1/streams/{stream.name}/reassign"
         await asyncio.to_thread(self._machines.call, "POST", path, body)
         return f"{stream.name} {partition} to {replicas}"
+
+    async def _drain(self, dice: Random, fault: PlannedFault) -> str:
+        """A node gives its leaders up, sometimes its replicas; it may restart, and is resumed."""
+        number, empties = dice.randint(1, COUNT), dice.random() < 0.2
+        path = f"/v1/nodes/{number}"
+        drained = await asyncio.to_thread(
+            self._machines.call, "POST", f"{path}/drain", {"replicas": empties}
+        )
+        what = f"node {number}, {drained['leaders']} leaders left"
+        try:
+            await self._sleep(fault.seconds)
+            if dice.random() < 0.5 and await self._end(number, signal.SIGTERM, 0.0):
+                what += ", restarted"
+        finally:
+            await self._resume(number)
+        return what
+
+    async def _resume(self, number: int) -> None:
+        """Also after the round has ended: nothing is in sync again while a node is emptied."""
+        deadline = time.monotonic() + MEMBERS_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ValueError):
+                path = f"/v1/nodes/{number}/resume"
+                await asyncio.to_thread(self._machines.call, "POST", path, {})
+                return
+            await asyncio.sleep(0.2)
 
     async def _join_remove(self, dice: Random, fault: PlannedFault) -> str:
         """A sixth node joins, gets a replica, and is removed."""

@@ -32,6 +32,7 @@ WEIGHTS: Final = {
     "power": 2,
     "power-all": 1,
     "reassign": 3,
+    "drain": 2,
     "join-remove": 1,
     "replace": 1,
 }

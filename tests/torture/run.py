@@ -363,10 +363,33 @@ class Run:
         await asyncio.to_thread(self._watch.look)
         for text in self._watch.findings():
             self._find(text)
+        self.progress.now = "scrubbing"
+        for stream in STREAMS:
+            for text in await asyncio.to_thread(self._scrub, stream.name):
+                self._find(text)
         self.progress.now = "stopping"
         for number, code in (await asyncio.to_thread(self._machines.stop)).items():
             if code:
                 self._find(f"node {number} ended with {code} after SIGTERM")
+
+    def _scrub(self, name: str) -> list[str]:
+        """Have the nodes read and compare their replicas of a stream; what they find."""
+        path, rows = f"/v1/streams/{name}/scrub", list[dict[str, Any]]()
+        self._machines.call("POST", path, {})
+
+        def is_done() -> bool:
+            found = self._machines.call("GET", path)
+            rows[:] = found["replicas"]
+            return bool(found["is_done"])
+
+        if not self._machines.wait(f"scrub of {name}", is_done, END_SECONDS_MAX):
+            return [f"{name} is not scrubbed: {rows[:3]}"]
+        return [
+            f"{name} {each['partition']} on node {each['node']}: scrub: {each['result']}, "
+            f"{each['found']}"
+            for each in rows
+            if each["result"] != "ok"
+        ]
 
     def _evidence(self) -> Evidence:
         place = self.settings.directory
