@@ -301,11 +301,14 @@ class Faults:
     async def _resume(self, number: int) -> None:
         """Also after the round has ended: nothing is in sync again while a node is emptied."""
         deadline = time.monotonic() + MEMBERS_SECONDS_MAX
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError, ValueError):
+        while True:
+            try:
                 path = f"/v1/nodes/{number}/resume"
-                await asyncio.to_thread(self._machines.call, "POST", path, {})
+                await asyncio.to_thread(self._machines.call, "POST", path)
                 return
+            except (OSError, ValueError):
+                if time.monotonic() > deadline:
+                    raise
             await asyncio.sleep(0.2)
 
     async def _join_remove(self, dice: Random, fault: PlannedFault) -> str:
