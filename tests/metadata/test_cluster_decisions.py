@@ -31,6 +31,7 @@ from bascule.metadata.elections import (
 )
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
+from bascule.metadata.replicas.balance import due_balancing
 from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import (
     Admit,
@@ -49,7 +50,6 @@ from bascule.metadata.requests import (
     Leave,
     LimitCatchUp,
     LoseNode,
-    MoveReplicas,
     Reassign,
     RegisterProcess,
     Resign,
@@ -217,7 +217,8 @@ def operate(controller: DecidingController, kind: str, node: int, name: str, num
             controller.submit(LimitCatchUp(number - 1))
         case "even":
             controller.submit(SetBalance(number > 1))
-            controller.submit(BalanceReplicas(2, number == 1))
+            moves = due_balancing(controller.image, count_max=2)
+            controller.submit(BalanceReplicas(moves, number == 1))
 
 
 def check_drained(image: Image, node: int) -> None:
@@ -277,7 +278,7 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
             elif kind == "upkeep":
                 controller.finish_moves()
-                controller.submit(MoveReplicas(2))
+                controller.begin_due_moves(2)
                 controller.submit(FinishLeaving(node))
             elif kind == "balance":
                 controller.submit(BalanceLeaders(2))

@@ -12,6 +12,7 @@ from bascule.errors import (
     UnknownNode,
     UnknownPartition,
 )
+from bascule.metadata.replicas.reassignment import due_moves
 from bascule.metadata.requests import (
     Admit,
     Alter,
@@ -22,7 +23,6 @@ from bascule.metadata.requests import (
     FinishMoves,
     IsrChange,
     Leave,
-    MoveReplicas,
     Reassign,
     RegisterProcess,
     Stay,
@@ -247,10 +247,10 @@ def test_a_node_that_leaves_gives_its_replicas_away_first(controller: DecidingCo
     controller.submit(Leave(1, force=False))
     assert decide(controller.image, Leave(1, force=False)) == (), "it leaves already"
     assert decide(controller.image, FinishLeaving(1)) == (), "it holds replicas"
-    controller.submit(MoveReplicas(1))
+    controller.begin_due_moves(1)
     targets = [controller.state("a", n).target for n in (0, 1)]
     assert sorted(map(len, targets)) == [0, 3], "one at a time"
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     for partition in (0, 1):
         assert sorted(controller.state("a", partition).target) == [2, 3, 4]
         enter_isr(controller, "a", 4, partition=partition)
@@ -266,14 +266,14 @@ def test_a_removal_is_taken_back_while_replicas_move(controller: DecidingControl
     controller.create("a", replicas=3, partitions=3)
     join(controller, 4)
     controller.submit(Leave(1, force=False))
-    controller.submit(MoveReplicas(1))
+    controller.begin_due_moves(1)
     moving = next(n for n in range(3) if controller.state("a", n).target)
     before = controller.state("a", moving)
     controller.submit(Stay(1))
     assert not controller.image.nodes[1].is_leaving
     assert 1 in controller.image.usable()
     assert controller.state("a", moving) == before, "what has begun goes on"
-    assert decide(controller.image, MoveReplicas(10)) == (), "nothing more begins"
+    assert due_moves(controller.image, count_max=10) == (), "nothing more begins"
     assert decide(controller.image, FinishLeaving(1)) == ()
     enter_isr(controller, "a", 4, partition=moving)
     controller.finish_moves()
@@ -299,11 +299,11 @@ def test_the_cluster_s_own_streams_get_their_replicas_back(controller: DecidingC
     config = StreamConfig("_offsets", replicas=3)
     controller.submit(Create("_offsets", config, b"o" * 16, 0, internal=True))
     controller.submit(Leave(1, force=False))
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     controller.finish_moves()
     assert sorted(controller.state("_offsets").replicas) == [2, 3], "both are in sync already"
     controller.submit(Stay(1))
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     assert sorted(controller.state("_offsets").target) == [1, 2, 3]
 
 
@@ -328,10 +328,10 @@ def test_a_dead_node_is_removed_by_force_and_its_replicas_are_made_up_for(
     controller.lose(1)
     controller.submit(Leave(1, force=True))
     assert sorted(controller.state("a").replicas) == [2, 3]
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     assert controller.state("a").target == (), "there is no other node"
     join(controller, 4)
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     assert sorted(controller.state("a").target) == [2, 3, 4]
     enter_isr(controller, "a", 4)
     assert controller.state("a").isr == (2, 3, 4)

@@ -15,21 +15,19 @@ from bascule.errors import (
     UnknownPartition,
 )
 from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
-from bascule.metadata.replicas.balance import balancing_moves
+from bascule.metadata.replicas.balance import balancing_moves, due_balancing
+from bascule.metadata.replicas.reassignment import due_moves
 from bascule.metadata.replicas.steps import CHANGES_MAX, steps_of
 from bascule.metadata.requests import (
     Alter,
     BalanceLeaders,
     BalanceReplicas,
     CancelMoves,
-    ChangeIsrs,
     Drain,
     ElectLeaders,
     GiveLeaders,
-    IsrChange,
     Leave,
     LimitCatchUp,
-    MoveReplicas,
     Reassign,
     RegisterProcess,
     Resume,
@@ -45,15 +43,6 @@ def controller() -> DecidingController:
     made = DecidingController()
     made.register(1, 2, 3)
     return made
-
-
-def set_isr(controller: DecidingController, name: str, *nodes: int, partition: int = 0) -> None:
-    """The leader proposes this ISR."""
-    state = controller.state(name, partition)
-    members = tuple((node, controller.image.nodes[node].epoch) for node in sorted(nodes))
-    stream_id = controller.image.streams[name].id
-    change = IsrChange(stream_id, partition, state.leader_epoch, state.version, members)
-    controller.submit(ChangeIsrs(state.leader, (change,)))
 
 
 # -- leaders -----------------------------------------------------------------------------------
@@ -82,7 +71,7 @@ def test_preferred_leaders_are_elected_where_they_can_lead(controller: DecidingC
     with pytest.raises(CannotLead, match="not in sync"):
         controller.submit(ElectLeaders("a", None, None))
     for partition in range(3):
-        set_isr(controller, "a", 1, 2, 3, partition=partition)
+        controller.set_isr("a", 1, 2, 3, partition=partition)
     controller.submit(ElectLeaders("a", None, None))
     assert [controller.state("a", n).leader for n in range(3)] == first
     with pytest.raises(CannotLead, match="it leads already"):
@@ -104,7 +93,7 @@ def test_who_cannot_lead_is_refused_with_the_reason(controller: DecidingControll
     controller.submit(Drain(followers[0], empties=False))
     with pytest.raises(CannotLead, match=r"it is drained; `bascule node resume"):
         controller.submit(ElectLeaders("a", 0, followers[0]))
-    set_isr(controller, "a", state.leader, followers[0])
+    controller.set_isr("a", state.leader, followers[0])
     with pytest.raises(CannotLead, match="it is not in sync; in sync are"):
         controller.submit(ElectLeaders("a", 0, followers[1]))
     controller.lose(followers[1])
@@ -143,7 +132,7 @@ def test_new_replicas_in_sync_go_too_while_enough_of_the_old_are(
 ) -> None:
     before = moving.state("a")
     added = [node for node in before.replicas if node not in before.origin]
-    set_isr(moving, "a", *before.origin[:2], added[0])
+    moving.set_isr("a", *before.origin[:2], added[0])
     moving.submit(ElectLeaders("a", 0, added[0]))
     assert moving.state("a").leader == added[0]
     moving.submit(CancelMoves("a", 0))
@@ -161,12 +150,12 @@ def test_new_replicas_stay_while_too_few_of_the_old_are_in_sync(
     """The only old replica in sync is not enough for `min_isr`: the new one is needed."""
     before = moving.state("a")
     added = [node for node in before.replicas if node not in before.origin]
-    set_isr(moving, "a", before.leader, added[0])
+    moving.set_isr("a", before.leader, added[0])
     moving.submit(CancelMoves("a", None))
     held = moving.state("a")
     assert (held.target, held.isr) == (before.origin, tuple(sorted((before.leader, added[0]))))
     assert added[1] not in held.replicas, "the one that is not in sync goes at once"
-    set_isr(moving, "a", *held.isr, before.origin[1])
+    moving.set_isr("a", *held.isr, before.origin[1])
     after = moving.state("a")
     assert (after.replicas, after.target) == (before.origin, ())
     assert after.isr == tuple(sorted(before.origin[:2]))
@@ -175,7 +164,7 @@ def test_new_replicas_stay_while_too_few_of_the_old_are_in_sync(
 def test_the_last_complete_copy_is_not_dropped(moving: DecidingController) -> None:
     before = moving.state("a")
     added = next(node for node in before.replicas if node not in before.origin)
-    set_isr(moving, "a", before.leader, added)
+    moving.set_isr("a", before.leader, added)
     moving.lose(before.leader)
     assert moving.state("a").isr == (added,)
     moving.submit(CancelMoves("a", None))
@@ -233,7 +222,7 @@ def test_a_drained_node_stays_so_when_it_starts_again(controller: DecidingContro
     assert decide(controller.image, RegisterProcess(registration(1, incarnation=2))) == ()
     assert decode_snapshot(list(encode_snapshot(controller.image, ())))[0] == controller.image
     for partition in range(3):
-        set_isr(controller, "a", 1, 2, 3, partition=partition)
+        controller.set_isr("a", 1, 2, 3, partition=partition)
     assert decide(controller.image, BalanceLeaders(10)) == ()
     controller.submit(Resume(1))
     assert decide(controller.image, Resume(1)) == ()
@@ -245,14 +234,14 @@ def test_who_has_the_only_complete_copy_leads_on(controller: DecidingController)
     controller.create("alone", replicas=1)
     controller.create("a", replicas=3)
     node = controller.state("alone").leader
-    set_isr(controller, "a", controller.state("a").leader)
+    controller.set_isr("a", controller.state("a").leader)
     leader = controller.state("a").leader
     for number in {node, leader}:
         controller.submit(Drain(number, empties=False))
     assert controller.state("alone").leader == node
     assert controller.state("a").leader == leader
     assert decide(controller.image, GiveLeaders(10)) == ()
-    set_isr(controller, "a", 1, 2, 3)
+    controller.set_isr("a", 1, 2, 3)
     controller.submit(GiveLeaders(10))
     assert controller.state("a").leader not in {node, leader}, "another one is in sync now"
     for number in (1, 2, 3):
@@ -290,7 +279,7 @@ def test_a_node_that_is_emptied_gives_its_replicas_away(controller: DecidingCont
     controller.submit(Drain(number, empties=True))
     controller.submit(Drain(number, empties=False))
     assert controller.image.nodes[number].is_emptied, "a repetition takes nothing back"
-    controller.submit(MoveReplicas(10))
+    controller.begin_due_moves(10)
     target = controller.state("a").target
     assert sorted(target) == sorted({1, 2, 3, 4} - {number})
     assert controller.state("wide").target == (), "there are too few nodes"
@@ -299,7 +288,7 @@ def test_a_node_that_is_emptied_gives_its_replicas_away(controller: DecidingCont
     controller.submit(Resume(number))
     controller.submit(CancelMoves("a", None))
     assert number in controller.state("a").replicas
-    assert decide(controller.image, MoveReplicas(10)) == ()
+    assert due_moves(controller.image, count_max=10) == ()
 
 
 def test_a_node_that_is_to_be_removed_gives_its_leaders_first(
@@ -330,21 +319,23 @@ def test_a_drain_of_very_many_partitions_has_steps(controller: DecidingControlle
 
 def balance(controller: DecidingController, *, by_itself: bool = False) -> None:
     """Do all moves; each partition that moves is in sync at once."""
-    while decide(controller.image, BalanceReplicas(3, by_itself)):
-        controller.submit(BalanceReplicas(3, by_itself))
+    while moves := due_balancing(controller.image, count_max=3):
+        controller.submit(BalanceReplicas(moves, by_itself))
         assert sum(1 for _ in controller.image.moving_states()) <= 3
         for name, definition in controller.image.streams.items():
             for index, state in enumerate(controller.image.partitions[definition.id]):
                 if state.target:
-                    set_isr(controller, name, *state.replicas, partition=index)
+                    controller.set_isr(name, *state.replicas, partition=index)
         controller.finish_moves()
+    controller.submit(BalanceReplicas((), by_itself))
 
 
 def test_a_node_that_has_joined_gets_its_share(controller: DecidingController) -> None:
     controller.create("a", replicas=3, partitions=12)
     controller.create("b", replicas=1, partitions=4)
     controller.register(4)
-    assert decide(controller.image, BalanceReplicas(3, by_itself=False)) == (), "nobody asked"
+    moves = due_balancing(controller.image, count_max=3)
+    assert decide(controller.image, BalanceReplicas(moves, by_itself=False)) == (), "nobody asked"
     planned = list(balancing_moves(controller.image))
     assert len({(move.stream_id, move.partition, move.source) for move in planned}) == len(planned)
     controller.submit(SetBalance(True))
@@ -381,7 +372,7 @@ def test_balance_leaves_alone_what_is_not_in_sync_or_drained(
     controller: DecidingController,
 ) -> None:
     controller.create("a", replicas=3, partitions=4)
-    set_isr(controller, "a", controller.state("a").leader)
+    controller.set_isr("a", controller.state("a").leader)
     controller.submit(Drain(3, empties=False))
     controller.register(4)
     stream_id = controller.image.streams["a"].id

@@ -10,7 +10,7 @@ from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.reassignment import finishing_moves
+from bascule.metadata.replicas.reassignment import due_moves, finishing_moves
 from bascule.metadata.requests import (
     ChangeIsrs,
     ControllerRequest,
@@ -19,6 +19,7 @@ from bascule.metadata.requests import (
     FinishMoves,
     IsrChange,
     LoseNode,
+    MoveReplicas,
     RegisterProcess,
     decide,
 )
@@ -105,6 +106,18 @@ class DecidingController:
     def finish_moves(self) -> None:
         """End the moves whose leaders have handed over."""
         self.submit(FinishMoves(tuple(finishing_moves(self.image))))
+
+    def set_isr(self, name: str, *nodes: int, partition: int = 0) -> None:
+        """The leader proposes this ISR."""
+        state = self.state(name, partition)
+        members = tuple((node, self.image.nodes[node].epoch) for node in sorted(nodes))
+        stream_id = self.image.streams[name].id
+        change = IsrChange(stream_id, partition, state.leader_epoch, state.version, members)
+        self.submit(ChangeIsrs(state.leader, (change,)))
+
+    def begin_due_moves(self, count_max: int) -> None:
+        """Begin moves off nodes that give their replicas away, and of what lacks a replica."""
+        self.submit(MoveReplicas(due_moves(self.image, count_max=count_max)))
 
     def state(self, name: str, partition: int = 0) -> PartitionState:
         return self.image.partitions[self.image.streams[name].id][partition]

@@ -15,7 +15,8 @@ from typing import Any
 from bascule.errors import BasculeError
 from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates, why_leaderless
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.reassignment import finishing_moves
+from bascule.metadata.replicas.balance import due_balancing
+from bascule.metadata.replicas.reassignment import due_moves, finishing_moves
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
@@ -504,7 +505,7 @@ class ReplicatedLogs:
                 self._admit(node)
             case "upkeep":
                 self.submit(FinishMoves(tuple(finishing_moves(self.image))))
-                self.submit(MoveReplicas(3))
+                self.submit(MoveReplicas(due_moves(self.image, count_max=3)))
                 self.submit(FinishLeaving(node))
             case "balance":
                 self.submit(BalanceLeaders(2))
@@ -519,7 +520,8 @@ class ReplicatedLogs:
                 self.submit(Resume(node))
             case "even":
                 self.submit(SetBalance(True))
-                self.submit(BalanceReplicas(2, by_itself=False))
+                moves = due_balancing(self.image, count_max=2)
+                self.submit(BalanceReplicas(moves, by_itself=False))
             case _:
                 pass
 

@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.cluster.operations.move_plan import MovePlan
 from bascule.errors import BasculeError
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.balance import next_balancing
+from bascule.metadata.replicas.balance import due_balancing
 from bascule.metadata.replicas.leadership import moves_from_drained, moves_to_preferred
-from bascule.metadata.replicas.reassignment import finishing_moves, holds_replicas, next_moves
+from bascule.metadata.replicas.reassignment import due_moves, finishing_moves, holds_replicas
 from bascule.metadata.requests import (
     BalanceLeaders,
     BalanceReplicas,
@@ -78,6 +79,8 @@ class ClusterUpkeep:
         self._settled: Mapping[int, NodeRegistration] | None = None
         """The nodes with which there was nothing to move: what lacks replicas then gets none before
         the nodes change."""
+        self._moves = MovePlan(due_moves, lambda: metadata.image)
+        self._balancing = MovePlan(due_balancing, lambda: metadata.image)
         self._balanced: Image | None = None
         """The image in which every partition had its preferred leader, as far as that can lead."""
 
@@ -142,8 +145,9 @@ class ClusterUpkeep:
         metadata, image = self._metadata, self._metadata.image
         if image.nodes is self._settled:
             return
-        if next_moves(image, moving_max=MOVING_MAX) is not None:
-            await metadata.submit(MoveReplicas(MOVING_MAX))
+        moves = await self._moves.take(moving_max=MOVING_MAX)
+        if moves:
+            await metadata.submit(MoveReplicas(moves))
             return
         for number, node in image.nodes.items():
             if not node.is_leaving:
@@ -157,7 +161,7 @@ class ClusterUpkeep:
             if number in metadata.image.removed:  # the removal was not taken back meanwhile
                 log.info("node removed", extra={"node": number})
             return
-        if not any(True for _ in image.moving_states()):
+        if moves is None and not any(True for _ in image.moving_states()):
             self._settled = image.nodes
 
     async def _give_leaders(self) -> None:
@@ -174,11 +178,11 @@ class ClusterUpkeep:
         image = self._metadata.image
         if image is self._even or not (image.is_balancing or self._balances_replicas):
             return
-        request = BalanceReplicas(BALANCING_MAX, self._balances_replicas)
-        if next_balancing(image, moving_max=BALANCING_MAX, by_itself=request.by_itself):
-            await self._metadata.submit(request)
-        else:
+        moves = await self._balancing.take(moving_max=BALANCING_MAX)
+        if moves is None:
             self._even = image
+        if moves or (moves is None and image.is_balancing):
+            await self._metadata.submit(BalanceReplicas(moves or (), self._balances_replicas))
 
     async def _balance(self, now: float) -> None:
         if not self._balance_seconds or now < self._balance_at:

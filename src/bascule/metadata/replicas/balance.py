@@ -11,13 +11,13 @@ nodes that are lost, drained or to be removed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bascule.metadata.commands import ChangePartitions, Command, PartitionChange, SetBalancing
+from bascule.metadata.commands import Command, SetBalancing
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.placement import Load, count_load
-from bascule.metadata.replicas.reassignment import MOVED, reassign
+from bascule.metadata.replicas.reassignment import PartitionMove, begin_moves
 from bascule.model import PartitionState
 
 
@@ -68,33 +68,31 @@ def balancing_moves(image: Image) -> Iterator[PlannedMove]:
             yield PlannedMove(stream_id, index, order, first, best)
 
 
-def next_balancing(image: Image, *, moving_max: int, by_itself: bool) -> tuple[Command, ...]:
-    """Begin the next of these moves, where an operator has asked for it or it is done `by_itself`.
+def due_balancing(image: Image, *, count_max: int) -> tuple[PartitionMove, ...]:
+    """The next of these moves, one for each partition; empty: the nodes are as equal as can be."""
+    moves: dict[tuple[bytes, int], PartitionMove] = {}
+    for move in balancing_moves(image):
+        key = move.stream_id, move.partition
+        if len(moves) >= count_max:
+            break
+        if key not in moves:  # else its order is changed by a later step
+            version = image.partitions[move.stream_id][move.partition].version
+            moves[key] = PartitionMove(*key, version, move.replicas)
+    return tuple(moves.values())
 
-    No more than `moving_max` partitions move at a time. Once nothing is left what the operator has
-    asked for is done.
-    """
+
+def balance_replicas(
+    image: Image, moves: Sequence[PartitionMove], *, by_itself: bool
+) -> tuple[Command, ...]:
+    """Begin planned moves, where an operator has asked for the balance or it is done `by_itself`.
+    Without moves what the operator has asked for ends, if nothing is left to do."""
     if not image.is_balancing and not by_itself:
         return ()
-    moving = sum(1 for _ in image.moving_states())
-    changes: dict[tuple[bytes, int], PartitionChange] = {}
-    is_done = moving == 0
-    for move in balancing_moves(image):
-        is_done = False
-        key = move.stream_id, move.partition
-        if moving + len(changes) >= moving_max:
-            break
-        if key in changes:
-            continue  # its order is changed by a later step
-        state = image.partitions[move.stream_id][move.partition]
-        definition = image.stream_of(move.stream_id)
-        assert definition is not None, "partitions belong to streams"
-        after = reassign(image, definition, state, move.replicas)
-        reason = MOVED if after.leader != state.leader else ""
-        changes[key] = PartitionChange(*key, after, reason)
-    if is_done:
-        return (SetBalancing(False),) if image.is_balancing else ()
-    return (ChangePartitions(tuple(changes.values())),) if changes else ()
+    if moves:
+        change = begin_moves(image, moves)
+        return () if change is None else (change,)
+    is_done = not any(True for _ in image.moving_states()) and not due_balancing(image, count_max=1)
+    return (SetBalancing(False),) if image.is_balancing and is_done else ()
 
 
 def _swap(

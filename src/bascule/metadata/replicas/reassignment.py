@@ -22,9 +22,11 @@ far its followers were, so that a replica that is added again counts from its em
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from bascule.errors import CannotCancel, NotEnoughNodes, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
@@ -187,31 +189,59 @@ def wanted_count(image: Image, definition: StreamDefinition) -> int:
     return replicas
 
 
-def next_moves(image: Image, *, moving_max: int) -> ChangePartitions | None:
-    """Begin to move partitions off nodes that give their replicas away, and those that lack one.
+class PartitionMove(msgspec.Struct, frozen=True):
+    """The replicas that a partition is to have, planned for one version of its state."""
 
-    No more than `moving_max` move at a time. None: nothing to begin.
+    stream_id: bytes
+    partition: int
+    version: int
+    replicas: tuple[int, ...]
+    """The preferred leader first."""
+
+
+def due_moves(image: Image, *, count_max: int) -> tuple[PartitionMove, ...]:
+    """The next moves off nodes that give their replicas away, and of partitions that lack a
+    replica, as if each were done at once.
+
+    It looks at all partitions: with very many of them this is for a thread.
     """
     giving = {node_id for node_id, node in image.nodes.items() if node.gives_replicas}
     load = count_load(image)
-    changes: list[PartitionChange] = []
-    moving = sum(1 for _ in image.moving_states())
+    moves: list[PartitionMove] = []
     for _, definition in sorted(image.streams.items()):
         count = wanted_count(image, definition)
         for index, state in enumerate(image.partitions.get(definition.id, ())):
             base = state.target or state.replicas
             if not giving.intersection(base) and len(base) >= count:
                 continue
-            if moving + len(changes) >= moving_max:
-                break
+            if len(moves) >= count_max:
+                return tuple(moves)
             try:
                 target = choose_target(image, state, count, load)
             except NotEnoughNodes:
                 continue
             if set(target) != set(base):
-                after = reassign(image, definition, state, target)
-                reason = MOVED if after.leader != state.leader else ""
-                changes.append(PartitionChange(definition.id, index, after, reason))
+                moves.append(PartitionMove(definition.id, index, state.version, target))
+    return tuple(moves)
+
+
+def begin_moves(image: Image, moves: Iterable[PartitionMove]) -> ChangePartitions | None:
+    """Begin planned moves. Left out are partitions that have changed since, and moves to a node
+    that gets no replicas any more. None: nothing to begin."""
+    usable = {*image.usable()}
+    changes: list[PartitionChange] = []
+    for move in moves:
+        states = image.partitions.get(move.stream_id, ())
+        definition = image.stream_of(move.stream_id)
+        if definition is None or not move.partition < len(states):
+            continue
+        state = states[move.partition]
+        added = {*move.replicas}.difference(state.replicas, state.target)
+        if state.version != move.version or not added <= usable:
+            continue
+        after = reassign(image, definition, state, move.replicas)
+        reason = MOVED if after.leader != state.leader else ""
+        changes.append(PartitionChange(move.stream_id, move.partition, after, reason))
     return ChangePartitions(tuple(changes)) if changes else None
 
 

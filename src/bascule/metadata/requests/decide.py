@@ -44,7 +44,7 @@ from bascule.metadata.nodes import (
     resume,
     stay,
 )
-from bascule.metadata.replicas.balance import next_balancing
+from bascule.metadata.replicas.balance import balance_replicas
 from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.leadership import (
     elect_leaders,
@@ -54,9 +54,9 @@ from bascule.metadata.replicas.leadership import (
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import (
     MOVED,
+    begin_moves,
     cancel_moves,
     finish_moves,
-    next_moves,
     reassign,
 )
 from bascule.metadata.requests.kinds import (
@@ -152,7 +152,7 @@ def _decide_on_setting(image: Image, request: SettingRequest) -> tuple[Command, 
             rate = request.bytes_per_second
             return () if image.catch_up_rate == rate else (SetCatchUpRate(rate),)
         case BalanceReplicas():
-            return next_balancing(image, moving_max=request.moving_max, by_itself=request.by_itself)
+            return balance_replicas(image, request.moves, by_itself=request.by_itself)
 
 
 def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Command, ...]:
@@ -198,7 +198,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             definition = _stream(image, request.name)
             change = acknowledge_loss(image, definition.id, request.partition)
         case MoveReplicas():
-            change = next_moves(image, moving_max=request.moving_max)
+            change = begin_moves(image, request.moves)
         case CancelMoves():
             change = cancel_moves(image, _stream(image, request.name), request.partition)
         case ElectLeaders():

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from bascule.metadata.elections import ComparedLogs
+from bascule.metadata.replicas.reassignment import PartitionMove
 from bascule.model import NodeRegistration, StreamConfig
 
 
@@ -194,9 +195,9 @@ class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
 
 
 class MoveReplicas(msgspec.Struct, tag=True, frozen=True):
-    """Begin the moves that are due; see `reassignment.next_moves`."""
+    """Begin some of `reassignment.due_moves`."""
 
-    moving_max: int
+    moves: tuple[PartitionMove, ...]
 
 
 class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
@@ -218,9 +219,9 @@ class GiveLeaders(msgspec.Struct, tag=True, frozen=True):
 
 
 class BalanceReplicas(msgspec.Struct, tag=True, frozen=True):
-    """Begin the moves that make nodes more equal; see `balance.next_balancing`."""
+    """Begin some of `balance.due_balancing`; see `balance.balance_replicas`."""
 
-    moving_max: int
+    moves: tuple[PartitionMove, ...]
     by_itself: bool
 
 
