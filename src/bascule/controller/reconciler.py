@@ -54,7 +54,7 @@ CHANGED_AT_A_TIME: Final = 500
 CLOSING_AT_A_TIME: Final = 16
 """Logs closed in parallel when the node stops."""
 
-CLOSING_SECONDS_MAX: Final = 10.0
+CLOSING_SECONDS_MAX: Final = 5.0
 """For checkpoints when the node stops: service managers kill a process after 30 s or more."""
 
 StepT = TypeVar("StepT", bound=Step)
