@@ -22,9 +22,10 @@ REQUEST = ReplicaFetchRequest(
     500, 4096, [ReplicaFetchPartition(STREAM, 7, 3, 5, 4, 100, 90, 80)],
     [ForgottenPartition(STREAM, 8)],
 )  # fmt: skip
-RESPONSE = ReplicaFetchResponse(
-    [ReplicaFetchPartitionResponse(STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, b"batches")]
+PARTITION = ReplicaFetchPartitionResponse(
+    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, records=b"batches"
 )
+RESPONSE = ReplicaFetchResponse([PARTITION])
 
 
 def encoded(message: Message) -> bytes:
@@ -44,7 +45,7 @@ def test_the_bytes_are_those_of_the_document() -> None:
         bytes.fromhex("00000001")
         + STREAM
         + bytes.fromhex("00000007 00000003 0000 ffffffff ffffffffffffffff 0000000000000050")
-        + bytes.fromhex("000000000000000a 00000006 0000000000000046 01 00 00000007")
+        + bytes.fromhex("000000000000000a 00000006 0000000000000046 01 00000007")
         + b"batches"
     )
 

@@ -21,6 +21,7 @@ from bascule.metadata.commands import (
     SetBalancing,
     SetCatchUpRate,
     SetClusterId,
+    SetClusterVersion,
     SetDrained,
     SetLeaving,
     StreamCommand,
@@ -47,6 +48,8 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return replace(image, catch_up_rate=command.bytes_per_second)
         case SetBalancing():
             return replace(image, is_balancing=command.is_balancing)
+        case SetClusterVersion():
+            return replace(image, cluster_version=max(image.cluster_version, command.version))
         case RegisterNode():
             return _register(image, command.node, index)
         case FenceNode() | SetLeaving() | SetDrained() | RemoveNode():
@@ -71,7 +74,7 @@ def touched(command: Command) -> Iterable[bytes]:
             return [stream_id for stream_id, _ in command.deletions]
         case ChangePartitions():
             return dict.fromkeys(change.stream_id for change in command.changes)
-        case SetClusterId() | SetCatchUpRate() | SetBalancing():
+        case SetClusterId() | SetCatchUpRate() | SetBalancing() | SetClusterVersion():
             return ()
         case RegisterNode() | FenceNode() | AdmitNode():
             return ()

@@ -137,6 +137,13 @@ class SetBalancing:
 
 
 @dataclass(frozen=True, slots=True)
+class SetClusterVersion:
+    """Raise the cluster version. Never written for a version that some node does not support."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveNode:
     """The node that registered at `epoch` is not in the cluster any more."""
 
@@ -165,6 +172,6 @@ class ChangePartitions:
 
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
 NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | SetDrained | RemoveNode
-SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing
+SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing | SetClusterVersion
 ClusterCommand: TypeAlias = SettingCommand | NodeCommand | ChangePartitions
 Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

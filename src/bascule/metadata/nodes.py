@@ -34,6 +34,7 @@ from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.eligible import with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas
+from bascule.metadata.versions import check_release
 from bascule.model import NodeRegistration, is_internal_stream
 
 SHOWN_MAX: Final = 3
@@ -49,6 +50,7 @@ def check_registration(image: Image, node: NodeRegistration) -> None:
             "it was removed from the cluster; to use its number again, start it with --join and an "
             "empty data directory",
         )
+    check_release(image.cluster_version, node)
     present = image.nodes.get(number)
     if present is None or not present.directory or present.directory == node.directory:
         return
@@ -63,6 +65,7 @@ def admit(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     """Decide on a node with an empty data directory that wants to join. Raises: NodeRefused."""
     present = image.nodes.get(node.node_id)
     if present is None:
+        check_release(image.cluster_version, node)
         _check_addresses(image, node)
         return (AdmitNode(replace(node, incarnation=0)),)
     check_registration(image, node)

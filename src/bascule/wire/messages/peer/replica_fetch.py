@@ -16,7 +16,7 @@ leader's log, the response has `diverging_epoch`, and the follower truncates its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from bascule.wire.schema import (
     NO_ID,
@@ -79,8 +79,9 @@ class ReplicaFetchPartitionResponse(Structure):
     """All replicas of that state have the records below."""
     may_have_ids: Bool = False
     """Whether records of the log may have message ids."""
-    may_have_gaps: Bool = False
-    """Whether offsets may be missing between batches: the log was compacted, or may be."""
+    may_have_gaps: Annotated[Bool, Versions("1+")] = True
+    """Whether offsets may be missing between batches: the log was compacted, or may be. A leader
+    that does not say may have such a log."""
     records: Records = None
     """Whole batches; the last one may be cut short, and is sent again as a whole."""
 
