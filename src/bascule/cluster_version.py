@@ -30,10 +30,16 @@ class VersionNotes(NamedTuple):
 
 HISTORY: Final = (
     VersionNotes(1, "what releases had before there were cluster versions, and these"),
+    VersionNotes(2, "ReplicaFetch says whether a log may have gaps; drains have a reason"),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
 
 OLDEST: Final = HISTORY[0].number
 """The oldest version that this release supports."""
-NEWEST: Final = 1
+NEWEST: Final = 2
 """The newest version that this release supports: the last one of `HISTORY`."""
+
+LOGS_TELL_GAPS: Final = 2
+"""ReplicaFetch version 1: a leader says whether its log may have gaps."""
+DRAIN_REASONS: Final = 2
+"""`NodeRegistration.drain_reason`."""

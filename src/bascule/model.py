@@ -256,6 +256,8 @@ class NodeRegistration:
     """The oldest cluster version that its release supports; see `cluster_version`."""
     cluster_version_max: int = 1
     """The newest one. A node of a release before there were cluster versions supports 1."""
+    drain_reason: str = ""
+    """Why it is drained, in the operator's words. Since cluster version 2."""
 
     @property
     def gives_leaders(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from bascule.cluster_version import HISTORY, NEWEST, OLDEST
 from bascule.controller.metadata_machine import MetadataMachine
-from bascule.errors import NodeRefused, UnsupportedFormat
+from bascule.errors import NeedsClusterVersion, NodeRefused, UnsupportedFormat
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import (
     SINCE,
@@ -19,13 +19,15 @@ from bascule.metadata.command_codec import (
     encode_commands,
     encode_snapshot,
 )
-from bascule.metadata.commands import SetClusterId, SetClusterVersion
+from bascule.metadata.commands import SetClusterId, SetClusterVersion, SetDrained
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     Admit,
+    Drain,
     LookUp,
     RaiseVersion,
     RegisterProcess,
+    Resume,
     decide,
 )
 from bascule.metadata.versions import version_for_all
@@ -176,9 +178,53 @@ def test_what_a_version_has_brought_is_there_and_has_a_default() -> None:
         known = kind.__struct_fields__ if is_struct else [each.name for each in fields(kind)]
         for name, since in names.items():
             assert name in known
-            assert OLDEST < since <= max(NEWEST, 2)
+            assert OLDEST < since <= NEWEST
 
 
 def test_a_snapshot_has_the_version_in_force() -> None:
     image = Image(cluster_version=NEWEST)
     assert decode_snapshot(list(encode_snapshot(image, ())))[0] == image
+
+
+# -- what needs a version --------------------------------------------------------------------
+
+
+def test_the_reason_of_a_drain_waits_for_its_version() -> None:
+    controller = cluster_of((1, 2), (1, 1), (1, 1))
+    with pytest.raises(
+        NeedsClusterVersion,
+        match=r"the reason of a drain needs cluster version 2, and the cluster uses 1: upgrade "
+        r"node 2 \(release 9\.8\), node 3 \(release 9\.8\), or leave it out",
+    ):
+        controller.submit(Drain(1, empties=False, reason="a new kernel"))
+    controller.submit(Drain(1, empties=False))
+    assert controller.image.nodes[1].is_drained
+
+
+def test_it_says_that_the_version_is_about_to_rise() -> None:
+    controller = cluster_of((1, 2), (1, 2))
+    with pytest.raises(NeedsClusterVersion, match="all nodes support it, so try again in a moment"):
+        controller.submit(Drain(1, empties=False, reason="a new kernel"))
+
+
+def test_a_drained_node_keeps_the_reason_until_it_goes_on() -> None:
+    controller = cluster_of((1, 2), (1, 2))
+    raised(controller, (1, 2))
+    controller.submit(Drain(1, empties=False, reason="a new kernel"))
+    assert decide(controller.image, Drain(1, empties=False)) == ()
+    controller.submit(Drain(1, empties=True))
+    controller.submit(RegisterProcess(supporting(1, 1, 2, incarnation=2)))
+    node = controller.image.nodes[1]
+    assert (node.is_drained, node.is_emptied, node.drain_reason) == (True, True, "a new kernel")
+    assert decode_snapshot(list(encode_snapshot(controller.image, ())))[0] == controller.image
+    controller.submit(RegisterProcess(supporting(1, 1, 2, incarnation=2)))
+    controller.submit(Drain(1, empties=False, reason="another disk"))
+    assert controller.image.nodes[1].drain_reason == "another disk"
+    controller.submit(Resume(1))
+    assert controller.image.nodes[1].drain_reason == ""
+
+
+def test_a_later_field_is_not_written_before_its_version() -> None:
+    command = SetDrained(1, 5, True, reason="lost on nodes of version 1")
+    with pytest.raises(AssertionError, match="reason before its cluster version"):
+        encode_commands([command], version=1)

@@ -197,6 +197,7 @@ class ClusterNodeBody(Struct, kw_only=True):
     is_emptied: Annotated[
         bool, Meta(description="Whether its replicas move to other nodes while it is drained.")
     ]
+    drain_reason: Annotated[str, Meta(description="Why, in the operator's words.")]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: Annotated[str, Meta(description="Of its program.")]

@@ -170,6 +170,7 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
             is_leaving=present.is_leaving,
             is_drained=present.is_drained,
             is_emptied=present.is_emptied,
+            drain_reason=present.drain_reason,
         )
         if present.is_stopping and present.incarnation == node.incarnation:
             registered = replace(registered, is_stopping=True)
@@ -200,7 +201,12 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | SetDrained | Re
     if isinstance(command, FenceNode):
         changed = replace(node, alive=False)
     elif isinstance(command, SetDrained):
-        changed = replace(node, is_drained=command.is_drained, is_emptied=command.is_emptied)
+        changed = replace(
+            node,
+            is_drained=command.is_drained,
+            is_emptied=command.is_emptied,
+            drain_reason=command.reason,
+        )
     else:
         changed = replace(node, is_leaving=command.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, changed))

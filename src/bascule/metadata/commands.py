@@ -120,6 +120,8 @@ class SetDrained:
     epoch: int
     is_drained: bool
     is_emptied: bool = False
+    reason: str = ""
+    """Since cluster version 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bascule.errors import NodeRefused
+from bascule.cluster_version import DRAIN_REASONS
+from bascule.errors import NeedsClusterVersion, NodeRefused
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration
 
@@ -44,3 +45,24 @@ def check_release(in_force: int, node: NodeRegistration) -> None:
         f"{found}; start it with a release that supports {in_force}, and upgrade all nodes to the "
         f"releases between one after the other, until the cluster uses {oldest}",
     )
+
+
+def check_in_force(image: Image, version: int, what: str, instead: str) -> None:
+    """`what` needs `version`; `instead` is what to do as long as it is not in force.
+
+    Raises: NeedsClusterVersion.
+    """
+    if image.cluster_version >= version:
+        return
+    behind = {
+        number: node.version
+        for number, node in sorted(image.nodes.items())
+        if node.cluster_version_max < version
+    }
+    raise NeedsClusterVersion(what, version, image.cluster_version, behind, instead)
+
+
+def check_drain_reason(image: Image, reason: str) -> None:
+    """Raises: NeedsClusterVersion where nodes cannot store the reason of a drain."""
+    if reason:
+        check_in_force(image, DRAIN_REASONS, "the reason of a drain", "leave it out")

@@ -212,7 +212,8 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
         words.append("[yellow]leaving[/yellow]")
     if each.is_drained:
         emptied = ", gives its replicas away" if each.is_emptied else ""
-        words.append(f"[yellow]drained{emptied}[/yellow]")
+        reason = f" ({escape(each.drain_reason)})" if each.drain_reason else ""
+        words.append(f"[yellow]drained{reason}{emptied}[/yellow]")
     if each.alive and each.is_stopping:
         words.append("stopping")
     return ", ".join(words)

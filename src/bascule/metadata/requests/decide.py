@@ -170,7 +170,7 @@ def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Comman
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
         case Drain():
-            drained = drain(image, request.node_id, empties=request.empties)
+            drained = drain(image, request.node_id, empties=request.empties, reason=request.reason)
             for command in drained:
                 image = apply(image, command)
             change = moves_from_drained(image)
@@ -375,6 +375,7 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
             is_stopping=present.is_stopping,
             is_drained=present.is_drained,
             is_emptied=present.is_emptied,
+            drain_reason=present.drain_reason,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []

@@ -178,6 +178,7 @@ class Drain(msgspec.Struct, tag=True, frozen=True):
 
     node_id: int
     empties: bool
+    reason: str = ""
 
 
 class Resume(msgspec.Struct, tag=True, frozen=True):

@@ -10,7 +10,7 @@ from errno import ENOSPC
 from functools import partial
 from typing import Final, cast
 
-from bascule.cluster_version import NEWEST
+from bascule.cluster_version import LOGS_TELL_GAPS, NEWEST
 from bascule.errors import BasculeError, Broken, CorruptData
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
@@ -70,7 +70,7 @@ class PeerIdentity:
 
 def _version(cluster_version: int) -> int:
     """The version of ReplicaFetch that every node of the cluster knows."""
-    return 0
+    return 1 if cluster_version >= LOGS_TELL_GAPS else 0
 
 
 class FollowerFetcher:

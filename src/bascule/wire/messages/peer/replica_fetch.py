@@ -11,6 +11,9 @@ ask for the next ones (`fetch_offset`) before it has appended those that it has 
 
 Truncation is as in KIP-595: where the follower's last leader epoch or its end is not in the
 leader's log, the response has `diverging_epoch`, and the follower truncates its log to that end.
+
+The follower chooses the version of the message by the cluster version in force, which its leader
+supports; see `cluster_version`. Leaders answer all versions.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ class ReplicaFetchPartitionResponse(Structure):
 @dataclass(slots=True)
 class ReplicaFetchResponse(Message):
     API_KEY: ClassVar[int] = 1001
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     partitions: Array[ReplicaFetchPartitionResponse] = ()
 
 
@@ -99,7 +102,7 @@ class ReplicaFetchRequest(Request[ReplicaFetchResponse]):
     request arrives."""
 
     API_KEY: ClassVar[int] = 1001
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     RESPONSE: ClassVar[type[Message]] = ReplicaFetchResponse
     max_wait_ms: Int32 = 0
     max_bytes: Int32 = 0
