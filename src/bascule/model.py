@@ -252,6 +252,12 @@ class NodeRegistration:
     replicas, until the operator says that it goes on."""
     is_emptied: bool = False
     """Whether its replicas move to other nodes while it is drained."""
+    cluster_version_min: int = 1
+    """The oldest cluster version that its release supports; see `cluster_version`."""
+    cluster_version_max: int = 1
+    """The newest one. A node of a release before there were cluster versions supports 1."""
+    drain_reason: str = ""
+    """Why it is drained, in the operator's words. Since cluster version 2."""
 
     @property
     def gives_leaders(self) -> bool:
@@ -532,6 +538,8 @@ class ClusterInfo:
     """Bytes a second that each node sends at most to replicas that are not in sync; 0: no limit."""
     is_balancing: bool = False
     """Whether an operator has replicas balanced."""
+    cluster_version: int = 1
+    """The cluster version in force; see `cluster_version`."""
 
 
 @dataclass(frozen=True, slots=True)

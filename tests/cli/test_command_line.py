@@ -25,6 +25,7 @@ from bascule.cli.read import as_json, as_partition_text, as_text, parse_position
 from bascule.cli.serve import load_config, write_ready_file
 from bascule.cli.units import bytes_text, duration_text
 from bascule.client import Message
+from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import LoggingConfig
 from bascule.errors import (
     BasculeError,
@@ -47,6 +48,7 @@ def test_version_names_the_twin_of_each_package(capsys: pytest.CaptureFixture[st
     assert main(["--version"]) == exit_codes.OK
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"bascule {__version__} (")
+    assert first.endswith(f"cluster versions {OLDEST} to {NEWEST}")
     assert [line.split() for line in lines] == [list(pair) for pair in loaded_twins().items()]
 
 

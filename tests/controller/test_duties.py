@@ -17,7 +17,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
 from bascule.model import NO_LEADER
 from support.deciding_controller import DecidingController, registration
-from support.metadata_groups import until
+from support.metadata_groups import some_turns, until
 
 SECONDS_MAX = 10.0
 
@@ -93,6 +93,47 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         assert before.leader != NO_LEADER
         assert after.leader == before.leader
         assert after.leader_epoch > before.leader_epoch
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_process_registers_its_versions_where_the_controller_did_not_know_them(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller of a release before there were any has left them out."""
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.001)
+
+    async def scene() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2)
+        group = Group(deciding)
+        mine = ControllerDuties(
+            1, cast(Any, group), cast(Any, None), NodeState(1), on_changed=lambda: None,
+            process_loss=lambda *_: "",
+        )  # fmt: skip
+        monkeypatch.setattr(mine, "_sessions", Nothing())
+        group.on_image = mine.on_image
+        group.controller_id = 2
+        await mine.register(registration(1))
+        group.requests.clear()
+        mine._registration = replace(registration(1), cluster_version_max=3)  # as it was told
+        run = asyncio.create_task(mine.run())
+        await some_turns()
+        assert group.requests == [], "the controller does not know them"
+        group.term = 2
+        if leads:
+            group.is_controller, group.controller_id = True, 1
+            group.on_role_changed()
+        else:
+            other = replace(registration(2), cluster_version_max=3)
+            deciding.submit(RegisterProcess(other))
+            group.on_image(deciding.image)
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: deciding.image.nodes[1].cluster_version_max == 3)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        assert group.requests == [RegisterProcess]
 
     asyncio.run(scene())
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from bascule.cluster_version import NEWEST
 from bascule.controller.unclean.log_ends import LogEnds, SaidLogEnd
 from bascule.controller.unclean.recovery import Recovery
-from bascule.errors import Broken, UnknownPartition
+from bascule.errors import Broken, NeedsClusterVersion, UnknownPartition
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, RegisterProcess
+from bascule.metadata.requests import ControllerRequest, RaiseVersion, RegisterProcess
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, PartitionState, StreamDefinition
+from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamDefinition
 from bascule.operation_results import PartitionRecovery
 from bascule.replica.partitions import Partitions
 from support.deciding_controller import DecidingController, registration
+
+
+def of_this_release(node: int, incarnation: int = 1) -> NodeRegistration:
+    return replace(registration(node, incarnation), cluster_version_max=NEWEST)
 
 
 class Cluster:
@@ -26,7 +32,9 @@ class Cluster:
 
     def __init__(self) -> None:
         self.decisions = DecidingController()
-        self.decisions.register(1, 2, 3, 4)
+        for node in (1, 2, 3, 4):
+            self.decisions.submit(RegisterProcess(of_this_release(node)))
+        self.decisions.submit(RaiseVersion((1, 2, 3, 4)))
         self.decisions.create("a", replicas=3, min_isr=1)
         (asked,) = {1, 2, 3, 4} - set(self.state.replicas)
         self.said: dict[int, SaidLogEnd | None] = {}
@@ -76,7 +84,7 @@ class Cluster:
         for node in (first, second, last):
             self.decisions.lose(node)
         for node in (first, second):
-            self.decisions.submit(RegisterProcess(registration(node, incarnation=2)))
+            self.decisions.submit(RegisterProcess(of_this_release(node, 2)))
         assert self.state.leader == NO_LEADER
         return first, second, last
 
@@ -156,7 +164,7 @@ def test_a_replica_that_was_in_sync_and_is_back_leads_instead() -> None:
         submit = cluster.submit
 
         async def late(request: ControllerRequest) -> int:
-            cluster.decisions.submit(RegisterProcess(registration(last, incarnation=2)))
+            cluster.decisions.submit(RegisterProcess(of_this_release(last, 2)))
             return await submit(request)
 
         cluster.submit = late  # type: ignore[method-assign]
@@ -166,6 +174,16 @@ def test_a_replica_that_was_in_sync_and_is_back_leads_instead() -> None:
     assert cluster.state.leader == last
     assert (found.is_done, found.leader) == (False, last)
     assert "a replica in sync is back" in found.problem
+
+
+def test_it_waits_for_nodes_of_an_earlier_release() -> None:
+    cluster = Cluster()
+    first, second, _ = cluster.lose_the_last_in_sync()
+    cluster.say({first: 40, second: 80})
+    cluster.decisions.image = replace(cluster.image, cluster_version=1)
+    assert cluster.recover(accept_loss=False)[0].leader == second
+    with pytest.raises(NeedsClusterVersion, match="needs cluster version 2"):
+        cluster.recover(accept_loss=True)
 
 
 def test_partitions_that_do_not_exist() -> None:

@@ -86,10 +86,10 @@ def entry(index: int, payload: bytes) -> Entry:
 def test_a_late_entry_changes_nothing() -> None:
     machine = MetadataMachine(lambda *_: None)
     command = SetClusterId("late")
-    machine.apply([entry(8, encode_commands([command], request=RequestId(b"r", 7)))])
+    machine.apply([entry(8, encode_commands([command], version=1, request=RequestId(b"r", 7)))])
     assert machine.image == Image()
     assert not machine.has_done(b"r")
-    machine.apply([entry(9, encode_commands([command], request=RequestId(b"s", 9)))])
+    machine.apply([entry(9, encode_commands([command], version=1, request=RequestId(b"s", 9)))])
     assert machine.image.cluster_id == "late"
 
 
@@ -107,6 +107,6 @@ def test_entries_and_snapshots_of_an_earlier_release_are_read() -> None:
     asyncio.run(machine.restore(snapshot))
     assert machine.has_done(b"x")
     assert not machine.has_done(b"r" * 16)
-    late = encode_commands([command], request=RequestId(b"y", 0))
+    late = encode_commands([command], version=1, request=RequestId(b"y", 0))
     machine.apply([entry(30 + ENTRIES_KEPT, late)])
     assert machine.image.cluster_id == ""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -16,48 +14,17 @@ import bascule
 from bascule.client import Client
 from bascule.errors import BasculeError
 from support import http_calls
+from support.asked_once import AskedOnce
+from support.cluster_commands import ask, is_smooth, node_of, run, servers_of, wait
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node
 
 pytestmark = pytest.mark.tier3
 
 FILL_BYTES = 1 << 20
 FILL_COUNT = 24
-FALLBACKS = (
-    "old leader has not handed over",
-    "log of the old leader not copied to its end",
-    "leadership given away unasked",
-    "subscriptions of a new leader not confirmed",
-    "end of subscriptions not confirmed",
-    "stopping before all partitions are handed over",
-)
-"""What a node logs when a handover takes longer than its limits, as on a machine that stalls."""
 T = TypeVar("T")
-
-
-def run(cluster: RunningCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, at the nodes that are alive."""
-    servers = ",".join(node.addresses["http"] for node in cluster.alive())
-    return subprocess.run(
-        [str(BIN / "bascule"), *arguments, "--server", servers],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS_MAX,
-        check=False,
-    )
-
-
-def ask(cluster: RunningCluster, *arguments: str) -> Any:
-    """What a command that succeeds says in JSON."""
-    done = run(cluster, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def wait(cluster: RunningCluster, look: Callable[[], bool]) -> None:
-    node = cluster.alive()[0]
-    wait_for(lambda: look() or None, node.process, node.log)
 
 
 def eventually(scene: Callable[[], None]) -> None:
@@ -82,60 +49,6 @@ async def persist(request: Callable[[], Awaitable[T]]) -> T:
                 return await request()
             except BasculeError:
                 await asyncio.sleep(0.2)
-
-
-def is_smooth(cluster: RunningCluster, *, restarts: int) -> bool:
-    """Whether no node was taken for lost but those that were restarted, no replica was late, and
-    all handovers were within their time limits."""
-    lines = [line for node in cluster.nodes.values() for line in node.log.read_text().splitlines()]
-    late = [line for line in lines if any(each in line for each in (*FALLBACKS, "been behind for"))]
-    return not late and sum("node lost" in line for line in lines) <= restarts
-
-
-def servers_of(cluster: RunningCluster) -> str:
-    return ",".join(node.addresses["http"] for node in cluster.nodes.values())
-
-
-def node_of(cluster: RunningCluster, number: int) -> dict[str, Any]:
-    found = next(each for each in cluster.info()["nodes"] if each["node_id"] == number)
-    return dict(found)
-
-
-class AskedOnce:
-    """Publishes numbered messages, each once, with as long a timeout as a publisher may have."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.acked: dict[int, int] = {}
-        """Message -> its offset."""
-        self.errors: list[str] = []
-        self.stopping = False
-
-    async def run(self) -> None:
-        """Until `stopping`."""
-        tasks: set[asyncio.Task[None]] = set()
-        number = 0
-        while not self.stopping:
-            task = asyncio.create_task(self._publish(number))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            number += 1
-            await asyncio.sleep(0.01)
-        await asyncio.gather(*tasks)
-
-    async def _publish(self, number: int) -> None:
-        try:
-            ack = await self._client.publish("flights.x", b"%d" % number, timeout=60)
-        except BasculeError as error:
-            self.errors.append(f"{number}: {error}")
-            return
-        self.acked[number] = ack.offset
-
-    async def wait_more(self, count: int) -> None:
-        wanted = len(self.acked) + count
-        async with asyncio.timeout(WAIT_SECONDS_MAX):
-            while len(self.acked) < wanted:
-                await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from raft.environment import FixedRandom
 
 CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)
 """Small numbers of ticks, so that tests can count them."""
-CHECKSUM = CONFIG.shared_checksum
+CHECKSUM = CONFIG.sent_checksum
 
 
 def restored(

@@ -64,13 +64,17 @@ def test_a_wrong_hello_is_refused_with_the_reason(body: bytes, why: str) -> None
         decode_hello(body, cluster="blue", target=2)
 
 
-def test_a_hello_with_other_settings_is_refused_by_name() -> None:
-    ours = (("tick_ms", 50), ("election_ticks", 10))
-    for theirs, why in (
-        (ours, ""),
-        ((*ours, ("later", 1)), ""),
-        ((("tick_ms", 50), ("election_ticks", 20)), "election_ticks = 20, expected 10"),
-        ((), "tick_ms = None, expected 50"),
+def test_a_hello_with_other_settings_is_refused_by_name_where_leases_are_on() -> None:
+    leases = (("tick_ms", 50), ("election_ticks", 10), ("lease_reads", 1))
+    without = (("tick_ms", 50), ("election_ticks", 20), ("lease_reads", 0))
+    for ours, theirs, why in (
+        (leases, leases, ""),
+        (leases, (*leases, ("later", 1)), ""),
+        (leases, (("tick_ms", 50), ("election_ticks", 20)), "election_ticks = 20, expected 10"),
+        (leases, (), "tick_ms = None, expected 50: leases count on equal settings, so restart all"),
+        (leases, without, "election_ticks = 20, expected 10"),
+        (without, leases, "election_ticks = 10, expected 20"),
+        (without, (("tick_ms", 99), ("election_ticks", 9), ("lease_reads", 0)), ""),
     ):
         (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77, theirs))
         if why:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bascule.cluster_version import NEWEST
 from bascule.errors import Broken
 from bascule.host.real import RealClock
 from bascule.record.batch import Record
@@ -42,6 +43,7 @@ class Followed:
     def __init__(self) -> None:
         self.attempt = 0
         self.appended = 0
+        self.flags: list[LogFlags] = []
         self.has_ended = False
 
     def begin(self) -> bool:
@@ -60,6 +62,7 @@ class Followed:
     def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
         assert data == RECORDS
         self.appended += 1
+        self.flags.append(flags)
         return True
 
 
@@ -78,6 +81,8 @@ class Leader:
 
     epochs: list[int] = field(default_factory=list)
     """That of the follower, as each connection has stated it."""
+    versions: list[int] = field(default_factory=list)
+    """Of the requests for records."""
     on_hello: Callable[[], None] = lambda: None
     """Called while the leader answers the hello."""
 
@@ -88,15 +93,14 @@ class Leader:
 class Connection:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
-        parts: list[Piece] = []
-        answer = ReplicaFetchPartitionResponse(STREAM, 0, 1, records=RECORDS)
-        encode(ReplicaFetchResponse(partitions=[answer]), 0, parts)
-        self._response = b"".join(cast("list[bytes]", parts))
         self._is_received = False
 
     def send(self, request: object, *, version: int) -> None:
         if isinstance(request, PeerHelloRequest):
             self._leader.epochs.append(request.node_epoch)
+        else:
+            self._version = version
+            self._leader.versions.append(version)
         if self._is_received:
             raise Broken("the leader closed the connection")
 
@@ -104,7 +108,11 @@ class Connection:
         self._leader.on_hello()
 
     def receive_size(self) -> tuple[int, int]:
-        return 0, len(self._response)
+        parts: list[Piece] = []
+        answer = ReplicaFetchPartitionResponse(STREAM, 0, 1, may_have_gaps=False, records=RECORDS)
+        encode(ReplicaFetchResponse(partitions=[answer]), self._version, parts)
+        self._response = b"".join(cast("list[bytes]", parts))
+        return self._version, len(self._response)
 
     def receive_into(self, view: memoryview) -> None:
         view[:] = self._response
@@ -134,7 +142,7 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
 @pytest.fixture
 def node() -> Iterator[SimpleNamespace]:
     """A follower: its epoch, and what it follows."""
-    found = SimpleNamespace(epoch=1, followed=Followed(), fetcher=None)
+    found = SimpleNamespace(epoch=1, followed=Followed(), fetcher=None, cluster_version=NEWEST)
     yield found
     found.fetcher.close()
 
@@ -142,7 +150,7 @@ def node() -> Iterator[SimpleNamespace]:
 def follow(node: SimpleNamespace) -> None:
     node.fetcher = FollowerFetcher(
         2,
-        PeerIdentity(1, "c", lambda: node.epoch),
+        PeerIdentity(1, "c", lambda: node.epoch, lambda: node.cluster_version),
         address=lambda: ("127.0.0.1", 1),
         writer=cast(Any, Writer()),
         syncer=cast(Any, None),
@@ -160,6 +168,18 @@ def test_records_are_appended_although_the_connection_has_ended(
     """Otherwise the memory that they were received into never becomes free again."""
     follow(node)
     wait_until(lambda: node.followed.appended > 2 * BUFFERS)
+
+
+@pytest.mark.parametrize(("in_force", "version", "gaps"), [(1, 0, True), (2, 1, False)])
+def test_a_leader_is_asked_in_the_way_that_all_nodes_know(
+    leader: Leader, node: SimpleNamespace, in_force: int, version: int, gaps: bool
+) -> None:
+    """A leader that does not say whether its log has gaps may have some."""
+    node.cluster_version = in_force
+    follow(node)
+    wait_until(lambda: node.followed.appended > 0)
+    assert set(leader.versions) == {version}
+    assert node.followed.flags[0] == LogFlags(may_have_ids=False, may_have_gaps=gaps)
 
 
 def test_an_epoch_that_changes_during_a_hello_is_stated_again(

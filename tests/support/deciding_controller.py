@@ -54,7 +54,9 @@ class DecidingController:
     def commit(self, commands: Any) -> int:
         self.index += 1
         request = RequestId(b"id", 1_000)
-        found, decoded = decode_commands(encode_commands(commands, request=request))
+        version = self.image.cluster_version
+        payload = encode_commands(commands, version=version, request=request)
+        found, decoded = decode_commands(payload)
         assert found == request
         assert tuple(decoded) == tuple(commands)
         for command in decoded:

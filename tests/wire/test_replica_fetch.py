@@ -22,14 +22,15 @@ REQUEST = ReplicaFetchRequest(
     500, 4096, [ReplicaFetchPartition(STREAM, 7, 3, 5, 4, 100, 90, 80)],
     [ForgottenPartition(STREAM, 8)],
 )  # fmt: skip
-RESPONSE = ReplicaFetchResponse(
-    [ReplicaFetchPartitionResponse(STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, b"batches")]
+PARTITION = ReplicaFetchPartitionResponse(
+    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, b"batches"
 )
+RESPONSE = ReplicaFetchResponse([PARTITION])
 
 
-def encoded(message: Message) -> bytes:
+def encoded(message: Message, version: int = 1) -> bytes:
     parts: list[Piece] = []
-    encode(message, 0, parts)
+    encode(message, version, parts)
     return b"".join(part for part in parts if isinstance(part, bytes))
 
 
@@ -49,10 +50,19 @@ def test_the_bytes_are_those_of_the_document() -> None:
     )
 
 
+def test_version_0_does_not_say_whether_the_log_may_have_gaps() -> None:
+    """So a follower takes those that there are."""
+    assert encoded(REQUEST, 0) == encoded(REQUEST)
+    data = encoded(RESPONSE, 0)
+    assert data == encoded(RESPONSE).replace(b"\1\0\0\0\0\7b", b"\1\0\0\0\7b")
+    (found,) = decode(ReplicaFetchResponse, 0, memoryview(data)).partitions
+    assert (found.may_have_ids, found.may_have_gaps) == (True, True)
+
+
 @pytest.mark.parametrize("message", [REQUEST, RESPONSE])
 def test_messages_are_read_again(message: Message) -> None:
     data = encoded(message)
-    found = decode(type(message), 0, memoryview(data))
+    found = decode(type(message), 1, memoryview(data))
     if isinstance(found, ReplicaFetchResponse):
         records = found.partitions[0].records
         assert isinstance(records, memoryview)
@@ -66,7 +76,7 @@ def test_bytes_that_are_cut_short_are_refused(message: Message) -> None:
     data = encoded(message)
     for size in range(len(data)):
         with pytest.raises(RemoteProtocolError):
-            decode(type(message), 0, memoryview(data)[:size])
+            decode(type(message), 1, memoryview(data)[:size])
 
 
 def test_clients_cannot_send_requests_of_nodes() -> None:

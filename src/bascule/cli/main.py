@@ -22,6 +22,7 @@ from bascule.cli.serve import serve
 from bascule.cli.streams import streams
 from bascule.cli.streams.scrub import scrub
 from bascule.cli.top import top
+from bascule.cluster_version import NEWEST, OLDEST
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
 from bascule.version import __version__
@@ -61,7 +62,8 @@ app.command()(dev)
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
-    sys.stdout.write(f"bascule {__version__} ({twin_of_all()})\n")
+    versions = f"cluster versions {OLDEST} to {NEWEST}"
+    sys.stdout.write(f"bascule {__version__} ({twin_of_all()}); {versions}\n")
     twins = loaded_twins()
     width = max(map(len, twins)) + 2
     for package, twin in twins.items():

@@ -12,6 +12,7 @@ from bascule.errors.cluster import (
     CannotDrain,
     CannotLead,
     CannotRemoveNode,
+    NeedsClusterVersion,
     NodeRefused,
     UnknownNode,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "MembersChanged",
     "MissingExtra",
     "MissingLog",
+    "NeedsClusterVersion",
     "NoResponders",
     "NodeRefused",
     "NotEnoughNodes",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bascule.errors.system import BasculeError
 
 
@@ -63,3 +65,24 @@ class CannotRemoveNode(BasculeError):
         super().__init__(f"node {node} cannot be removed: {why}")
         self.node = node
         self.why = why
+
+
+class NeedsClusterVersion(BasculeError):
+    """The cluster version in force does not have what is asked for; see `cluster_version`.
+
+    `behind` is number and release of each node that does not support version `needed`.
+    """
+
+    def __init__(
+        self, what: str, needed: int, in_force: int, behind: Mapping[int, str], instead: str
+    ) -> None:
+        nodes = ", ".join(f"node {number} (release {of or '?'})" for number, of in behind.items())
+        todo = f"upgrade {nodes}" if nodes else "all nodes support it, so try again in a moment"
+        super().__init__(
+            f"{what} needs cluster version {needed}, and the cluster uses {in_force}: {todo}, or "
+            f"{instead}"
+        )
+        self.what = what
+        self.needed = needed
+        self.in_force = in_force
+        self.behind = dict(behind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,6 +15,9 @@ from bascule.http.responses import json_response
 from bascule.http.schemas import StreamBody, stream_body
 from bascule.model import StreamDefinition, StreamInfo
 from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
+
+DRAIN_REASON_CHARACTERS_MAX: Final = 200
+"""It is kept in the metadata, and shown in a table."""
 
 
 class ClusterAdmin(Protocol):
@@ -47,8 +50,8 @@ class ClusterAdmin(Protocol):
         """How many replicas the node holds. Raises: UnknownNode."""
         ...
 
-    async def drain_node(self, number: int, *, replicas: bool) -> NodeDrain:
-        """Raises: UnknownNode, CannotDrain."""
+    async def drain_node(self, number: int, *, replicas: bool, reason: str) -> NodeDrain:
+        """Raises: UnknownNode, CannotDrain, NeedsClusterVersion."""
         ...
 
     async def resume_node(self, number: int) -> NodeDrain:
@@ -112,6 +115,13 @@ class DrainRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Whether its replicas move to other nodes, too."),
     ] = False
+    reason: Annotated[
+        str,
+        Meta(
+            max_length=DRAIN_REASON_CHARACTERS_MAX,
+            description="Shown with the node; needs cluster version 2.",
+        ),
+    ] = ""
 
 
 class BalanceRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -272,7 +282,8 @@ class ClusterApi:
     async def handle_drain_node(self, request: Request) -> Response:
         number = _node_number(request)
         asked = decode_body(await self._body(request) or b"{}", DrainRequest)
-        return _drain_response(await self._cluster.drain_node(number, replicas=asked.replicas))
+        found = await self._cluster.drain_node(number, replicas=asked.replicas, reason=asked.reason)
+        return _drain_response(found)
 
     async def handle_resume_node(self, request: Request) -> Response:
         return _drain_response(await self._cluster.resume_node(_node_number(request)))

@@ -121,7 +121,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "Have others lead for a node, and give it nothing more until it is resumed; idempotent",
         {200: ("The node is drained; `left` is what it still leads or holds.", NodeDrainBody)},
         request=DrainRequest,
-        errors=(*_BODY, *_NODE, (409, "cannot_drain")),
+        errors=(*_BODY, *_NODE, (409, "cannot_drain"), (409, "needs_cluster_version")),
         example="curl --json '{\"replicas\": false}' $SERVER/v1/nodes/2/drain",
     ),
     "node_drain": ApiOperation(

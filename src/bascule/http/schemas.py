@@ -197,9 +197,14 @@ class ClusterNodeBody(Struct, kw_only=True):
     is_emptied: Annotated[
         bool, Meta(description="Whether its replicas move to other nodes while it is drained.")
     ]
+    drain_reason: Annotated[str, Meta(description="Why, in the operator's words.")]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
-    version: str
+    version: Annotated[str, Meta(description="Of its program.")]
+    cluster_version_min: Annotated[
+        int, Meta(description="The oldest cluster version that it supports.")
+    ]
+    cluster_version_max: Annotated[int, Meta(description="The newest one.")]
     peer: Annotated[str, Meta(description="host:port for other nodes.")]
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
@@ -268,6 +273,10 @@ class ClusterBody(Struct, kw_only=True):
         ),
     ]
     is_balancing: Annotated[bool, Meta(description="Whether an operator has replicas balanced.")]
+    cluster_version: Annotated[
+        int,
+        Meta(description="In force; it rises by itself to the newest one that all nodes support."),
+    ]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

@@ -21,6 +21,7 @@ from bascule.metadata.commands import (
     SetBalancing,
     SetCatchUpRate,
     SetClusterId,
+    SetClusterVersion,
     SetDrained,
     SetLeaving,
     StreamCommand,
@@ -47,6 +48,8 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return replace(image, catch_up_rate=command.bytes_per_second)
         case SetBalancing():
             return replace(image, is_balancing=command.is_balancing)
+        case SetClusterVersion():
+            return replace(image, cluster_version=max(image.cluster_version, command.version))
         case RegisterNode():
             return _register(image, command.node, index)
         case FenceNode() | SetLeaving() | SetDrained() | RemoveNode():
@@ -71,7 +74,7 @@ def touched(command: Command) -> Iterable[bytes]:
             return [stream_id for stream_id, _ in command.deletions]
         case ChangePartitions():
             return dict.fromkeys(change.stream_id for change in command.changes)
-        case SetClusterId() | SetCatchUpRate() | SetBalancing():
+        case SetClusterId() | SetCatchUpRate() | SetBalancing() | SetClusterVersion():
             return ()
         case RegisterNode() | FenceNode() | AdmitNode():
             return ()
@@ -167,6 +170,7 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
             is_leaving=present.is_leaving,
             is_drained=present.is_drained,
             is_emptied=present.is_emptied,
+            drain_reason=present.drain_reason,
         )
         if present.is_stopping and present.incarnation == node.incarnation:
             registered = replace(registered, is_stopping=True)
@@ -197,7 +201,12 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | SetDrained | Re
     if isinstance(command, FenceNode):
         changed = replace(node, alive=False)
     elif isinstance(command, SetDrained):
-        changed = replace(node, is_drained=command.is_drained, is_emptied=command.is_emptied)
+        changed = replace(
+            node,
+            is_drained=command.is_drained,
+            is_emptied=command.is_emptied,
+            drain_reason=command.reason,
+        )
     else:
         changed = replace(node, is_leaving=command.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, changed))

@@ -4,17 +4,23 @@ An entry of the log is `[request id, [[kind, fields by name], ...], last index]`
 effect together. The request id is empty, or 16 bytes that its sender draws once and repeats with
 the request. Behind the last index the entry changes nothing; entries of earlier releases have none.
 Fields that a later version adds have defaults, so older entries stay readable.
+
+What a later cluster version adds is not written before that version is in force (`SINCE`): older
+releases would pass over the fields, and then have another image. So at each version the bytes are
+those that the oldest release writes which supports it, on every node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bascule.errors import CorruptData
+from bascule.cluster_version import NEWEST
+from bascule.errors import CorruptData, UnsupportedFormat
 from bascule.metadata.commands import (
     AdmitNode,
     AdoptDeletions,
@@ -32,6 +38,7 @@ from bascule.metadata.commands import (
     SetBalancing,
     SetCatchUpRate,
     SetClusterId,
+    SetClusterVersion,
     SetDrained,
     SetLeaving,
 )
@@ -60,8 +67,10 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     SetDrained,
     SetCatchUpRate,
     SetBalancing,
+    SetClusterVersion,
 )
-"""By number: only ever appended to."""
+"""By number: only ever appended to. A new one is only decided on where its cluster version is in
+force."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 
 
@@ -96,7 +105,17 @@ class _Chunk(msgspec.Struct, kw_only=True):
     remembered: list[RequestId] = []
     catch_up_rate: int = 0
     is_balancing: bool = False
+    cluster_version: int = 1
 
+
+SINCE: Final[Mapping[type, Mapping[str, int]]] = {
+    _Chunk: {"cluster_version": 2},
+    NodeRegistration: {"drain_reason": 2},
+    SetDrained: {"reason": 2},
+}
+"""The fields of commands and snapshots that a cluster version has brought, and which one. Before
+that version is in force they have their defaults, and are not written."""
+_LATEST: Final = max(since for names in SINCE.values() for since in names.values())
 
 _entry = msgspec.msgpack.Decoder(_Entry)
 _chunk = msgspec.msgpack.Decoder(_Chunk)
@@ -105,10 +124,35 @@ _commands: Final[tuple[msgspec.msgpack.Decoder[Any], ...]] = tuple(
 )
 
 
-def encode_commands(commands: Sequence[Command], *, request: RequestId = NO_REQUEST) -> bytes:
-    """The payload of an entry of the log."""
-    plain = [(_NUMBERS[type(each)], msgspec.Raw(msgspec.msgpack.encode(each))) for each in commands]
+def encode_commands(
+    commands: Sequence[Command], *, version: int, request: RequestId = NO_REQUEST
+) -> bytes:
+    """The payload of an entry of the log, in which the cluster version `version` is in force."""
+    plain = [(_NUMBERS[type(each)], msgspec.Raw(_encode(each, version))) for each in commands]
     return msgspec.msgpack.encode(_Entry(request.id, plain, request.last_index))
+
+
+def _encode(value: object, version: int) -> bytes:
+    return msgspec.msgpack.encode(value if version >= _LATEST else _as_of(value, version))
+
+
+def _as_of(value: Any, version: int) -> Any:
+    """`value` as a map that lacks what later versions have brought; the bytes are the same else."""
+    if isinstance(value, list | tuple):
+        return [_as_of(each, version) for each in value]
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        defaults = dict(zip(reversed(names), reversed(value.__struct_defaults__), strict=False))
+    elif hasattr(value, "__dataclass_fields__"):
+        found = fields(value)
+        names = tuple(each.name for each in found)
+        defaults = {each.name: each.default for each in found if each.default is not MISSING}
+    else:
+        return value
+    later = [name for name, since in SINCE.get(type(value), {}).items() if since > version]
+    for name in later:
+        assert getattr(value, name) == defaults[name], f"{name} before its cluster version"
+    return {name: _as_of(getattr(value, name), version) for name in names if name not in later}
 
 
 def decode_commands(payload: bytes) -> tuple[RequestId, list[Command]]:
@@ -134,15 +178,17 @@ def encode_snapshot(image: Image, requests: Sequence[RequestId]) -> Iterator[byt
         removed=sorted(image.removed),
         catch_up_rate=image.catch_up_rate,
         is_balancing=image.is_balancing,
+        cluster_version=image.cluster_version,
     )
-    yield msgspec.msgpack.encode(head)
+    yield _encode(head, image.cluster_version)
     for definitions in _by_id(image):
         for start in range(0, len(definitions), CHUNK_STREAMS):
             part = [
                 (definition, image.partitions.get(definition.id, ()))
                 for definition in definitions[start : start + CHUNK_STREAMS]
             ]
-            yield msgspec.msgpack.encode(_Chunk(version=SNAPSHOT_VERSION, streams=part))
+            chunk = _Chunk(version=SNAPSHOT_VERSION, streams=part)
+            yield _encode(chunk, image.cluster_version)
 
 
 def _by_id(image: Image) -> Iterator[list[StreamDefinition]]:
@@ -165,7 +211,11 @@ def _by_id(image: Image) -> Iterator[list[StreamDefinition]]:
 
 
 def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[RequestId, ...]]:
-    """The image, and the requests that are remembered. Raises: CorruptData."""
+    """The image, and the requests that are remembered.
+
+    Raises: CorruptData; UnsupportedFormat for a cluster version that this release does not support.
+    """
+    check_stored_version(_head_version(chunks))
     try:
         parts = [_chunk.decode(chunk) for chunk in chunks]
     except msgspec.MsgspecError as error:
@@ -184,6 +234,27 @@ def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[RequestId, ..
         removed=frozenset(node for part in parts for node in part.removed),
         catch_up_rate=max((part.catch_up_rate for part in parts), default=0),
         is_balancing=any(part.is_balancing for part in parts),
+        cluster_version=max((part.cluster_version for part in parts), default=1),
     )
     earlier = (RequestId(id, 0) for part in parts for id in part.requests)
     return image, (*earlier, *(request for part in parts for request in part.remembered))
+
+
+def check_stored_version(version: int) -> None:
+    """Raises: UnsupportedFormat where the metadata is of a cluster version that this release does
+    not support: it has what this release cannot read."""
+    if version > NEWEST:
+        raise UnsupportedFormat("the metadata of the cluster", version, NEWEST)
+
+
+class _Head(msgspec.Struct):
+    """What every release can read of a snapshot."""
+
+    cluster_version: int = 1
+
+
+def _head_version(chunks: Sequence[bytes]) -> int:
+    try:
+        return msgspec.msgpack.decode(chunks[0], type=_Head).cluster_version if chunks else 1
+    except msgspec.MsgspecError:
+        return 1  # damaged: its decoder says so

@@ -120,6 +120,8 @@ class SetDrained:
     epoch: int
     is_drained: bool
     is_emptied: bool = False
+    reason: str = ""
+    """Since cluster version 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,13 @@ class SetBalancing:
     """Move replicas until all nodes hold about as many, or do so no longer."""
 
     is_balancing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetClusterVersion:
+    """Raise the cluster version. Never written for a version that some node does not support."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,6 @@ class ChangePartitions:
 
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
 NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | SetDrained | RemoveNode
-SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing
+SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing | SetClusterVersion
 ClusterCommand: TypeAlias = SettingCommand | NodeCommand | ChangePartitions
 Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

@@ -49,6 +49,8 @@ class Image:
     limit."""
     is_balancing: bool = False
     """Whether replicas move until all nodes hold about as many."""
+    cluster_version: int = 1
+    """The cluster version in force. Invariant: every node of `nodes` supports it."""
     index: ImageIndex = field(default_factory=ImageIndex, compare=False, repr=False)
     """Invariant: it is `index_of` the streams and partitions."""
 
@@ -64,6 +66,7 @@ class Image:
         removed: frozenset[int] = frozenset(),
         catch_up_rate: int = 0,
         is_balancing: bool = False,
+        cluster_version: int = 1,
     ) -> Image:
         """The image with these parts."""
         names = {definition.id: name for name, definition in streams.items()}
@@ -76,6 +79,7 @@ class Image:
             removed,
             catch_up_rate,
             is_balancing,
+            cluster_version,
             index_of(names, partitions or {}),
         )
 

@@ -34,6 +34,7 @@ from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.eligible import with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas
+from bascule.metadata.versions import check_drain_reason, check_release
 from bascule.model import NodeRegistration, is_internal_stream
 
 SHOWN_MAX: Final = 3
@@ -49,6 +50,7 @@ def check_registration(image: Image, node: NodeRegistration) -> None:
             "it was removed from the cluster; to use its number again, start it with --join and an "
             "empty data directory",
         )
+    check_release(image.cluster_version, node)
     present = image.nodes.get(number)
     if present is None or not present.directory or present.directory == node.directory:
         return
@@ -63,6 +65,7 @@ def admit(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     """Decide on a node with an empty data directory that wants to join. Raises: NodeRefused."""
     present = image.nodes.get(node.node_id)
     if present is None:
+        check_release(image.cluster_version, node)
         _check_addresses(image, node)
         return (AdmitNode(replace(node, incarnation=0)),)
     check_registration(image, node)
@@ -116,21 +119,25 @@ def stay(image: Image, number: int) -> tuple[Command, ...]:
     return (SetLeaving(number, node.epoch, is_leaving=False),) if node.is_leaving else ()
 
 
-def drain(image: Image, number: int, *, empties: bool) -> tuple[Command, ...]:
+def drain(image: Image, number: int, *, empties: bool, reason: str = "") -> tuple[Command, ...]:
     """Decide that a node gives up its leaders and gets nothing new; with `empties` its replicas
-    move to other nodes, too. Nothing where that is so already.
+    move to other nodes, too. Nothing where that is so already. `reason` is what operators are told.
 
-    Raises: UnknownNode; CannotDrain where no other node would take anything.
+    Raises: UnknownNode; CannotDrain where no other node would take anything; NeedsClusterVersion
+    for a reason.
     """
+    check_drain_reason(image, reason)
     node = image.nodes.get(number)
     if node is None:
         raise UnknownNode(number)
     if not any(each != number for each in image.usable()):
         raise CannotDrain(number, "no other node is alive and takes leaders and replicas")
-    empties = empties or node.is_emptied
-    if node.is_drained and node.is_emptied == empties:
-        return ()
-    return (SetDrained(number, node.epoch, is_drained=True, is_emptied=empties),)
+    wanted = SetDrained(
+        number, node.epoch, is_drained=True, is_emptied=empties or node.is_emptied,
+        reason=reason or node.drain_reason,
+    )  # fmt: skip
+    same = node.is_drained, node.is_emptied, node.drain_reason
+    return () if same == (True, wanted.is_emptied, wanted.reason) else (wanted,)
 
 
 def resume(image: Image, number: int) -> tuple[Command, ...]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController, keep_running
@@ -38,6 +39,7 @@ from bascule.http.metrics.statistics import (
 )
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.metadata.image import Image
+from bascule.metadata.versions import check_release
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
 from bascule.node.cluster_file import KeptCluster
@@ -226,7 +228,12 @@ class ClusterNode:
     ) -> Replicator:
         config = self._config
         return Replicator(
-            PeerIdentity(config.node_id, config.cluster.name, self._node_epoch),
+            PeerIdentity(
+                config.node_id,
+                config.cluster.name,
+                self._node_epoch,
+                cluster_version=lambda: self._metadata.image.cluster_version,
+            ),
             writer=writer,
             syncer=syncer,
             send_acks=send,
@@ -258,6 +265,7 @@ class ClusterNode:
         """
         config = self._config
         await self._kept.load()
+        check_release(self._kept.known.cluster_version, self.registration("", ""))
         self._founders = await asyncio.to_thread(self._choose_founders)
         self._founding = Founding(config.node_id, self._founders, self._kept)
         self._heartbeats.start()
@@ -274,7 +282,7 @@ class ClusterNode:
         addresses.pop(config.node_id, None)
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs.set()
-        await self._open_metadata()
+        await self.refusal.guard(self._open_metadata())
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
         opening = self.controller.open(
@@ -333,6 +341,7 @@ class ClusterNode:
         founders = tuple(self._founders)
         if self.began_alone:
             founders = (self._config.node_id,)
+        self._metadata.on_unsupported = self._on_unsupported
         await self._metadata.open(
             voters=founders or None, votes_from=self._kept.known.admitted_index
         )
@@ -356,6 +365,8 @@ class ClusterNode:
             rack=self._config.cluster.rack,
             version=__version__,
             directory=self._kept.known.directory,
+            cluster_version_min=OLDEST,
+            cluster_version_max=NEWEST,
         )
 
     def _own_address(self) -> str:
@@ -460,6 +471,14 @@ class ClusterNode:
         for number in self.controller.image.removed.difference(self._metadata.members.all):
             self._driver.transport.remove_peer(number)
 
+    def _on_unsupported(self, version: int) -> None:
+        """The metadata has a cluster version that this release does not support: an earlier release
+        was started again. Nothing is registered that could be refused."""
+        try:
+            check_release(version, self.registration("", ""))
+        except NodeRefused as error:
+            self.refusal.set(error)
+
     def _on_own_removal(self) -> None:
         self._is_removed = True
 
@@ -475,7 +494,10 @@ class ClusterNode:
             nodes = {n: each for n, each in founders.items() if n not in image.removed}
             nodes |= {number: node.peer for number, node in sorted(image.nodes.items())}
             try:
-                await self._kept.keep(nodes=nodes, cluster_id=image.cluster_id)
+                version = image.cluster_version
+                await self._kept.keep(
+                    nodes=nodes, cluster_id=image.cluster_id, cluster_version=version
+                )
             except OSError as error:
                 log.warning("addresses of the nodes not kept", extra={"error": str(error)})
 

@@ -36,6 +36,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
     0 on every other node. """
     nodes: dict[int, str] = {}
     """Node id -> host:port of its peer listener, as last known."""
+    cluster_version: int = 1
+    """The cluster version in force, as last known."""
 
 
 class KeptCluster:

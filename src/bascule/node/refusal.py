@@ -37,6 +37,8 @@ class Refusal:
         tasks = asyncio.create_task(work), asyncio.create_task(self.wait())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                raise self._error  # also where the work has failed because of it
             for task in tasks:
                 if task.done():
                     task.result()

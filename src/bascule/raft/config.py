@@ -1,4 +1,9 @@
-"""The settings of a Raft group. All members of a group have the same settings."""
+"""The settings of a Raft group.
+
+Where leases are on, all members of a group have the same settings: a lease counts on the timeouts
+of the others. Without leases no promise depends on them. They may differ, as in a cluster that is
+upgraded node by node, and cost elections that are not needed, or slower snapshots.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,9 @@ NEVER: Final = 1 << 62
 """A tick that never comes: used where there is no deadline."""
 
 
+LEASES: Final = "lease_reads"
 SHARED: Final = (
-    "election_ticks", "heartbeat_ticks", "lease_reads", "lease_margin_ticks",
+    "election_ticks", "heartbeat_ticks", LEASES, "lease_margin_ticks",
     "commit_count_to_take_snapshot",
 )  # fmt: skip
 """Names of the settings in `RaftConfig.shared`."""
@@ -97,14 +103,18 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared(self) -> tuple[tuple[str, int], ...]:
-        """The settings by name that have to be equal on all members: leases, hibernation and the
-        indices of snapshots depend on them."""
+        """The settings by name that are equal on all members, where leases are on."""
         return tuple((name, int(getattr(self, name))) for name in SHARED)
 
     @property
     def shared_checksum(self) -> int:
         """A checksum of `shared`, not 0."""
         return zlib.crc32(repr(self.shared).encode()) or 1
+
+    @property
+    def sent_checksum(self) -> int:
+        """What votes and heartbeats have: 0, which is not compared, where no lease counts on it."""
+        return self.shared_checksum if self.lease_reads else 0
 
     @property
     def kept_entries(self) -> int:

@@ -56,7 +56,7 @@ class VoteRequest(RaftMessage, frozen=True, array_like=True, tag=1):
     last_term: int
     forced: bool = False
     settings: int = 0
-    """`RaftConfig.shared_checksum` of the sender; 0: not compared."""
+    """`RaftConfig.sent_checksum` of the sender; 0: not compared."""
 
 
 class VoteReply(RaftMessage, frozen=True, array_like=True, tag=2):
@@ -100,7 +100,7 @@ class Heartbeat(RaftMessage, frozen=True, array_like=True, tag=5):
     commit: int
     round: int
     settings: int = 0
-    """`RaftConfig.shared_checksum` of the sender; 0: not compared."""
+    """`RaftConfig.sent_checksum` of the sender; 0: not compared."""
 
 
 class HeartbeatReply(RaftMessage, frozen=True, array_like=True, tag=6):

@@ -209,7 +209,7 @@ class RaftNode:
         ):  # fmt: skip
             raise RemoteProtocolError(
                 f"node {message.source} has other settings of the group; equal on all members are "
-                f"{', '.join(SHARED)}"
+                f"{', '.join(SHARED)}: restart all nodes with the same ones"
             )
         if isinstance(message, VoteReply) and message.removed_at:
             # Also from a voter of an earlier term: what it has committed holds in every term.

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from bascule.errors import RemoteProtocolError
+from bascule.raft.config import LEASES
 
 MAGIC: Final = "bascule-raft"
 VERSION: Final = 1
@@ -40,7 +41,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     target: int
     incarnation: int
     settings: Settings = ()
-    """Those that have to be equal on all nodes: the length of a tick, and `RaftConfig.shared`."""
+    """The length of a tick, and `RaftConfig.shared`: equal on all nodes where leases are on."""
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -60,7 +61,7 @@ def encode_hello(
 
 def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings = ()) -> Hello:
     """The hello in a frame's body. It is checked that it is for this node in this cluster, and that
-    its sender has the same `settings`.
+    its sender has the same `settings`; without leases on both sides these may differ.
 
     Raises: RemoteProtocolError naming what is wrong.
     """
@@ -74,7 +75,8 @@ def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings =
         )
     if hello.version != VERSION:
         raise RemoteProtocolError(
-            f"the peer has protocol version {hello.version}, expected {VERSION}"
+            f"the peer has protocol version {hello.version}, expected {VERSION}: its release "
+            "cannot run beside this one; upgrade all nodes to a release between them first"
         )
     if hello.cluster != cluster:
         raise RemoteProtocolError(
@@ -84,10 +86,16 @@ def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings =
         raise RemoteProtocolError(
             f"the peer expects node {hello.target} here, this is node {target}"
         )
-    for name, value in settings:
-        found = dict(hello.settings).get(name)
-        if found != value:
-            raise RemoteProtocolError(
-                f"the peer has the setting {name} = {found}, expected {value}"
-            )
+    _check_settings(dict(hello.settings), dict(settings))
     return hello
+
+
+def _check_settings(theirs: dict[str, int], ours: dict[str, int]) -> None:
+    if theirs.get(LEASES) == ours.get(LEASES) == 0:
+        return
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            raise RemoteProtocolError(
+                f"the peer has the setting {name} = {theirs.get(name)}, expected {value}: leases "
+                "count on equal settings, so restart all nodes with the same ones"
+            )

@@ -40,6 +40,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     controller = f"node {info.controller}, term {info.term}" if info.controller else "[red]none"
     out.print(f"cluster     {escape(info.name)}")
     out.print(f"controller  {controller}")
+    out.print(f"version     {version_text(info)}")
     out.print(f"partitions  {info.partitions:,}")
     if info.catch_up_rate:
         out.print(f"catch-up    {limit_text(info.catch_up_rate)}")
@@ -165,7 +166,7 @@ def _ask(server: str | None) -> ClusterInfo:
 
 def _nodes_table(info: ClusterInfo) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "state", "rack", "peer", "client", "HTTP", "version"):
+    for title in ("node", "state", "rack", "peer", "client", "HTTP", "version", "supports"):
         table.add_column(title)
     for each in info.nodes:
         table.add_row(
@@ -176,8 +177,29 @@ def _nodes_table(info: ClusterInfo) -> Table:
             each.client,
             each.http,
             each.version,
+            _supported(each),
         )
     return table
+
+
+def _supported(node: NodeRegistration) -> str:
+    oldest, newest = node.cluster_version_min, node.cluster_version_max
+    return str(newest) if oldest == newest else f"{oldest}-{newest}"
+
+
+def version_text(info: ClusterInfo) -> str:
+    """The cluster version in force, and what keeps it from rising."""
+    newest = max((each.cluster_version_max for each in info.nodes), default=info.cluster_version)
+    behind = [each for each in info.nodes if each.cluster_version_max < newest]
+    if newest <= info.cluster_version or not behind:
+        return str(info.cluster_version)
+    nodes = ", ".join(f"{each.node_id} (release {each.version or '?'})" for each in behind)
+    who = "node" if len(behind) == 1 else "nodes"
+    return f"{info.cluster_version}; {newest} once {who} {nodes} {_have(behind)} a release for it"
+
+
+def _have(nodes: list[NodeRegistration]) -> str:
+    return "has" if len(nodes) == 1 else "have"
 
 
 def _state(each: NodeRegistration, info: ClusterInfo) -> str:
@@ -190,7 +212,8 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
         words.append("[yellow]leaving[/yellow]")
     if each.is_drained:
         emptied = ", gives its replicas away" if each.is_emptied else ""
-        words.append(f"[yellow]drained{emptied}[/yellow]")
+        reason = f" ({escape(each.drain_reason)})" if each.drain_reason else ""
+        words.append(f"[yellow]drained{reason}{emptied}[/yellow]")
     if each.alive and each.is_stopping:
         words.append("stopping")
     return ", ".join(words)

@@ -29,6 +29,9 @@ def drain(
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all has left it that can.")
     ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Shown with the node as long as it is.")
+    ] = "",
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -42,7 +45,7 @@ def drain(
     import bascule
 
     with bascule.connect_sync(server) as client:
-        found = client.drain_node(number, replicas=replicas)
+        found = client.drain_node(number, replicas=replicas, reason=reason)
         if wait:
             found = _wait_drained(client, number)
     if json:

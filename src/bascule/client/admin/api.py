@@ -23,6 +23,7 @@ from bascule.errors import (
     ConfigError,
     InternalStream,
     InvalidName,
+    NeedsClusterVersion,
     OffsetOutOfRange,
     RemoteProtocolError,
     RequestExpired,
@@ -193,9 +194,13 @@ class Admin:
         _, response = await self._ask("POST", path, body=body, name=name)
         return _convert(response["partitions"], list[PartitionRecovery])
 
-    async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+    async def drain_node(
+        self, number: int, *, replicas: bool = False, reason: str = ""
+    ) -> NodeDrain:
         """Take leaders from a node; see `AdminMixin`."""
-        path, body = f"/v1/nodes/{number}/drain", {"replicas": replicas}
+        path, body = f"/v1/nodes/{number}/drain", dict[str, Any](replicas=replicas)
+        if reason:  # nodes of earlier releases know none
+            body["reason"] = reason
         _, response = await self._ask("POST", path, body=body, node=number)
         return _convert(response, NodeDrain)
 
@@ -441,6 +446,7 @@ def _of_node(code: str, node: int) -> BasculeError | None:
         "unknown_node": UnknownNode(node),
         "cannot_remove_node": CannotRemoveNode(node, ""),
         "cannot_drain": CannotDrain(node, ""),
+        "needs_cluster_version": NeedsClusterVersion("", 0, 0, {}, ""),
     }
     return kinds.get(code)
 

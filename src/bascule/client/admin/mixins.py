@@ -117,14 +117,17 @@ class AdminMixin:
             name, partition=partition, accept_loss=accept_loss
         )
 
-    async def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+    async def drain_node(
+        self, number: int, *, replicas: bool = False, reason: str = ""
+    ) -> NodeDrain:
         """Have other nodes lead what a node leads, and give it no leaders and replicas until it is
-        resumed. With `replicas` those that it holds move to other nodes.
+        resumed. With `replicas` those that it holds move to other nodes. `reason` is shown with it.
 
         What other replicas in sync can lead they do on return; `left` names the rest. Idempotent.
-        Raises: UnknownNode, CannotDrain.
+        Raises: UnknownNode, CannotDrain; NeedsClusterVersion for a reason, while some nodes have an
+        earlier release.
         """
-        return await self._opened().drain_node(number, replicas=replicas)
+        return await self._opened().drain_node(number, replicas=replicas, reason=reason)
 
     async def node_drain(self, number: int) -> NodeDrain:
         """How far a node is drained, and what is in the way. Raises: UnknownNode."""
@@ -341,9 +344,9 @@ class SyncAdminMixin:
             self._async_admin.recover_stream(name, partition=partition, accept_loss=accept_loss)
         )
 
-    def drain_node(self, number: int, *, replicas: bool = False) -> NodeDrain:
+    def drain_node(self, number: int, *, replicas: bool = False, reason: str = "") -> NodeDrain:
         """See `AdminMixin.drain_node`."""
-        return self._run(self._async_admin.drain_node(number, replicas=replicas))
+        return self._run(self._async_admin.drain_node(number, replicas=replicas, reason=reason))
 
     def node_drain(self, number: int) -> NodeDrain:
         """See `AdminMixin.node_drain`."""

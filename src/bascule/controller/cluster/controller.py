@@ -117,7 +117,8 @@ class ClusterController:
         on_nodes: Callable[[Image], None],
         settings: ClusterConfig,
     ) -> None:
-        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed."""
+        """`name` is that of the cluster. `on_nodes` gets each image whose nodes, or whose
+        cluster version, have changed."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -285,7 +286,7 @@ class ClusterController:
                 self._announcer.on_streams(image.streams)
             elif changed:
                 self._announcer.on_changed(changed)
-        if image.nodes is not before.nodes:
+        if image.nodes is not before.nodes or image.cluster_version != before.cluster_version:
             self._on_nodes(image)
         self.duties.on_image(image)
         self.follower.on_image(touched)
@@ -517,7 +518,10 @@ class ClusterController:
         try:
             handler = self._controls.get(kind)
             if handler is None:
-                raise Broken(f"control request {kind!r} is not known here")
+                raise Broken(
+                    f"control request {kind!r} is not known to node {self._node_id}, which has an "
+                    "earlier release"
+                )
             return True, await handler(body)
         except BasculeError as error:
             return False, msgspec.msgpack.encode(to_plain(error))

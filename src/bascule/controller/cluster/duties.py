@@ -69,6 +69,8 @@ class ControllerDuties:
         """The term in which this node has taken up the duties of the controller; 0: none."""
         self._is_controller = False
         """Whether this node was the controller when `run` looked last."""
+        self._registered_term = 0
+        """The term in which this process has registered again last."""
         self._pinged = 0.0
         """When the last ping of a controller came, on the loop's clock."""
         self._lapsed_epoch = NO_EPOCH
@@ -210,18 +212,33 @@ class ControllerDuties:
         return f"node {before.node_id} was: {lost or 'it was not heard of, or has stopped'}"
 
     async def _register_again(self) -> bool:
-        """Register where the controller had lost this process, which goes on; whether there is
-        nothing to repeat."""
+        """Register where the controller had lost this process, which goes on, or did not know its
+        cluster versions; whether there is nothing to repeat."""
         mine = self._registration
         found = self._metadata.image.nodes.get(self._node_id)
-        if mine is None or found is None or found.alive or found.incarnation != mine.incarnation:
+        if mine is None or found is None or found.incarnation != mine.incarnation:
             return True
+        if found.alive and not self._lacks_versions(found, mine):
+            return True
+        term = self._metadata.term
         try:
             await self._metadata.submit(RegisterProcess(mine))
         except BasculeError as error:
             log.debug("not registered again yet", extra={"error": str(error)})
             return False
+        self._registered_term = term
         return True
+
+    def _lacks_versions(self, found: NodeRegistration, mine: NodeRegistration) -> bool:
+        """Whether a controller of a release before there were cluster versions has registered this
+        process, without those that it supports, and another one is the controller now."""
+        metadata = self._metadata
+        if found.cluster_version_max == mine.cluster_version_max:
+            return False
+        controller = metadata.image.nodes.get(metadata.controller_id)
+        knows = controller is not None and controller.cluster_version_max > 1
+        is_tried = self._registered_term == metadata.term
+        return (metadata.is_controller or knows) and not is_tried
 
     async def _on_node_lost(self, node: NodeRegistration, reason: str) -> None:
         if reason == FOUND_RESTARTED:

@@ -41,6 +41,7 @@ from bascule.errors import (
     LaggingIndex,
     NodeRefused,
     NotLeader,
+    NotSupported,
     RequestExpired,
 )
 from bascule.host.api import Random
@@ -169,7 +170,9 @@ class MetadataGroup(GroupObserver):
         """The question to the disk that is under way, or was the last one."""
         self._next_check: asyncio.Task[None] | None = None
         """The one after it, which answers those who ask meanwhile."""
-        self._machine = MetadataMachine(self._on_new_image, self._on_command)
+        self._machine = MetadataMachine(
+            self._on_new_image, self._on_command, lambda version: self.on_unsupported(version)
+        )
         self._watchers: list[Callable[[], None]] = []
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
@@ -178,6 +181,9 @@ class MetadataGroup(GroupObserver):
         """Called with the members whenever a change of them is committed; set before `open`."""
         self.on_own_removal: Callable[[], None] = lambda: None
         """Called when this node is no member any more; set before `open`."""
+        self.on_unsupported: Callable[[int], None] = lambda _: None
+        """Called with a cluster version that this release does not support, where the metadata has
+        it; the group is of no use then. Set before `open`."""
         self.on_role_changed: Callable[[], None] = lambda: None
         """Called when this node begins or ends to be the controller, also in another term; set
         before `open`."""
@@ -349,7 +355,12 @@ class MetadataGroup(GroupObserver):
         """Answer a forwarded request. Raises: NotLeader, and as `submit`."""
         if self._group is None:  # A node that starts answers before it has opened the group.
             raise NotLeader(None, term=0)
-        asked = _decode.decode(body)
+        try:
+            asked = _decode.decode(body)
+        except msgspec.MsgspecError as error:
+            raise NotSupported(
+                f"a request of a newer one to node {self._driver.node_id}, the controller: {error}"
+            ) from None
         last_index = asked.last_index or self.applied + ENTRIES_KEPT
         index = await self._decide(RequestId(asked.request_id, last_index), asked.request)
         return msgspec.msgpack.encode(index)
@@ -438,7 +449,8 @@ class MetadataGroup(GroupObserver):
             return machine.applied
         self._check_in_time(identity)
         before = foreseen.image
-        payload = encode_commands(commands, request=identity)
+        version = before.cluster_version
+        payload = encode_commands(commands, version=version, request=identity)
         committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
         foreseen.add(identity.id, commands, group.node.log.last)
         committed = await committing
@@ -467,7 +479,8 @@ class MetadataGroup(GroupObserver):
             while True:
                 if commands:
                     foreseen = self._foresee(term)
-                    payload = encode_commands(commands)
+                    version = foreseen.image.cluster_version
+                    payload = encode_commands(commands, version=version)
                     proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
                     proposed.add_done_callback(
                         partial(log_if_committed, foreseen.image, commands, cause)
@@ -575,6 +588,6 @@ class MetadataGroup(GroupObserver):
     async def _propose(self, commands: Sequence[Command]) -> int:
         assert self._group is not None
         await self._check_room()
-        payload = encode_commands(commands)
+        payload = encode_commands(commands, version=self._machine.image.cluster_version)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index

@@ -12,6 +12,7 @@ where its predecessor stopped.
     a preferred leader is back --> it leads again
     a node is drained          --> others lead what they can, and are the controller
     replicas are to be balanced--> a few partitions move at a time
+    all nodes support more     --> the cluster version rises
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from bascule.metadata.requests import (
     FinishMoves,
     GiveLeaders,
     MoveReplicas,
+    RaiseVersion,
 )
+from bascule.metadata.versions import version_for_all
 from bascule.model import NodeRegistration
 from bascule.raft.membership import MemberChange, Members
 
@@ -93,6 +96,7 @@ class ClusterUpkeep:
                 self._settled, self._balance_at = None, loop.time() + self._balance_seconds
                 continue
             try:
+                await self._raise_version()
                 await self._change_members()
                 await self._finish_moves()
                 await self._move()
@@ -103,6 +107,15 @@ class ClusterUpkeep:
                     await self._hand_over()
             except BasculeError as error:
                 log.debug("upkeep is tried again", extra={"error": str(error)})
+
+    async def _raise_version(self) -> None:
+        """Have the newest cluster version in force that all nodes support. Raises: BasculeError."""
+        metadata = self._metadata
+        members, before = metadata.members.all, metadata.image.cluster_version
+        if version_for_all(metadata.image, members) > before:
+            await metadata.wait_applied(await metadata.decide_here(RaiseVersion(members)))
+            extra = {"version": metadata.image.cluster_version, "before": before}
+            log.info("cluster version raised", extra=extra)
 
     # -- the members of the group ---------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class ClusterViews:
             learners=metadata.members.learners,
             catch_up_rate=image.catch_up_rate,
             is_balancing=image.is_balancing,
+            cluster_version=image.cluster_version,
             leaderless_count=len(troubles.leaderless),
             under_min_isr_count=len(troubles.under_min_isr),
             under_replicated_count=len(troubles.under_replicated),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from bascule.cluster_version import RECOVERIES
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.unclean.elections import log_compared
@@ -20,6 +21,7 @@ from bascule.metadata.elections import (
 )
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ElectUncleanly
+from bascule.metadata.versions import check_in_force
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 from bascule.operation_results import PartitionRecovery, ReplicaEnd
 
@@ -55,13 +57,20 @@ class Recovery:
         Without `accept_loss` nothing is done. With it, leaders are elected among the replicas that
         are alive, and they lead on return.
 
-        Raises: UnknownStream, UnknownPartition, Indeterminate.
+        Raises: UnknownStream, UnknownPartition, NeedsClusterVersion, Indeterminate.
         """
         definition = self._views.definition(name)
         if partition is not None and not 0 <= partition < definition.partition_count:
             raise UnknownPartition(name, partition, definition.partition_count)
         looked = await self._look(definition, partition)
         compared = tuple(each.compared for each in looked if each.compared is not None)
+        if accept_loss:
+            check_in_force(
+                self._metadata.image,
+                RECOVERIES,
+                "a recovery that accepts the loss",
+                "alter the stream with `--unclean-election`",
+            )
         if not accept_loss or not compared:
             return [each.found for each in looked]
         log_compared(self._metadata.image, compared)

@@ -397,6 +397,14 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Whether an operator has drained a node of the cluster: 1 or 0.",
         label="node",
     ),
+    "cluster.version": _gauge(
+        "cluster_version", "Cluster version in force: the newest that all nodes support."
+    ),
+    "cluster.node_version_max": _gauge(
+        "cluster_node_version_max",
+        "Newest cluster version that the release of a node supports.",
+        label="node",
+    ),
     "cluster.moving": _gauge(
         "cluster_moving_partitions", "Partitions whose replicas move to other nodes."
     ),

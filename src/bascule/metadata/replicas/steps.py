@@ -148,7 +148,7 @@ def _step_down(request: StepDown) -> Steps:
 
 
 def _drain(request: Drain) -> Steps:
-    yield drain((yield ()), request.node_id, empties=request.empties)
+    yield drain((yield ()), request.node_id, empties=request.empties, reason=request.reason)
     ids = yield from _visited(lambda state: state.leader == request.node_id)
     yield from _change(ids, lambda now, part: moves_from_drained(now, ids=part))
     return ()

@@ -19,6 +19,7 @@ from bascule.metadata.commands import (
     RegisterNode,
     SetBalancing,
     SetCatchUpRate,
+    SetClusterVersion,
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
@@ -84,6 +85,7 @@ from bascule.metadata.requests.kinds import (
     MoveReplicas,
     OperatorRequest,
     PartitionRequest,
+    RaiseVersion,
     Reassign,
     RegisterProcess,
     ReplaceLeader,
@@ -95,6 +97,7 @@ from bascule.metadata.requests.kinds import (
     Stay,
     StepDown,
 )
+from bascule.metadata.versions import version_for_all
 from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 
 
@@ -118,7 +121,7 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _decide_on_node(image, request)
         case Leave() | Stay() | FinishLeaving() | Drain() | Resume():
             return _decide_for_operator(image, request)
-        case SetBalance() | LimitCatchUp() | BalanceReplicas():
+        case SetBalance() | LimitCatchUp() | BalanceReplicas() | RaiseVersion():
             return _decide_on_setting(image, request)
         case Forget():
             ids = tuple(each for each in request.ids if each in image.deletions)
@@ -153,6 +156,9 @@ def _decide_on_setting(image: Image, request: SettingRequest) -> tuple[Command, 
             return () if image.catch_up_rate == rate else (SetCatchUpRate(rate),)
         case BalanceReplicas():
             return balance_replicas(image, request.moves, by_itself=request.by_itself)
+        case RaiseVersion():
+            version = version_for_all(image, request.members)
+            return () if version == image.cluster_version else (SetClusterVersion(version),)
 
 
 def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Command, ...]:
@@ -164,7 +170,7 @@ def _decide_for_operator(image: Image, request: OperatorRequest) -> tuple[Comman
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
         case Drain():
-            drained = drain(image, request.node_id, empties=request.empties)
+            drained = drain(image, request.node_id, empties=request.empties, reason=request.reason)
             for command in drained:
                 image = apply(image, command)
             change = moves_from_drained(image)
@@ -369,6 +375,7 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
             is_stopping=present.is_stopping,
             is_drained=present.is_drained,
             is_emptied=present.is_emptied,
+            drain_reason=present.drain_reason,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []

@@ -180,6 +180,7 @@ class Drain(msgspec.Struct, tag=True, frozen=True):
 
     node_id: int
     empties: bool
+    reason: str = ""
 
 
 class Resume(msgspec.Struct, tag=True, frozen=True):
@@ -237,9 +238,16 @@ class LimitCatchUp(msgspec.Struct, tag=True, frozen=True):
     bytes_per_second: int
 
 
+class RaiseVersion(msgspec.Struct, tag=True, frozen=True):
+    """Have the highest cluster version in force that all nodes support; see `metadata.versions`."""
+
+    members: tuple[int, ...]
+    """Of the metadata group."""
+
+
 OperatorRequest: TypeAlias = Leave | Stay | FinishLeaving | Drain | Resume
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | OperatorRequest
-SettingRequest: TypeAlias = SetBalance | LimitCatchUp | BalanceReplicas
+SettingRequest: TypeAlias = SetBalance | LimitCatchUp | BalanceReplicas | RaiseVersion
 PartitionRequest: TypeAlias = (
     ChangeIsrs
     | ReplaceLeader

@@ -72,7 +72,7 @@ class Core:
     random: Random
     """Source of election timeouts. Nothing else draws from it."""
     settings: int
-    """`RaftConfig.shared_checksum`; votes and heartbeats have it."""
+    """`RaftConfig.shared_checksum`, which a vote or heartbeat may have."""
 
     # Time.
     now: int

@@ -97,11 +97,12 @@ class Election:
         core = self._core
         log = core.log
         term = core.term + 1 if pre else core.term
+        settings = core.config.sent_checksum
         for voter in core.members.voters:
             if voter == core.id:
                 continue
             request = VoteRequest(
-                core.id, voter, term, pre, log.last, log.last_term, self._forced, core.settings
+                core.id, voter, term, pre, log.last, log.last_term, self._forced, settings
             )
             if pre:
                 core.send(request)

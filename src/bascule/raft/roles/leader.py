@@ -219,7 +219,8 @@ class LeaderRole:
         core = self._core
         commit = min(progress.match, core.log.commit)
         progress.commit_sent = max(progress.commit_sent, commit)
-        core.send(Heartbeat(core.id, member, core.term, commit, self.round, core.settings))
+        settings = core.settings if core.config.lease_reads else 0
+        core.send(Heartbeat(core.id, member, core.term, commit, self.round, settings))
 
     def _begin_read_round(self) -> None:
         """Send a round of heartbeats to confirm leadership for the waiting reads."""

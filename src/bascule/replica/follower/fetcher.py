@@ -10,6 +10,7 @@ from errno import ENOSPC
 from functools import partial
 from typing import Final, cast
 
+from bascule.cluster_version import LOGS_TELL_GAPS, NEWEST
 from bascule.errors import BasculeError, Broken, CorruptData
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
@@ -63,6 +64,13 @@ class PeerIdentity:
     cluster: str
     node_epoch: Callable[[], int]
     """That of this process; -1 before it has registered."""
+    cluster_version: Callable[[], int] = lambda: NEWEST
+    """The one in force, as this node knows."""
+
+
+def _version(cluster_version: int) -> int:
+    """The version of ReplicaFetch that every node of the cluster knows."""
+    return 1 if cluster_version >= LOGS_TELL_GAPS else 0
 
 
 class FollowerFetcher:
@@ -293,14 +301,14 @@ class FollowerFetcher:
         request = ReplicaFetchRequest(FETCH_WAIT_MS, FETCH_BYTES, reports, forgotten)
         self._in_flight += 1
         self.counts.requests += 1
-        self._connection.send(request, version=0)
+        self._connection.send(request, version=_version(self._identity.cluster_version()))
 
     def _receive(self) -> None:
         """Receive one response and act on it. Raises: Broken, RemoteProtocolError."""
         connection = self._connection
         assert connection is not None
         self._await_report(connection)
-        _, size = connection.receive_size()
+        version, size = connection.receive_size()
         buffer: ReceiveBuffer | None = None
         if size > SMALL_BYTES:
             while (buffer := self._buffers.take(timeout=1.0)) is None:
@@ -313,7 +321,7 @@ class FollowerFetcher:
             connection.receive_into(frame)
             self.counts.bytes += size
             at = connection.check_head(frame)
-            response = decode(ReplicaFetchResponse, 0, frame, at)
+            response = decode(ReplicaFetchResponse, version, frame, at)
             appends: list[Callable[[], None]] = []
             try:
                 for each in response.partitions:

@@ -30,6 +30,7 @@ from bascule.metadata.requests import (
     SetBalance,
     Stay,
 )
+from bascule.metadata.versions import check_drain_reason
 from bascule.model import StreamDefinition, StreamInfo
 from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
 
@@ -140,13 +141,14 @@ class ClusterOperations:
         log.info("removal of a node taken back", extra={"node": number, "replicas": held})
         return held
 
-    async def drain_node(self, number: int, *, replicas: bool) -> NodeDrain:
+    async def drain_node(self, number: int, *, replicas: bool, reason: str = "") -> NodeDrain:
         """Have others lead for a node, and give it nothing more; with `replicas` its replicas move
         to other nodes. What others can lead they do on return.
 
-        Raises: UnknownNode, CannotDrain, Indeterminate.
+        Raises: UnknownNode, CannotDrain, NeedsClusterVersion for a reason, Indeterminate.
         """
-        index = await self._metadata.submit(Drain(number, replicas))
+        check_drain_reason(self._image, reason)  # a controller of an earlier release would drop it
+        index = await self._metadata.submit(Drain(number, replicas, reason))
         await self._wait_followed(self._image.alive(), index)
         found = await self.node_drain(number)
         extra = {
@@ -154,6 +156,7 @@ class ClusterOperations:
             "leaders": found.leaders,
             "replicas": found.replicas,
             "emptied": found.is_emptied,
+            "reason": reason,
         }
         log.info("node is drained", extra=extra)
         return found

@@ -11,12 +11,15 @@ ask for the next ones (`fetch_offset`) before it has appended those that it has 
 
 Truncation is as in KIP-595: where the follower's last leader epoch or its end is not in the
 leader's log, the response has `diverging_epoch`, and the follower truncates its log to that end.
+
+The follower chooses the version of the message by the cluster version in force, which its leader
+supports; see `cluster_version`. Leaders answer all versions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from bascule.wire.schema import (
     NO_ID,
@@ -79,8 +82,9 @@ class ReplicaFetchPartitionResponse(Structure):
     """All replicas of that state have the records below."""
     may_have_ids: Bool = False
     """Whether records of the log may have message ids."""
-    may_have_gaps: Bool = False
-    """Whether offsets may be missing between batches: the log was compacted, or may be."""
+    may_have_gaps: Annotated[Bool, Versions("1+")] = True
+    """Whether offsets may be missing between batches: the log was compacted, or may be. A leader
+    that does not say may have such a log."""
     records: Records = None
     """Whole batches; the last one may be cut short, and is sent again as a whole."""
 
@@ -88,7 +92,7 @@ class ReplicaFetchPartitionResponse(Structure):
 @dataclass(slots=True)
 class ReplicaFetchResponse(Message):
     API_KEY: ClassVar[int] = 1001
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     partitions: Array[ReplicaFetchPartitionResponse] = ()
 
 
@@ -98,7 +102,7 @@ class ReplicaFetchRequest(Request[ReplicaFetchResponse]):
     request arrives."""
 
     API_KEY: ClassVar[int] = 1001
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     RESPONSE: ClassVar[type[Message]] = ReplicaFetchResponse
     max_wait_ms: Int32 = 0
     max_bytes: Int32 = 0

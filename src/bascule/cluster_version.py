@@ -1,0 +1,51 @@
+"""The cluster version: what nodes of several releases may tell each other and write.
+
+A release supports a range of cluster versions, and a node registers it. The version *in force* is
+in the metadata. The controller raises it to the highest one that every node of the cluster
+supports, and it never goes down. What a version brings is used only when it is in force::
+
+    what it brings                              without it
+    a field of a metadata command or snapshot   it is not written, and has its default
+    a version of a message between nodes        the version before is sent
+    an operation                                it is refused, and the error names the nodes
+
+A node reads and answers everything that it supports, whatever is in force: it may hear of a new
+version later than its peers.
+
+To bring something with a new version: add it to `HISTORY`, give it a name here, and ask for that
+number where it is used. `metadata.versions` has the rules, `metadata.command_codec` the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class VersionNotes(NamedTuple):
+    """One version, and what it brings."""
+
+    number: int
+    brings: str
+
+
+HISTORY: Final = (
+    VersionNotes(1, "what releases had before there were cluster versions, and these"),
+    VersionNotes(
+        2,
+        "ReplicaFetch says whether a log may have gaps; drains have a reason; operators recover "
+        "partitions without a setting of the stream",
+    ),
+)
+"""Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
+
+OLDEST: Final = HISTORY[0].number
+"""The oldest version that this release supports."""
+NEWEST: Final = 2
+"""The newest version that this release supports: the last one of `HISTORY`."""
+
+LOGS_TELL_GAPS: Final = 2
+"""ReplicaFetch version 1: a leader says whether its log may have gaps."""
+RECOVERIES: Final = 2
+"""`ElectUncleanly.by_operator`: an operator accepts the loss, and not the stream."""
+DRAIN_REASONS: Final = 2
+"""`NodeRegistration.drain_reason`."""
