@@ -240,6 +240,7 @@ class Machine:
         self.boots += 1
 
     def _end(self, *, has_power: bool) -> None:
+        self.world.on_process_ends(self.node)
         process, self.process, self.running = self.process, None, None
         self._is_mark_exact = has_power
         assert process is not None
@@ -248,7 +249,6 @@ class Machine:
         self.world.graveyard.append(process)
         self.world.nats.on_process_ended(process)
         self.world.network.on_process_ended(process, has_power=has_power)
-        self.world.on_process_ended(self.node)
 
     @property
     def now_ms(self) -> int:
