@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError, UnknownNode
 from bascule.metadata.image import Image
-from bascule.model import PartitionState, StreamConfig
+from bascule.model import NO_LEADER, PartitionState, StreamConfig
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.world.loop import NS
@@ -111,15 +111,21 @@ class ClusterOperator:
         return f"{left} are not deleted" if left else ""
 
     def allow_losses(self, image: Image) -> list[str]:
-        """Allow an unclean election where nobody is sure to have every committed record, since
-        machines have lost what was not synced; the names of the streams."""
+        """Allow an unclean election where nobody is sure to have every committed record: machines
+        have lost what was not synced, or the last one in sync has lost its disk. The names of the
+        streams."""
         found = []
+        replaced = () if self._replaced is None else (self._replaced.node,)
         for plan in self._world.plan.streams:
             definition = image.streams.get(plan.name)
             states = image.partitions[definition.id] if definition else ()
-            is_stuck = any(not state.isr and not state.eligible for state in states)
+            is_stuck = any(
+                state.leader == NO_LEADER and not {*state.isr, *state.eligible}.difference(replaced)
+                for state in states
+            )
+            is_weak = not plan.is_synced or plan.needed_in_sync == 1
             machine = self._any_ready()
-            if plan.is_synced or not is_stuck or machine is None or machine.running is None:
+            if not is_stuck or not is_weak or machine is None or machine.running is None:
                 continue
             found.append(plan.name)
             self._world.note(machine.node, f"is asked for an unclean election of {plan.name}")

@@ -18,7 +18,9 @@ from bascule.sim.cluster.world.nats import NatsMessage
 
 GIVE_UP_NS: Final = 10 * NS
 """After this time without an ack a message without id is given up."""
-KEYS: Final = 6
+KEY_MESSAGES: Final = 6
+"""Messages with one key, in a row with some others: then it is used no more, so that what is
+removed by mistake, or comes back, stays so."""
 REMOVES: Final = 0.25
 """The share of the messages of a compacted stream that remove their key."""
 REFUSED_NS: Final = 200 * MS
@@ -102,7 +104,8 @@ class SimPublisher:
         body = b"%b %b" % (id.encode(), b"x" * prng.below(self.world.plan.payload_bytes_max))
         key: bytes | None = None
         if self.plan.compacts or self.plan.partitions > 1:
-            key = b"k%d" % prng.below(KEYS)
+            near = prng.below(2 * KEY_MESSAGES)
+            key = b"k%d-%d" % (self.number, max(number - near, 0) // KEY_MESSAGES)
         if self.plan.compacts and prng.happens(REMOVES):
             body = None
         return Publication(id, self.stream, number, body, key, self.world.loop.now_ns)
@@ -115,7 +118,8 @@ class SimPublisher:
         if publication.key is not None:
             lines.append(b"Bascule-Key: %b" % publication.key)
         if publication.body is None:
-            lines.append(b"KV-Operation: DEL")
+            # Equal messages without ids are taken for one in a handover.
+            lines += [b"KV-Operation: DEL", b"Number: %b" % publication.id.encode()]
         return b"\r\n".join((b"NATS/1.0", *lines, b"", b"")) if lines else b""
 
     def _send(self, publication: Publication) -> None:

@@ -40,6 +40,10 @@ class StreamTrait(Enum):
     """Several partitions between which NATS chooses; messages have no ids."""
     UNSYNCED = "unsynced"
     """Messages are acknowledged before they are synced."""
+    LENIENT = "lenient"
+    """One replica in sync is enough."""
+    STRICT = "strict"
+    """All replicas have to be in sync."""
 
 
 PROBABILITIES: Final = {
@@ -49,12 +53,15 @@ PROBABILITIES: Final = {
     StreamTrait.SPLIT: 0.2,
     StreamTrait.GROUPED: 0.08,
     StreamTrait.UNSYNCED: 0.15,
+    StreamTrait.LENIENT: 0.15,
+    StreamTrait.STRICT: 0.1,
 }
 EXCLUSIVE: Final = (
     (StreamTrait.COMPACTED, StreamTrait.LIMITED),
     (StreamTrait.COMPACTED, StreamTrait.AGED),
     (StreamTrait.COMPACTED, StreamTrait.GROUPED),
     (StreamTrait.SPLIT, StreamTrait.GROUPED),
+    (StreamTrait.LENIENT, StreamTrait.STRICT),
 )
 """Of each pair a stream has the first one at most."""
 
@@ -137,18 +144,20 @@ def draw_streams(
 def _draw_stream(prng: Prng, name: str, replicas: int, traits: Collection[str]) -> StreamPlan:
     drawn = [trait for trait, probability in PROBABILITIES.items() if prng.happens(probability)]
     partitions = prng.between(2, PARTITIONS_MAX)
-    min_isr = prng.pick((0, 0, 0, 0, 1, replicas))
     sync = prng.pick((SyncPolicy.INTERVAL, SyncPolicy.NEVER))
     chosen = {trait for trait in StreamTrait if trait.value in traits} if traits else {*drawn}
     for kept, excluded in EXCLUSIVE:
         if kept in chosen:
             chosen.discard(excluded)
     has_several = not chosen.isdisjoint((StreamTrait.SPLIT, StreamTrait.GROUPED))
+    min_isr = 0
+    if not chosen.isdisjoint((StreamTrait.LENIENT, StreamTrait.STRICT)):
+        min_isr = 1 if StreamTrait.LENIENT in chosen else replicas
     return StreamPlan(
         name=name,
         replicas=replicas,
         traits=frozenset(chosen),
         partitions=partitions if has_several else 1,
-        min_isr=0 if traits else min_isr,
+        min_isr=min_isr,
         sync=sync if StreamTrait.UNSYNCED in chosen else SyncPolicy.ALWAYS,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from bascule.metadata.image import Image
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
-from bascule.sim.cluster.checkers.log_starts import LogStarts
+from bascule.sim.cluster.checkers.log_starts import PURGED, LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
@@ -73,6 +74,24 @@ class ClusterCheckers:
             self._starts.note_end(partition)
             if wrong := self._states.on_role(process.name, partition):
                 self._world.loop.report("one leader an epoch", wrong)
+            self._look_at_set(key_of(partition))
+
+    def _look_at_set(self, key: Key) -> None:
+        """Who is in sync may have changed just now."""
+        held = {node: each for node, each in self.replicas() if key_of(each) == key}
+        for partition in held.values():
+            self._committed.note_end(partition)
+        try:
+            self._states.look_at_sets({key: held}, self._images(), self._committed.ends)
+        except InvariantBroken as broken:
+            self._world.loop.report(broken.name, broken.text)
+
+    def _images(self) -> list[Image]:
+        return [
+            machine.running.controller.image
+            for machine in self._machines.values()
+            if machine.running is not None
+        ]
 
     def _on_process_ends(self, node: int) -> None:
         """What is only in memory is about to be gone."""
@@ -89,7 +108,17 @@ class ClusterCheckers:
             self._world.loop.report(broken.name, broken.text)
 
     def _on_purge(self, stream: str, partition: int, offset: int, is_done: bool) -> None:
-        self._starts.on_purge((stream, partition), offset, is_done=is_done)
+        key = stream, partition
+        self._starts.on_purge(key, offset, is_done=is_done)
+        self._look_at_set(key)
+        for node, each in self.replicas():
+            is_in_sync = key_of(each) == key and node in self._states.in_sync(key)
+            if is_done and is_in_sync and each.failure is None and each.start_offset < offset:
+                self._world.loop.report(
+                    PURGED,
+                    f"{key} on node {node} starts at {each.start_offset}, is in sync, and a purge "
+                    f"to {offset} is confirmed",
+                )
 
     # -- now and then -------------------------------------------------------------------------
 
@@ -97,11 +126,7 @@ class ClusterCheckers:
         """Check the logs of all nodes as they are now. Raises: InvariantBroken."""
         self._looks += 1
         replicas = list(self.replicas())
-        images = [
-            machine.running.controller.image
-            for machine in self._machines.values()
-            if machine.running is not None
-        ]
+        images = self._images()
         for key in self.losses.look((partition for _, partition in replicas), images):
             self._committed.forget(key)
             self._starts.forget(key)

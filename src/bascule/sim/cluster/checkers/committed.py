@@ -72,10 +72,6 @@ class CommittedRecords:
         if log is None or partition.failure is not None or self._is_outdated(partition, key):
             return
         end = partition.committed_offset
-        if end > log.end.offset:
-            raise InvariantBroken(
-                "watermarks are in logs", f"{key} on node {node}: {end}, and its log ends before"
-            )
         if partition.is_leader and partition.leader_epoch >= latest_epoch:
             end = self.ends.get(key, 0)
             if log.end.offset < end:

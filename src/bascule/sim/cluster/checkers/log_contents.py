@@ -70,12 +70,21 @@ def batches_of(
             if at >= end:
                 return
         if at == before:
-            raise InvariantBroken("logs are read", f"{path} has nothing at offset {at}")
+            # Compaction may have removed everything behind this offset from the segment.
+            later = [base for base in _bases(files, log.directory) if base > at]
+            if not log.gaps_allowed or not later:
+                raise InvariantBroken("logs are read", f"{path} has nothing at offset {at}")
+            at = min(later)
+
+
+def _bases(files: MachineFiles, directory: str) -> list[int]:
+    """The first offsets of the segments."""
+    return [int(each[:20]) for each in files.list_dir(directory) if each.endswith(".log")]
 
 
 def _segment_of(files: MachineFiles, directory: str, offset: int) -> str:
-    bases = [int(each[:20]) for each in files.list_dir(directory) if each.endswith(".log")]
-    return f"{directory}/{max(base for base in bases if base <= offset):020d}.log"
+    base = max(base for base in _bases(files, directory) if base <= offset)
+    return f"{directory}/{base:020d}.log"
 
 
 def records_of(batch: StoredBatch) -> Iterator[StoredRecord]:

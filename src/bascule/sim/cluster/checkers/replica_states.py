@@ -52,13 +52,22 @@ class ReplicaStates:
         for each in [each for each in self._marks if each[0] == node]:
             del self._marks[each]
 
+    def in_sync(self, key: Key) -> tuple[int, ...]:
+        """The replicas in sync at the last look."""
+        state = self._states.get(key)
+        return () if state is None else state.isr
+
     def look_at_mark(self, node: int, partition: Partition) -> None:
         """The watermark of a replica rises, and only while enough replicas are in sync.
 
         Raises: InvariantBroken.
         """
         key, offset = key_of(partition), partition.committed_offset
-        state = partition.state
+        state, log = partition.state, partition.log
+        if log is not None and partition.failure is None and offset > log.end.offset:
+            raise InvariantBroken(
+                "watermarks are in logs", f"{key} on node {node}: {offset}, its log ends before"
+            )
         leads_by = -1
         if state is not None and partition.is_leader and partition.commitment.replication:
             leads_by = state.version
@@ -99,10 +108,9 @@ class ReplicaStates:
                     known = self._states.get(key)
                     if known is None or known.version < state.version:
                         self._states[key] = state
-        for key, state in self._states.items():
-            end = ends.get(key, 0)
-            held = replicas.get(key, {})
-            if state.unclean_epoch != self._losses.epoch(key):
+        for key, held in replicas.items():
+            end, state = ends.get(key, 0), self._states.get(key)
+            if state is None or state.unclean_epoch != self._losses.epoch(key):
                 continue
             for node in state.isr:
                 partition = held.get(node)

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.base import patched
 
@@ -50,9 +52,9 @@ class ClusterMutant:
         return patched(self.owner, self.attribute, self.make)
 
 
-MOVES: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="move of replicas")
-OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
-DEATHS: Final = ClusterOptions(
-    seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
-)
-FLIPS: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="bit flips,move of replicas")
+_PLAIN: Final = ClusterOptions(seconds=15, streams=2, traits="plain")
+MOVES: Final = replace(_PLAIN, nodes=5, faults="move of replicas")
+OUTAGES: Final = replace(_PLAIN, faults="outage after an ack")
+DEATHS: Final = replace(_PLAIN, streams=3, faults="kill,outage,loss of a leader,power loss")
+CUTS: Final = replace(_PLAIN, streams=3, faults="isolate,split,link")
+FLIPS: Final = replace(_PLAIN, nodes=5, faults="bit flips,move of replicas")

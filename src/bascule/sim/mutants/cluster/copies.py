@@ -170,7 +170,7 @@ MUTANTS: Final = (
         LeaderReplication, "__init__", _count_appended, OUTAGES,
     ),
     ClusterMutant(
-        "election from outside the ISR", LOST,
+        "election from outside the ISR", (ONE_LEADER, *LOST),
         elections, "_candidate", _elect_outside, DEATHS,
     ),
     ClusterMutant(
@@ -182,7 +182,7 @@ MUTANTS: Final = (
         Partition, "_lead", _forget_ids, DEATHS,
     ),
     ClusterMutant(
-        "commit by one follower", LOST,
+        "commit by one follower", (*LOST, "acks say what was done", "min_isr"),
         LeaderReplication, "_advance", _commit_by_one_follower, DEATHS,
     ),
     ClusterMutant(

@@ -11,6 +11,7 @@ from bascule.replica.handover.comparison import TailContents
 from bascule.replica.partition import Partition
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
+    CUTS,
     DEATHS,
     LOST,
     NO_EXCEPTION,
@@ -112,10 +113,10 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "epochs of removed records kept", (*LOST, PROGRESS, NO_EXCEPTION),
-        LeaderEpochs, "before", _keep_epochs, DEATHS,
+        LeaderEpochs, "before", _keep_epochs, CUTS,
     ),
     ClusterMutant(
         "epochs end with the log", (*LOST, PROGRESS, NO_EXCEPTION),
-        LeaderEpochs, "end_of", _end_late, DEATHS,
+        LeaderEpochs, "end_of", _end_late, CUTS,
     ),
 )  # fmt: skip

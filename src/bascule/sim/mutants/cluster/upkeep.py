@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from bascule.controller.purges import Purges
 from bascule.controller.reconciler import Reconciler
-from bascule.controller.remembered_requests import RememberedRequests
 from bascule.replica.maintenance import cleaner, retention
 from bascule.replica.maintenance.retention import Retention
 from bascule.sim.cluster.run import ClusterOptions
@@ -88,14 +87,6 @@ def _keep_data(_: Any) -> Any:
     return mutant
 
 
-def _forget_requests(_: Any) -> Any:
-    def mutant(*_: Any) -> bool:
-        """Remember no request that has taken effect."""
-        return False
-
-    return mutant
-
-
 _LIMITED: Final = ClusterOptions(seconds=15, streams=2, traits="limited", faults="kill")
 _AGED: Final = ClusterOptions(seconds=15, streams=2, traits="aged", faults="kill")
 _PURGES: Final = ClusterOptions(
@@ -104,13 +95,6 @@ _PURGES: Final = ClusterOptions(
 _COMPACTED: Final = ClusterOptions(
     seconds=20, streams=2, traits="compacted", faults="kill,split,isolate,loss of a leader"
 )
-_CONTROLLERS: Final = ClusterOptions(
-    seconds=15,
-    streams=2,
-    traits="plain",
-    faults="loss of the controller,split,link,slow link,stream churn,move of replicas",
-)
-
 MUTANTS: Final = (
     ClusterMutant(
         "log start not followed", (PROGRESS,),
@@ -141,9 +125,5 @@ MUTANTS: Final = (
     ClusterMutant(
         "data of moved replicas kept", (PROGRESS,),
         Reconciler, "_remove_replica", _keep_data, MOVES,
-    ),
-    ClusterMutant(
-        "requests forgotten", ("requests take effect once",),
-        RememberedRequests, "__contains__", _forget_requests, _CONTROLLERS,
     ),
 )  # fmt: skip
