@@ -77,14 +77,14 @@ class LogStarts:
             raise InvariantBroken(
                 KEPT, f"{key} on node {node} starts at {start}, and {committed} is committed"
             )
-        allowed = self._allowed(key, now_ns)
+        allowed = self.allowed(key, now_ns)
         if start > allowed:
             raise InvariantBroken(
                 KEPT, f"{key} on node {node} starts at {start}, at most {allowed} is allowed"
             )
         self.highest[key] = start
 
-    def _allowed(self, key: Key, now_ns: int) -> int:
+    def allowed(self, key: Key, now_ns: int) -> int:
         """Up to where records may be removed."""
         plan = self._plans[key[0]]
         allowed = self._asked.get(key, 0)

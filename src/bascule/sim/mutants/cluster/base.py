@@ -17,6 +17,7 @@ SEEDS: Final = 60
 since a change of a node or the simulator changes what happens in every seed."""
 ACKED: Final = "no acked message lost"
 IDENTICAL: Final = "replicas identical"
+ONE_OFFSET: Final = "one offset a message"
 ONE_LEADER: Final = "one leader an epoch"
 UNDONE: Final = "nothing read is undone"
 COMPLETE: Final = "leaders are complete"

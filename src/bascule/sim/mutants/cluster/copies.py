@@ -20,6 +20,7 @@ from bascule.sim.mutants.cluster.base import (
     LOST,
     MOVES,
     ONE_LEADER,
+    ONE_OFFSET,
     OUTAGES,
     PROGRESS,
     ClusterMutant,
@@ -178,7 +179,7 @@ MUTANTS: Final = (
         FetchedPartition, "begin", _trust_logs, DEATHS,
     ),
     ClusterMutant(
-        "message ids forgotten at failover", ("no id twice", "one offset a message"),
+        "message ids forgotten at failover", ("no id twice", ONE_OFFSET),
         Partition, "_lead", _forget_ids, DEATHS,
     ),
     ClusterMutant(

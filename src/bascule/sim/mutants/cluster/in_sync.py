@@ -21,6 +21,7 @@ from bascule.sim.mutants.cluster.base import (
     DEATHS,
     LOST,
     ONE_LEADER,
+    ONE_OFFSET,
     PROGRESS,
     ClusterMutant,
 )
@@ -171,8 +172,11 @@ def _believe_watermark(_: Any) -> Any:
 _SLOW: Final = ClusterOptions(
     seconds=15, streams=3, traits="plain", faults="slow link,slow disk,stalled disk,pause"
 )
+_RETURNS: Final = ClusterOptions(
+    seconds=15, streams=5, traits="lenient", faults="kill,slow link,slow disk"
+)
 _FULL: Final = ClusterOptions(
-    seconds=15, streams=5, traits="plain", faults="full disk,kill,slow link"
+    seconds=15, streams=5, traits="lenient", faults="full disk,kill,slow link"
 )
 _POWER: Final = ClusterOptions(seconds=15, streams=3, traits="unsynced", faults="power loss,outage")
 _LENIENT: Final = ClusterOptions(
@@ -183,7 +187,7 @@ MUTANTS: Final = (
     ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL),
     ClusterMutant(
         "proposed additions not counted", LOST,
-        LeaderReplication, "_advance", _count_no_additions, _SLOW,
+        LeaderReplication, "_advance", _count_no_additions, _RETURNS,
     ),
     ClusterMutant(
         "proposed removals not counted", LOST,
@@ -193,7 +197,9 @@ MUTANTS: Final = (
         "min_isr ignored", ("min_isr", "acks say what was done", *LOST),
         LeaderReplication, "_advance", _need_nobody, DEATHS,
     ),
-    ClusterMutant("deposed leader acks", LOST, Commitment, "resign", _ack_when_deposed, CUTS),
+    ClusterMutant(
+        "deposed leader acks", (ONE_OFFSET, *LOST), Commitment, "resign", _ack_when_deposed, CUTS
+    ),
     ClusterMutant(
         "lost writes not told", LOST, KeptLastRun, "has_lost_writes", _lose_nothing, _POWER
     ),

@@ -15,12 +15,13 @@ from bascule.sim.mutants.cluster.base import (
     DEATHS,
     LOST,
     NO_EXCEPTION,
+    ONE_OFFSET,
     PROGRESS,
     ClusterMutant,
 )
 from bascule.storage.epochs import LeaderEpochs
 
-TWICE: Final = ("no id twice", "one offset a message", "sent once, stored once")
+TWICE: Final = ("no id twice", ONE_OFFSET, "sent once, stored once")
 HANDOVER: Final = "a handover loses nothing"
 
 
