@@ -230,7 +230,7 @@ class ClusterFaults:
         """Damage a replica; of each partition always that on the same node."""
         plan = self._prng.pick(self._world.plan.streams)
         stream, state = plan.name, self._operator.state_of(plan.name)
-        if state is None or not plan.is_synced:
+        if state is None or not plan.is_synced or self._operator.is_busy:
             return False  # what was not synced may be cut without anybody noticing it
         victim, count = self._victims.get(stream, (0, 0))
         if not victim:

@@ -219,6 +219,8 @@ class ClusterOperator:
         ready = [each for each in self._machines.values() if each.running and not each.is_paused]
         if self.is_busy or len(ready) < max(len(self._machines), 3):
             return False
+        if any(each.damaged_ms for each in self._machines.values()):
+            return False  # the two that are left in sync might be the damaged and the lost one
         nodes = [each.running for each in ready if each.running]
         if not all(node.voters >= 3 and _is_whole(node.controller.image) for node in nodes):
             return False

@@ -99,15 +99,7 @@ class ReplicaStates:
     ) -> None:
         """Replicas in sync have everything that is committed. Raises: InvariantBroken."""
         for image in images:
-            for name in self._plans:
-                definition = image.streams.get(name)
-                if definition is None:
-                    continue
-                for index, state in enumerate(image.partitions[definition.id]):
-                    key = name, index
-                    known = self._states.get(key)
-                    if known is None or known.version < state.version:
-                        self._states[key] = state
+            self._note_states(image)
         for key, held in replicas.items():
             end, state = ends.get(key, 0), self._states.get(key)
             if state is None or state.unclean_epoch != self._losses.epoch(key):
@@ -125,3 +117,11 @@ class ReplicaStates:
                         "replicas in sync are complete",
                         f"{key} on node {node} has {has}, and {end} is committed; {state}",
                     )
+
+    def _note_states(self, image: Image) -> None:
+        for name in self._plans:
+            definition = image.streams.get(name)
+            for index, state in enumerate(image.partitions[definition.id] if definition else ()):
+                known = self._states.get((name, index))
+                if known is None or known.version < state.version:
+                    self._states[name, index] = state
