@@ -160,11 +160,11 @@ def _accept_damage(append: Any) -> Any:
 MUTANTS: Final = (
     ClusterMutant(
         "truncate by watermark", LOST,
-        FollowedPartition, "begin", _truncate_by_watermark, DEATHS,
+        FollowedPartition, "begin", _truncate_by_watermark, DEATHS, first_seed=1,
     ),
     ClusterMutant(
         "ack before a follower's sync", LOST,
-        FollowedPartition, "report", _report_unsynced, OUTAGES,
+        FollowedPartition, "report", _report_unsynced, OUTAGES, first_seed=3,
     ),
     ClusterMutant(
         "ack before any sync", LOST,
@@ -176,7 +176,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "logs not compared", (*LOST, PROGRESS),
-        FetchedPartition, "begin", _trust_logs, DEATHS,
+        FetchedPartition, "begin", _trust_logs, DEATHS, first_seed=1,
     ),
     ClusterMutant(
         "message ids forgotten at failover", ("no id twice", ONE_OFFSET),
@@ -184,7 +184,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "commit by one follower", (*LOST, "acks say what was done", "min_isr"),
-        LeaderReplication, "_advance", _commit_by_one_follower, DEATHS,
+        LeaderReplication, "_advance", _commit_by_one_follower, DEATHS, first_seed=1,
     ),
     ClusterMutant(
         "leader epoch not raised", (ONE_LEADER, *LOST, PROGRESS),
@@ -196,6 +196,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "corrupt replica feeding others", (*LOST, "no id twice"),
-        FollowedPartition, "append", _accept_damage, FLIPS,
+        FollowedPartition, "append", _accept_damage, FLIPS, first_seed=17,
     ),
 )  # fmt: skip

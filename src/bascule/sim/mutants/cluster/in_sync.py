@@ -187,7 +187,7 @@ MUTANTS: Final = (
     ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL),
     ClusterMutant(
         "proposed additions not counted", LOST,
-        LeaderReplication, "_advance", _count_no_additions, _RETURNS,
+        LeaderReplication, "_advance", _count_no_additions, _RETURNS, first_seed=8,
     ),
     ClusterMutant(
         "proposed removals not counted", LOST,
@@ -195,27 +195,28 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "min_isr ignored", ("min_isr", "acks say what was done", *LOST),
-        LeaderReplication, "_advance", _need_nobody, DEATHS,
+        LeaderReplication, "_advance", _need_nobody, DEATHS, first_seed=5,
     ),
     ClusterMutant(
-        "deposed leader acks", (ONE_OFFSET, *LOST), Commitment, "resign", _ack_when_deposed, CUTS
+        "deposed leader acks", (ONE_OFFSET, *LOST),
+        Commitment, "resign", _ack_when_deposed, CUTS, first_seed=3,
     ),
     ClusterMutant(
         "lost writes not told", LOST, KeptLastRun, "has_lost_writes", _lose_nothing, _POWER
     ),
     ClusterMutant(
-        "eligible for ever", LOST, elections, "with_eligible", _stay_eligible, DEATHS
+        "eligible for ever", LOST, elections, "with_eligible", _stay_eligible, DEATHS, first_seed=6,
     ),
     ClusterMutant(
         "unclean elections by default", ("unclean elections are allowed",),
-        _DECIDE, "_create", _allow_losses, _LENIENT,
+        _DECIDE, "_create", _allow_losses, _LENIENT, first_seed=3,
     ),
     ClusterMutant(
         "process leads in an old epoch", (ONE_LEADER, *LOST, PROGRESS),
-        _DECIDE, "changes_after_loss", _lead_on, DEATHS,
+        _DECIDE, "changes_after_loss", _lead_on, DEATHS, first_seed=1,
     ),
     ClusterMutant(
         "watermark beyond the log", ("watermarks are in logs",),
-        FollowerWatermark, "on_leader", _believe_watermark, _SLOW,
+        FollowerWatermark, "on_leader", _believe_watermark, _SLOW, first_seed=1,
     ),
 )  # fmt: skip

@@ -71,14 +71,6 @@ def _drop_held(_: Any) -> Any:
     return mutant
 
 
-def _keep_epochs(_: Any) -> Any:
-    def mutant(self: LeaderEpochs, end: int) -> LeaderEpochs:
-        """Keep the leader epochs of records that are truncated."""
-        return self
-
-    return mutant
-
-
 def _end_late(end_of: Any) -> Any:
     def mutant(self: LeaderEpochs, number: int, *, end_offset: int) -> tuple[int, int]:
         """Take the end of the log for that of each leader epoch."""
@@ -95,7 +87,7 @@ _ELECTIONS: Final = ClusterOptions(
 MUTANTS: Final = (
     ClusterMutant(
         "ids of removed records kept", (*LOST, *TWICE),
-        Partition, "truncate_replicated", _keep_removed_ids, DEATHS,
+        Partition, "truncate_replicated", _keep_removed_ids, CUTS,
     ),
     ClusterMutant(
         "message ids not loaded at a start", TWICE,
@@ -110,11 +102,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "held messages dropped in a handover", (HANDOVER, "order"),
-        replicator, "append_held", _drop_held, _ELECTIONS,
-    ),
-    ClusterMutant(
-        "epochs of removed records kept", (*LOST, PROGRESS, NO_EXCEPTION),
-        LeaderEpochs, "before", _keep_epochs, CUTS,
+        replicator, "append_held", _drop_held, _ELECTIONS, first_seed=3,
     ),
     ClusterMutant(
         "epochs end with the log", (*LOST, PROGRESS, NO_EXCEPTION),

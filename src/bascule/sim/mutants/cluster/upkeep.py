@@ -12,11 +12,9 @@ from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
     LOST,
     MOVES,
-    NO_EXCEPTION,
     PROGRESS,
     ClusterMutant,
 )
-from bascule.storage.maintenance import LogMaintenance
 from bascule.storage.retention import RetentionLimits
 
 KEPT: Final = "retention keeps"
@@ -28,13 +26,6 @@ def _follow_no_start(_: Any) -> Any:
     def mutant(*_: Any) -> bool:
         """Let followers keep what the leader has removed."""
         return False
-
-    return mutant
-
-
-def _forget_start(save: Any) -> Any:
-    def mutant(*_: Any) -> None:
-        """Remove segments before the new start is on the disk."""
 
     return mutant
 
@@ -101,10 +92,6 @@ MUTANTS: Final = (
         Retention, "_has_to_follow", _follow_no_start, _LIMITED,
     ),
     ClusterMutant(
-        "log start not stored", ("log start monotonic", PROGRESS, NO_EXCEPTION),
-        LogMaintenance, "_save_start", _forget_start, _LIMITED,
-    ),
-    ClusterMutant(
         "half of the limit kept", (KEPT,), retention, "limits_of", _keep_half, _LIMITED
     ),
     ClusterMutant(
@@ -116,7 +103,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "tombstones not awaited", (COMPACTION,),
-        cleaner, "plan_compaction", _remove_tombstones, _COMPACTED,
+        cleaner, "plan_compaction", _remove_tombstones, _COMPACTED, first_seed=1,
     ),
     ClusterMutant(
         "compaction above the watermark", (COMPACTION, *LOST),
