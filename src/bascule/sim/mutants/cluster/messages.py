@@ -87,7 +87,7 @@ _ELECTIONS: Final = ClusterOptions(
 MUTANTS: Final = (
     ClusterMutant(
         "ids of removed records kept", (*LOST, *TWICE),
-        Partition, "truncate_replicated", _keep_removed_ids, CUTS,
+        Partition, "truncate_replicated", _keep_removed_ids, CUTS, first_seed=14,
     ),
     ClusterMutant(
         "message ids not loaded at a start", TWICE,

@@ -107,7 +107,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "compaction above the watermark", (COMPACTION, *LOST),
-        cleaner, "plan_compaction", _compact_uncommitted, _COMPACTED,
+        cleaner, "plan_compaction", _compact_uncommitted, _COMPACTED, first_seed=9,
     ),
     ClusterMutant(
         "data of moved replicas kept", (PROGRESS,),
