@@ -183,7 +183,7 @@ MUTANTS: Final = (
         Partition, "_lead", _forget_ids, DEATHS,
     ),
     ClusterMutant(
-        "commit by one follower", (*LOST, "acks say what was done", "min_isr"),
+        "commit by one follower", (*LOST, "min_isr"),
         LeaderReplication, "_advance", _commit_by_one_follower, DEATHS, first_seed=1,
     ),
     ClusterMutant(

@@ -194,7 +194,7 @@ MUTANTS: Final = (
         LeaderReplication, "_advance", _count_no_removals, _SLOW,
     ),
     ClusterMutant(
-        "min_isr ignored", ("min_isr", "acks say what was done", *LOST),
+        "min_isr ignored", ("min_isr", *LOST),
         LeaderReplication, "_advance", _need_nobody, DEATHS, first_seed=5,
     ),
     ClusterMutant(
