@@ -89,18 +89,6 @@ def _count_no_removals(advance: Any) -> Any:
     return mutant
 
 
-def _need_nobody(advance: Any) -> Any:
-    def mutant(self: LeaderReplication) -> bool:
-        """Commit with fewer replicas in sync than the stream demands."""
-        needed, self.min_isr = self.min_isr, 0
-        try:
-            return bool(advance(self))
-        finally:
-            self.min_isr = needed
-
-    return mutant
-
-
 def _ack_when_deposed(resign: Any) -> Any:
     def mutant(self: Commitment, log: Any, role: PartitionRole, *, keeps_acks: bool = False) -> int:
         """Acknowledge what waits when another node leads."""
@@ -192,10 +180,6 @@ MUTANTS: Final = (
     ClusterMutant(
         "proposed removals not counted", LOST,
         LeaderReplication, "_advance", _count_no_removals, _SLOW,
-    ),
-    ClusterMutant(
-        "min_isr ignored", ("min_isr", *LOST),
-        LeaderReplication, "_advance", _need_nobody, DEATHS, first_seed=5,
     ),
     ClusterMutant(
         "deposed leader acks", (ONE_OFFSET, *LOST),
