@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import Enum
 from functools import partial
 from typing import Annotated, Final
 
@@ -10,6 +11,7 @@ import typer
 
 from bascule.sim.cluster.plan import ClusterFault
 from bascule.sim.cluster.run import ClusterOptions, run_seed
+from bascule.sim.cluster.streams import StreamTrait
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
 from bascule.sim.raft.run import SimulationFailed
 from bascule.sim.seeds import (
@@ -49,14 +51,15 @@ def cluster(
     trace: Annotated[bool, typer.Option("--trace", help="Print every event.")] = False,
     seconds: Annotated[int, typer.Option(help="Simulated seconds with faults; 0: drawn.")] = 0,
     nodes: Annotated[int, typer.Option(help="Number of nodes; 0: drawn.")] = 0,
-    streams: Annotated[
-        int, typer.Option(help="Number of streams, of one partition each; 0: drawn.")
-    ] = 0,
+    streams: Annotated[int, typer.Option(help="Number of streams; 0: drawn.")] = 0,
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")
     ] = False,
     faults: Annotated[
         str, typer.Option(help="Draw these kinds of faults often, such as kill,outage.")
+    ] = "",
+    traits: Annotated[
+        str, typer.Option(help="What all streams have, such as compacted,split; empty: drawn.")
     ] = "",
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a failed seed.")
@@ -65,12 +68,12 @@ def cluster(
 ) -> None:
     """Run whole nodes with faults drawn from a seed, and check what publishers and readers see."""
     check_mutant(CLUSTER_MUTANTS, mutant)
-    known = {fault.value for fault in ClusterFault}
-    if unknown := [each for each in faults.split(",") if each and each not in known]:
-        raise typer.BadParameter(f"no fault is named {unknown[0]!r}; there are {sorted(known)}")
+    _check_names("fault", faults, ClusterFault)
+    _check_names("trait", traits, StreamTrait)
     options = ClusterOptions(
-        nodes=nodes, streams=streams, seconds=seconds, all_faults=all_faults, faults=faults
-    )
+        nodes=nodes, streams=streams, seconds=seconds, all_faults=all_faults, faults=faults,
+        traits=traits,
+    )  # fmt: skip
     if mutant and not seeds and seed is None:
         found = CLUSTER_MUTANTS[mutant]
         seeds, options = f"{found.range[0]}-{found.range[-1]}", found.options
@@ -83,6 +86,13 @@ def cluster(
         report_many(tally, as_json=as_json)
     else:
         _run_one(seed or 0, options, mutant, trace=trace, as_json=as_json)
+
+
+def _check_names(what: str, text: str, kind: type[Enum]) -> None:
+    """Raises: BadParameter for a name that is none of the values."""
+    known = {each.value for each in kind}
+    if unknown := [each for each in text.split(",") if each and each not in known]:
+        raise typer.BadParameter(f"no {what} is named {unknown[0]!r}; there are {sorted(known)}")
 
 
 def _run_one(

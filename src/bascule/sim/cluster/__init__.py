@@ -10,6 +10,7 @@ heartbeats (what they would say follows from the network), HTTP and the listener
 ```
 run            draws the plan, runs the phases, checks the end
 plan           what is drawn for a seed: sizes, times, the rate of each kind of fault
+streams        the streams of a run, and what each promises
 simulation     the cluster, its publishers and faults, and the phases of a run
 environment    what they share: time, network, NATS, random choices
 machine        one machine through the processes of its node: disk, clock, start, stop, kill
@@ -17,9 +18,9 @@ installation   puts the simulated world in the place of the real one in producti
 stand_ins      classes in place of some of a node's
 publishers     publish over NATS, wait for acks, publish again
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
-operator       moves of replicas, replaced machines
-checkers       what must hold at any time, and at the end
+operator       moves of replicas, replaced machines, purges, short-lived streams
 trace          the last events as text
+checkers/      what must hold at any time, and at the end
 world/         the event loop, threads, sockets, disks, NATS
 ```
 """

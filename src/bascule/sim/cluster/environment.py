@@ -31,13 +31,19 @@ class ClusterEnvironment:
         self.network.on_changed = self.heartbeats.look
         self.nats = SimNats(loop, prng)
         self.founders = tuple(range(1, plan.nodes + 1))
-        self.stream_names = [f"s{number}" for number in range(plan.streams)]
+        self.stream_names = [stream.name for stream in plan.streams]
         self.graveyard: list[SimProcess] = []
         """The processes that have ended. What they left behind must not be collected."""
         self.on_role: Callable[[SimProcess, Partition], None] = lambda _, __: None
         """Called when a partition has another role on a node."""
-        self.on_process_ended: Callable[[int], None] = lambda _: None
-        """Called with the node of a process that has ended."""
+        self.on_request: Callable[[SimProcess, bytes, int, bool], None] = lambda *_: None
+        """Called with the id of a request, the index of its entry in the log of the metadata, and
+        whether it takes effect on a node."""
+        self.on_purge: Callable[[str, int, int, bool], None] = lambda *_: None
+        """Called with a stream, a partition, the offset up to which it is purged, and whether that
+        is confirmed, and not only asked for."""
+        self.on_process_ends: Callable[[int], None] = lambda _: None
+        """Called with the node of a process that is about to end."""
 
     def at(self, when_ns: int, function: Callable[..., object], *args: Any) -> None:
         """Have the simulator do something at a time."""

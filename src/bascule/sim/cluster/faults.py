@@ -9,7 +9,8 @@ from typing import Final
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.operator import ClusterOperator
-from bascule.sim.cluster.plan import DEDUPE_MS, MS, ClusterFault
+from bascule.sim.cluster.plan import MS, ClusterFault
+from bascule.sim.cluster.streams import DEDUPE_MS
 
 Link = tuple[int, int]
 DAMAGES_MAX: Final = 2
@@ -25,7 +26,7 @@ class ClusterFaults:
         self._world = world
         self._machines = machines
         self._prng = world.prng
-        self._operator = ClusterOperator(world, machines)
+        self.operator = self._operator = ClusterOperator(world, machines)
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
         self._awaits_ack = False
@@ -55,6 +56,8 @@ class ClusterFaults:
             ClusterFault.CANCEL: self._operator.move_and_cancel,
             ClusterFault.DRAIN: self._operator.drain,
             ClusterFault.ELECT: self._operator.elect,
+            ClusterFault.PURGE: self._operator.purge,
+            ClusterFault.CHURN: self._operator.churn,
             ClusterFault.NATS_DROP: self._drop_nats,
             ClusterFault.NATS_CUT: self._cut_nats,
         }
@@ -225,10 +228,10 @@ class ClusterFaults:
 
     def _damage(self, *, cuts: bool) -> bool:
         """Damage a replica; of each partition always that on the same node."""
-        stream = self._prng.pick(self._world.stream_names)
-        state = self._operator.state_of(stream)
-        if state is None:
-            return False
+        plan = self._prng.pick(self._world.plan.streams)
+        stream, state = plan.name, self._operator.state_of(plan.name)
+        if state is None or not plan.is_synced or self._operator.is_busy:
+            return False  # what was not synced may be cut without anybody noticing it
         victim, count = self._victims.get(stream, (0, 0))
         if not victim:
             is_leader = state.leader in state.replicas and self._prng.happens(0.5)

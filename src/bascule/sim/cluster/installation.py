@@ -19,7 +19,12 @@ from rpds import HashTrieMap, HashTrieSet
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import ImageIndex
 from bascule.sim.cluster.machine import ProcessClock, ProcessRandom, process_files
-from bascule.sim.cluster.stand_ins import SilentListener, WatchedPartition, no_app
+from bascule.sim.cluster.stand_ins import (
+    SilentListener,
+    WatchedPartition,
+    WatchedRequests,
+    no_app,
+)
 from bascule.sim.cluster.world import nats
 from bascule.sim.cluster.world.disk import RaftDirectory
 from bascule.sim.cluster.world.heartbeats import SimHeartbeats
@@ -81,6 +86,7 @@ SETS: Final = (
 )
 """Modules whose sets are iterated: these keep an order."""
 OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("bascule.controller.metadata_machine", "RememberedRequests", WatchedRequests),
     ("bascule.ingest.ingest_buffer", "SLAB_BYTES", 64 << 10),
     ("bascule.ingest.chunk_reader", "RECEIVE_BYTES", 16 << 10),
     ("bascule.ingest.nats_dialer", "connect", nats.connect),
@@ -99,6 +105,8 @@ OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.node.node", "create_app", no_app),
     ("bascule.node.node", "gc", SimpleNamespace(freeze=lambda: None)),
     ("bascule.raft_driver.driver", "DataDirectory", RaftDirectory),
+    ("bascule.replica.maintenance.cleaner", "TICK_SECONDS", 0.7),
+    ("bascule.replica.maintenance.retention", "TICK_SECONDS", 0.3),
     ("bascule.replica.opening", "Partition", WatchedPartition),
 )
 FACTORIES: Final = {HashTrieMap: OrderedMap, HashTrieSet: OrderedKeys}

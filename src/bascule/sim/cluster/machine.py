@@ -34,6 +34,8 @@ PEER_PORT: Final = 9093
 RESERVE_BYTES: Final = 64 << 10
 EPOCH_MS: Final = 1_780_000_000_000
 SCRUB_PERIOD_MS: Final = 3_000
+LAG_MS_MAX: Final = 3_000
+"""The least that a node accepts: faults last for some seconds."""
 RESTART_NS: Final = NS
 """Before whatever supervises the node starts it again after a failure."""
 
@@ -143,6 +145,7 @@ class Machine:
             http=HttpConfig(host=self.host, port=9080),
             peer=PeerConfig(host=self.host, port=PEER_PORT),
             cluster=ClusterConfig(
+                replica_lag_ms_max=LAG_MS_MAX,
                 peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
                 join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),
@@ -240,6 +243,7 @@ class Machine:
         self.boots += 1
 
     def _end(self, *, has_power: bool) -> None:
+        self.world.on_process_ends(self.node)
         process, self.process, self.running = self.process, None, None
         self._is_mark_exact = has_power
         assert process is not None
@@ -248,7 +252,6 @@ class Machine:
         self.world.graveyard.append(process)
         self.world.nats.on_process_ended(process)
         self.world.network.on_process_ended(process, has_power=has_power)
-        self.world.on_process_ended(self.node)
 
     @property
     def now_ms(self) -> int:

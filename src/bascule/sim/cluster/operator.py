@@ -1,5 +1,5 @@
-"""`ClusterOperator`: moves replicas and leaders, drains nodes, and replaces a machine that has lost
-its disk."""
+"""`ClusterOperator`: moves replicas and leaders, drains nodes, replaces a machine that has lost its
+disk, purges streams, and creates some that it deletes soon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError, UnknownNode
 from bascule.metadata.image import Image
-from bascule.model import PartitionState
+from bascule.model import NO_LEADER, PartitionState, StreamConfig
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.world.loop import NS
@@ -32,20 +32,108 @@ class ClusterOperator:
         self._attempt = 0
         self._drained_until_ns = -1
         """When the drained nodes go on; -1: none was drained yet."""
+        self._short_lived: list[str] = []
+        """Streams that are to be deleted."""
 
     @property
     def is_busy(self) -> bool:
         """Whether a machine is being replaced."""
         return self._replaced is not None
 
-    def state_of(self, stream: str) -> PartitionState | None:
+    def state_of(self, stream: str, partition: int = 0) -> PartitionState | None:
         """What a node that runs knows of a stream's partition."""
         machine = self._any_ready()
         if machine is None or machine.running is None:
             return None
         image = machine.running.controller.image
         definition = image.streams.get(stream)
-        return None if definition is None else image.partitions[definition.id][0]
+        return None if definition is None else image.partitions[definition.id][partition]
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def purge(self) -> bool:
+        """Remove the beginning of a log, up to a committed offset."""
+        machine, prng = self._any_ready(), self._world.prng
+        plan = prng.pick(self._world.plan.streams)
+        index = prng.below(plan.partitions)
+        state = self.state_of(plan.name, index)
+        leader = None if state is None else self._machines.get(state.leader)
+        if machine is None or machine.running is None or leader is None or leader.running is None:
+            return False
+        held = leader.running.partitions.stream(plan.name) or ()
+        if index >= len(held) or held[index].committed_offset <= held[index].start_offset:
+            return False
+        offset = prng.between(held[index].start_offset + 1, held[index].committed_offset)
+        controller, world = machine.running.controller, self._world
+        world.note(machine.node, f"is asked to purge {plan.name} {index} to {offset}")
+        world.on_purge(plan.name, index, offset, False)
+
+        async def purge() -> None:
+            await controller.purge_stream(
+                plan.name, to_offset=offset, before_ms=None, partition=index
+            )
+            world.on_purge(plan.name, index, offset, True)
+
+        self._run(machine, purge)
+        return True
+
+    def churn(self) -> bool:
+        """Create a stream, and delete it soon."""
+        machine, world = self._any_ready(), self._world
+        if machine is None or machine.running is None:
+            return False
+        name = f"x{len(self._short_lived)}"
+        self._short_lived.append(name)
+        config = StreamConfig(subject=name, replicas=world.plan.replicas)
+        controller = machine.running.controller
+        world.note(machine.node, f"is asked to create {name}")
+        self._run(machine, lambda: controller.create_stream(name, config))
+        world.after(world.prng.wait(world.plan.fault_lasts_ns), self._delete, name)
+        return True
+
+    def _delete(self, name: str) -> None:
+        machine = self._any_ready()
+        if machine is None or machine.running is None:
+            return
+        self._world.note(machine.node, f"is asked to delete {name}")
+        self._run(machine, partial(machine.running.controller.delete_stream, name))
+
+    def delete_left(self) -> str:
+        """Delete the streams that are left of those; which there are, or empty."""
+        machine = self._any_ready()
+        if machine is None or machine.running is None:
+            return "no node runs"
+        left = [
+            name for name in self._short_lived if name in machine.running.controller.image.streams
+        ]
+        for name in left:
+            self._delete(name)
+        return f"{left} are not deleted" if left else ""
+
+    def allow_losses(self, image: Image) -> list[str]:
+        """Allow an unclean election where nobody is sure to have every committed record: machines
+        have lost what was not synced, or the last one in sync has lost its disk. The names of the
+        streams."""
+        found = []
+        replaced = () if self._replaced is None else (self._replaced.node,)
+        for plan in self._world.plan.streams:
+            definition = image.streams.get(plan.name)
+            states = image.partitions[definition.id] if definition else ()
+            is_stuck = any(
+                state.leader == NO_LEADER and not {*state.isr, *state.eligible}.difference(replaced)
+                for state in states
+            )
+            is_weak = not plan.is_synced or plan.needed_in_sync == 1
+            machine = self._any_ready()
+            if not is_stuck or not is_weak or machine is None or machine.running is None:
+                continue
+            found.append(plan.name)
+            self._world.note(machine.node, f"is asked for an unclean election of {plan.name}")
+            alter = machine.running.controller.alter_stream
+            self._run(machine, partial(alter, plan.name, {"unclean_election": True}))
+        return found
+
+    # -- replicas, leaders and nodes ----------------------------------------------------------
 
     def move(self) -> bool:
         """Move a stream to other nodes, or give it another preferred leader."""
@@ -131,6 +219,8 @@ class ClusterOperator:
         ready = [each for each in self._machines.values() if each.running and not each.is_paused]
         if self.is_busy or len(ready) < max(len(self._machines), 3):
             return False
+        if any(each.damaged_ms for each in self._machines.values()):
+            return False  # the two that are left in sync might be the damaged and the lost one
         nodes = [each.running for each in ready if each.running]
         if not all(node.voters >= 3 and _is_whole(node.controller.image) for node in nodes):
             return False

@@ -7,16 +7,15 @@ network reaches states that a run with all kinds of faults does not.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from bascule.sim.cluster.streams import StreamPlan, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
 MS: Final = 1_000_000
-DEDUPE_MS: Final = 3_600_000
-"""How long streams keep message ids: longer than a run, also by clocks that jump."""
 NODES: Final = (3, 3, 3, 4, 5)
 
 
@@ -64,13 +63,18 @@ class ClusterFault(Enum):
     """A node gives up its leaders, and maybe its replicas, for some time."""
     ELECT = "planned election"
     """An operator names the leader of a stream, or wants the preferred one."""
+    PURGE = "purge"
+    """An operator removes the beginning of a log."""
+    CHURN = "stream churn"
+    """A stream that nobody uses is created, and deleted soon."""
 
 
 FREQUENT_NS: Final = 3 * NS
 """Mean time between two faults of a chosen kind."""
 OPERATIONS: Final = (ClusterFault.CANCEL, ClusterFault.DRAIN, ClusterFault.ELECT)
+ON_STREAMS: Final = (ClusterFault.PURGE, ClusterFault.CHURN)
 LOSSLESS: Final = frozenset(
-    {ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, *OPERATIONS}
+    {ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, *OPERATIONS, *ON_STREAMS}
 )
 """Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
 RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
@@ -82,8 +86,7 @@ class ClusterPlan:
 
     seed: int
     nodes: int
-    streams: int
-    """Each has one partition."""
+    streams: tuple[StreamPlan, ...]
     replicas: int
     delay_ns: int
     jitter_ns: int
@@ -109,9 +112,10 @@ class ClusterPlan:
 
 def draw_plan(
     seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0,
-    all_faults: bool = False, faults: Collection[str] = (),
+    all_faults: bool = False, faults: Collection[str] = (), traits: Collection[str] = (),
 ) -> ClusterPlan:  # fmt: skip
-    """The plan of a seed, with these restrictions. Chosen `faults` are frequent."""
+    """The plan of a seed, with these restrictions. Chosen `faults` are frequent, and all streams
+    have the `traits`, if there are any."""
     count = nodes or prng.pick(NODES)
     drawn_streams = prng.pick((1, 1, 2, 3, 5))
     drawn_seconds = prng.between(10, 30)
@@ -126,12 +130,12 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in OPERATIONS:
+        if fault not in (*OPERATIONS, *ON_STREAMS):
             draw_mean(fault)
     plan = ClusterPlan(
         seed=seed,
         nodes=count,
-        streams=streams or drawn_streams,
+        streams=(),
         replicas=min(count, 3),
         delay_ns=int(prng.log_uniform(20_000, 2 * MS)),
         jitter_ns=int(prng.log_uniform(20_000, 4 * MS)),
@@ -146,6 +150,8 @@ def draw_plan(
         fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
         safety_ns=(seconds or drawn_seconds) * NS,
     )
-    for fault in OPERATIONS:  # last, so that seeds from before they existed draw the same
+    # Last, so that seeds from before they existed draw the same.
+    for fault in (*OPERATIONS, *ON_STREAMS):
         draw_mean(fault)
-    return plan
+    drawn = draw_streams(prng, streams or drawn_streams, replicas=plan.replicas, traits=traits)
+    return replace(plan, streams=drawn)

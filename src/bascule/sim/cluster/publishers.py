@@ -12,11 +12,17 @@ from typing import Any, Final
 
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import MS
+from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.cluster.world.nats import NatsMessage
 
 GIVE_UP_NS: Final = 10 * NS
 """After this time without an ack a message without id is given up."""
+KEY_MESSAGES: Final = 6
+"""Messages with one key, in a row with some others: then it is used no more, so that what is
+removed by mistake, or comes back, stays so."""
+REMOVES: Final = 0.25
+"""The share of the messages of a compacted stream that remove their key."""
 REFUSED_NS: Final = 200 * MS
 """After an error ack the message is sent again."""
 
@@ -28,7 +34,11 @@ class Publication:
     id: str
     stream: str
     number: int
-    body: bytes
+    body: bytes | None
+    """None: the message removes its key."""
+    key: bytes | None = None
+    sent_ns: int = 0
+    """When it was sent first."""
     sends: int = 0
     offset: int = -1
     """As acknowledged; -1: it is not."""
@@ -44,7 +54,7 @@ class SimPublisher:
         self,
         world: ClusterEnvironment,
         number: int,
-        stream: str,
+        plan: StreamPlan,
         on_ack: Callable[[Publication, dict[str, Any]], None],
         *,
         has_ids: bool,
@@ -54,7 +64,8 @@ class SimPublisher:
         self.has_ids = has_ids
         self._on_ack = on_ack
         self.number = number
-        self.stream = stream
+        self.plan = plan
+        self.stream = plan.name
         self.sent: list[Publication] = []
         """All messages in order."""
         self.acked = 0
@@ -77,16 +88,39 @@ class SimPublisher:
         if not self.is_active:
             return
         if len(self._waiting) < world.plan.window:
-            number = len(self.sent)
-            id = f"p{self.number}-{number}"
-            padding = world.prng.below(world.plan.payload_bytes_max)
-            body = b"%b %b" % (id.encode(), b"x" * padding)
-            publication = Publication(id, self.stream, number, body)
+            publication = self._make()
+            id = publication.id
             self.sent.append(publication)
             self._waiting[id] = publication
             world.nats.open_inbox(f"_INBOX.{id}", lambda body: self._on_answer(publication, body))
             self._send(publication)
         world.after(world.prng.wait(world.plan.think_ns), self._tick)
+
+    def _make(self) -> Publication:
+        """The next message."""
+        prng, number = self.world.prng, len(self.sent)
+        id = f"p{self.number}-{number}"
+        body: bytes | None
+        body = b"%b %b" % (id.encode(), b"x" * prng.below(self.world.plan.payload_bytes_max))
+        key: bytes | None = None
+        if self.plan.compacts or self.plan.partitions > 1:
+            near = prng.below(2 * KEY_MESSAGES)
+            key = b"k%d-%d" % (self.number, max(number - near, 0) // KEY_MESSAGES)
+        if self.plan.compacts and prng.happens(REMOVES):
+            body = None
+        return Publication(id, self.stream, number, body, key, self.world.loop.now_ns)
+
+    def _head(self, publication: Publication) -> bytes:
+        """The header block of a message; empty: none."""
+        lines = []
+        if self.has_ids:
+            lines.append(b"Nats-Msg-Id: %b" % publication.id.encode())
+        if publication.key is not None:
+            lines.append(b"Bascule-Key: %b" % publication.key)
+        if publication.body is None:
+            # Equal messages without ids are taken for one in a handover.
+            lines += [b"KV-Operation: DEL", b"Number: %b" % publication.id.encode()]
+        return b"\r\n".join((b"NATS/1.0", *lines, b"", b"")) if lines else b""
 
     def _send(self, publication: Publication) -> None:
         if publication.id not in self._waiting:
@@ -96,9 +130,12 @@ class SimPublisher:
             self.given_up.append(publication)
             return
         publication.sends += 1
-        head = f"NATS/1.0\r\nNats-Msg-Id: {publication.id}\r\n\r\n".encode()
-        head = head if self.has_ids else b""
-        message = NatsMessage(self.stream, f"_INBOX.{publication.id}", head, publication.body)
+        message = NatsMessage(
+            self.stream,
+            f"_INBOX.{publication.id}",
+            self._head(publication),
+            publication.body or b"",
+        )
         # One connection: messages arrive in order.
         self._last_ns = max(self._last_ns + 1, self.world.nats.arrival_ns())
         self.world.at(self._last_ns, self.world.nats.publish, message)

@@ -34,6 +34,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     all_faults: bool = False
     faults: str = ""
     """Kinds of faults, separated by commas; empty: drawn."""
+    traits: str = ""
+    """What all streams have, separated by commas; empty: drawn."""
 
     def as_arguments(self) -> str:
         """As options of the command line."""
@@ -48,6 +50,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(" --all-faults")
         if self.faults:
             parts.append(f' --faults "{self.faults}"')
+        if self.traits:
+            parts.append(f' --traits "{self.traits}"')
         return "".join(parts)
 
 
@@ -84,7 +88,8 @@ def run_seed(
     prng = make_prng(seed)
     plan = draw_plan(
         seed, prng, nodes=options.nodes, streams=options.streams, seconds=options.seconds,
-        all_faults=options.all_faults, faults=options.faults.split(",") if options.faults else (),
+        all_faults=options.all_faults, faults=_names(options.faults),
+        traits=_names(options.traits),
     )  # fmt: skip
     loop = ClusterLoop(prng)  # type: ignore[abstract]
     trace = ClusterTrace(loop, write)
@@ -106,6 +111,10 @@ def run_seed(
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def _failed(
@@ -132,7 +141,7 @@ def _result(simulation: Simulation) -> ClusterResult:
     return ClusterResult(
         seed=world.plan.seed,
         nodes=world.plan.nodes,
-        streams=world.plan.streams,
+        streams=len(world.plan.streams),
         simulated_seconds=world.loop.now_ns / NS,
         events=world.loop.events,
         packets=world.network.messages,

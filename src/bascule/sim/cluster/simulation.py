@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
-from bascule.model import StreamConfig
+from bascule.metadata.image import Image
+from bascule.model import PartitionState
+from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.cluster.checkers import ClusterCheckers
+from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
+from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
-from bascule.sim.cluster.plan import DEDUPE_MS, MS
+from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
+from bascule.storage.retention import SEGMENTS_PER_LIMIT
 
 LOOK_NS: Final = 100 * MS
 """Between two looks of the checkers at all logs."""
 STEP_NS: Final = 100 * MS
 """Between two looks whether a phase is over."""
 START_NS: Final = 60 * NS
+HELP_NS: Final = 2 * NS
+"""Between two looks of the operator whether somebody has to decide something."""
 
 
 class Simulation:
@@ -33,18 +40,13 @@ class Simulation:
         self.plan, self.loop = world.plan, world.loop
         self.machines = {node: Machine(world, node) for node in world.founders}
         self.checkers = ClusterCheckers(world, self.machines)
-        world.on_role = self.checkers.on_role
-        world.on_process_ended = self.checkers.on_process_ended
-        self.publishers = [
-            SimPublisher(
-                world,
-                number,
-                world.prng.pick(world.stream_names),
-                self._on_ack,
-                has_ids=world.prng.happens(0.7),
-            )
-            for number in range(world.plan.publishers)
-        ]
+        self.checkers.watch()
+        self.publishers: list[SimPublisher] = []
+        for number in range(world.plan.publishers):
+            plan = world.prng.pick(world.plan.streams)
+            has_ids = world.prng.happens(0.7) and plan.has_ids
+            made = SimPublisher(world, number, plan, self._on_ack, has_ids=has_ids)
+            self.publishers.append(made)
         self.faults = ClusterFaults(world, self.machines)
         self._is_looking = True
 
@@ -61,6 +63,7 @@ class Simulation:
         self._until(self._not_ready, START_NS, "the cluster starts")
         self._create_streams()
         self.world.after(LOOK_NS, self._look)
+        self.world.after(HELP_NS, self._help)
         for publisher in self.publishers:
             publisher.start()
         self.faults.start()
@@ -82,6 +85,20 @@ class Simulation:
             self.checkers.look()
             self.world.after(LOOK_NS, self._look)
 
+    def _help(self) -> None:
+        """Decide what the cluster leaves to an operator."""
+        operator = self.faults.operator
+        if not self.faults.is_active:
+            operator.delete_left()
+        image = self._images()[:1]
+        if image:
+            self.checkers.losses.allowed.update(operator.allow_losses(image[0]))
+        self.world.after(HELP_NS, self._help)
+
+    def _images(self) -> list[Image]:
+        """Those of the nodes that run."""
+        return [m.running.controller.image for m in self.machines.values() if m.running]
+
     def _until(self, pending: Callable[[], str], bound_ns: int, what: str) -> None:
         """Run until there is no reason to wait, within a bound. Raises: InvariantBroken."""
         deadline = self.loop.now_ns + bound_ns
@@ -97,20 +114,17 @@ class Simulation:
     def _create_streams(self) -> None:
         done: list[str] = []
 
-        async def create(machine: Machine, name: str) -> None:
+        async def create(machine: Machine, plan: StreamPlan) -> None:
             assert machine.running is not None
-            config = StreamConfig(
-                subject=name, replicas=self.plan.replicas, dedupe_window_ms=DEDUPE_MS
-            )
             try:
-                await machine.running.controller.create_stream(name, config)
+                await machine.running.controller.create_stream(plan.name, plan.config())
             except BasculeError as error:
                 raise InvariantBroken("streams are created", str(error)) from error
-            done.append(name)
+            done.append(plan.name)
 
-        for name in self.world.stream_names:
+        for plan in self.plan.streams:
             machine = self.world.prng.pick(list(self.machines.values()))
-            self.run_in(machine, create(machine, name))
+            self.run_in(machine, create(machine, plan))
         self._until(
             lambda: "" if len(done) == len(self.world.stream_names) else f"only {done} are created",
             START_NS,
@@ -126,7 +140,7 @@ class Simulation:
         """Why not every partition is fully replicated and used; empty if all are."""
         if reason := self._not_ready():
             return reason
-        images = [m.running.controller.image for m in self.machines.values() if m.running]
+        images = self._images()
         for name in self.world.stream_names:
             for image in images:
                 definition = image.streams.get(name)
@@ -145,24 +159,47 @@ class Simulation:
         for publisher in self.publishers:
             if publisher.is_busy:
                 return f"publisher {publisher.number} waits for acks"
-        ends: dict[str, dict[int, tuple[int, int]]] = {}
+        held: dict[Key, dict[int, Partition]] = {}
         for node, partition in self.checkers.replicas():
-            assert partition.log is not None
             if partition.failure is not None:
                 return f"partition {partition.definition.name} has failed: {partition.failure}"
             if reason := self.machines[node].not_scrubbed(partition):
                 return reason
-            found = ends.setdefault(partition.definition.name, {})
-            found[node] = partition.log.end.offset, partition.committed_offset
-        for image in (m.running.controller.image for m in self.machines.values() if m.running):
-            for name, found in ends.items():
-                state = image.partitions[image.streams[name].id][0]
-                if set(found) != set(state.replicas):
-                    return f"{name} is on the nodes {list(found)}, expected {state.replicas}"
-        for name, found in ends.items():
-            if len({each for ends in found.values() for each in ends}) != 1:
-                return f"the ends and watermarks of {name} are {found}"
-        return ""
+            held.setdefault(key_of(partition), {})[node] = partition
+        for image in self._images():
+            if reason := _placement_difference(held, image):
+                return reason
+        for key, partitions in held.items():
+            if reason := self._log_difference(key, partitions):
+                return reason
+        return why_not_settled(self.world, self.machines)
+
+    def _log_difference(self, key: Key, partitions: Mapping[int, Partition]) -> str:
+        """In what logs still differ, or why retention has not done its work yet."""
+        ends = {node: _ends(partition) for node, partition in partitions.items()}
+        start, end, mark = next(iter(ends.values()))
+        if end != mark or len(set(ends.values())) != 1:
+            return f"the starts, ends and watermarks of {key} are {ends}"
+        (plan,) = (each for each in self.plan.streams if each.name == key[0])
+        if not plan.messages_max:
+            return ""
+        batch = self.plan.window * self.plan.publishers
+        kept = plan.messages_max + plan.messages_max // SEGMENTS_PER_LIMIT + batch
+        return f"{key} holds {end - start} messages" if end - start > kept else ""
+
+
+def _ends(partition: Partition) -> tuple[int, int, int]:
+    assert partition.log is not None
+    return partition.start_offset, partition.log.end.offset, partition.committed_offset
+
+
+def _placement_difference(held: Mapping[Key, Mapping[int, Partition]], image: Image) -> str:
+    """Which partition is not on the nodes that the image names."""
+    for (name, index), partitions in held.items():
+        state: PartitionState = image.partitions[image.streams[name].id][index]
+        if set(partitions) != set(state.replicas):
+            return f"{name} {index} is on the nodes {list(partitions)}, expected {state.replicas}"
+    return ""
 
 
 def make_prng(seed: int) -> Prng:

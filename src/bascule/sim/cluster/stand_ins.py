@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bascule.controller.remembered_requests import RememberedRequests
+from bascule.metadata.command_codec import RequestId
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 from bascule.sim.cluster.world.loop import process_now
@@ -17,6 +19,17 @@ class WatchedPartition(Partition):
         acks = super().set_role(state, node_id, lag_ns_max=lag_ns_max)
         process_now().machine.world.on_role(process_now(), self)
         return acks
+
+
+class WatchedRequests(RememberedRequests):
+    """In place of `RememberedRequests`."""
+
+    def accepts(self, request: RequestId, index: int) -> bool:
+        """See `RememberedRequests.accepts`."""
+        is_accepted = super().accepts(request, index)
+        process = process_now()
+        process.machine.world.on_request(process, request.id, index, is_accepted)
+        return is_accepted
 
 
 class SilentListener:

@@ -181,6 +181,15 @@ class SimNats:
     def restore(self, node: int) -> None:
         self._cut_off.pop(node, None)
 
+    def subscribers(self, subject: str) -> list[int]:
+        """The nodes with a subscription to a subject, once for each."""
+        return [
+            session.process.machine.node
+            for session in self._sessions
+            for each, _ in session.subscriptions.values()
+            if each == subject
+        ]
+
     # -- publishers ---------------------------------------------------------------------------
 
     def open_inbox(self, subject: str, on_answer: Callable[[bytes], None]) -> None:

@@ -1,10 +1,8 @@
-"""Mutants of whole nodes: what a cluster promises, broken in one place."""
+"""Mutants of copies: logs that differ, acks that are early, ids that are forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from bascule.metadata import elections
@@ -16,40 +14,17 @@ from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.replication.leader import LeaderReplication
-from bascule.sim.cluster.run import ClusterOptions
-from bascule.sim.mutants.base import patched
-
-SEEDS: Final = 60
-"""The simulator finds each mutant within so many seeds, with its options. The number is generous,
-since a change of a node or the simulator changes what happens in every seed."""
-ACKED: Final = "no acked message lost"
-IDENTICAL: Final = "replicas identical"
-ONE_LEADER: Final = "one leader an epoch"
-UNDONE: Final = "nothing read is undone"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMutant:
-    """A bug, and how the simulator finds it."""
-
-    name: str
-    found_by: tuple[str, ...]
-    """The invariants that it may break. A run reports the first one."""
-    owner: Any
-    attribute: str
-    make: Callable[[Any], Any]
-    """Gets what the owner has, and returns what takes its place."""
-    options: ClusterOptions
-    first_seed: int = 0
-    """Shortly before a seed that finds it."""
-
-    @property
-    def range(self) -> range:
-        return range(self.first_seed, self.first_seed + SEEDS)
-
-    def patch(self) -> AbstractContextManager[None]:
-        """Put it into this process while the context is open."""
-        return patched(self.owner, self.attribute, self.make)
+from bascule.sim.mutants.cluster.base import (
+    DEATHS,
+    FLIPS,
+    LOST,
+    MOVES,
+    ONE_LEADER,
+    ONE_OFFSET,
+    OUTAGES,
+    PROGRESS,
+    ClusterMutant,
+)
 
 
 def _truncate_by_watermark(begin: Any) -> Any:
@@ -182,57 +157,45 @@ def _accept_damage(append: Any) -> Any:
     return mutant
 
 
-_MOVES: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="move of replicas")
-_OUTAGES: Final = ClusterOptions(seconds=15, streams=2, faults="outage after an ack")
-_DEATHS: Final = ClusterOptions(
-    seconds=15, streams=3, faults="kill,outage,loss of a leader,power loss"
-)
-
-_FLIPS: Final = ClusterOptions(seconds=15, nodes=5, streams=2, faults="bit flips,move of replicas")
-
-CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
-    mutant.name: mutant
-    for mutant in (
-        ClusterMutant(
-            "truncate by watermark", (ACKED, UNDONE, IDENTICAL),
-            FollowedPartition, "begin", _truncate_by_watermark, _DEATHS,
-        ),
-        ClusterMutant(
-            "ack before a follower's sync", (ACKED, UNDONE),
-            FollowedPartition, "report", _report_unsynced, _OUTAGES, first_seed=3,
-        ),
-        ClusterMutant(
-            "ack before any sync", (ACKED, UNDONE),
-            LeaderReplication, "__init__", _count_appended, _OUTAGES,
-        ),
-        ClusterMutant(
-            "election from outside the ISR", (ACKED, UNDONE, IDENTICAL),
-            elections, "_candidate", _elect_outside, _DEATHS,
-        ),
-        ClusterMutant(
-            "logs not compared", (ACKED, UNDONE, IDENTICAL, "progress"),
-            FetchedPartition, "begin", _trust_logs, _DEATHS,
-        ),
-        ClusterMutant(
-            "message ids forgotten at failover", ("no id twice", "one offset a message"),
-            Partition, "_lead", _forget_ids, _DEATHS,
-        ),
-        ClusterMutant(
-            "commit by one follower", (ACKED, UNDONE, IDENTICAL),
-            LeaderReplication, "_advance", _commit_by_one_follower, _DEATHS, first_seed=1,
-        ),
-        ClusterMutant(
-            "leader epoch not raised", (ONE_LEADER, ACKED, UNDONE, IDENTICAL, "progress"),
-            elections, "_elected", _keep_epoch, _DEATHS, first_seed=9,
-        ),
-        ClusterMutant(
-            "reassignment that drops the last copy", (ACKED, UNDONE, IDENTICAL, "progress"),
-            reassignment, "completed", _drop_old_replicas, _MOVES,
-        ),
-        ClusterMutant(
-            "corrupt replica feeding others", (ACKED, UNDONE, IDENTICAL, "no id twice"),
-            FollowedPartition, "append", _accept_damage, _FLIPS,
-        ),
-    )
-}  # fmt: skip
-"""All mutants by name."""
+MUTANTS: Final = (
+    ClusterMutant(
+        "truncate by watermark", LOST,
+        FollowedPartition, "begin", _truncate_by_watermark, DEATHS, first_seed=1,
+    ),
+    ClusterMutant(
+        "ack before a follower's sync", LOST,
+        FollowedPartition, "report", _report_unsynced, OUTAGES, first_seed=3,
+    ),
+    ClusterMutant(
+        "ack before any sync", LOST,
+        LeaderReplication, "__init__", _count_appended, OUTAGES,
+    ),
+    ClusterMutant(
+        "election from outside the ISR", (ONE_LEADER, *LOST),
+        elections, "_candidate", _elect_outside, DEATHS,
+    ),
+    ClusterMutant(
+        "logs not compared", (*LOST, PROGRESS),
+        FetchedPartition, "begin", _trust_logs, DEATHS, first_seed=1,
+    ),
+    ClusterMutant(
+        "message ids forgotten at failover", ("no id twice", ONE_OFFSET),
+        Partition, "_lead", _forget_ids, DEATHS,
+    ),
+    ClusterMutant(
+        "commit by one follower", (*LOST, "min_isr"),
+        LeaderReplication, "_advance", _commit_by_one_follower, DEATHS, first_seed=1,
+    ),
+    ClusterMutant(
+        "leader epoch not raised", (ONE_LEADER, *LOST, PROGRESS),
+        elections, "_elected", _keep_epoch, DEATHS,
+    ),
+    ClusterMutant(
+        "reassignment that drops the last copy", (*LOST, PROGRESS),
+        reassignment, "completed", _drop_old_replicas, MOVES,
+    ),
+    ClusterMutant(
+        "corrupt replica feeding others", (*LOST, "no id twice"),
+        FollowedPartition, "append", _accept_damage, FLIPS, first_seed=17,
+    ),
+)  # fmt: skip

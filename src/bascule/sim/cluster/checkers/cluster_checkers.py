@@ -1,0 +1,179 @@
+"""`ClusterCheckers`: what must hold in a simulated cluster, at any time and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from bascule.metadata.image import Image
+from bascule.replica.partition import Partition
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.contents import FinalContents
+from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.checkers.log_starts import PURGED, LogStarts
+from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.checkers.replica_states import ReplicaStates
+from bascule.sim.cluster.checkers.requests import RequestEffects
+from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.plan import LOSSLESS, ClusterFault
+from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.world.process import SimProcess
+
+FOLLOWERS_LOOKS: Final = 10
+"""Followers' logs are read at every so many looks: consumers may read there, too."""
+
+
+class ClusterCheckers:
+    """All checks of a run."""
+
+    def __init__(self, world: ClusterEnvironment, machines: Mapping[int, Machine]) -> None:
+        self._world = world
+        self._machines = machines
+        self._plans = {plan.name: plan for plan in world.plan.streams}
+        self.losses = AllowedLosses()
+        self._states = ReplicaStates(self._plans, self.losses)
+        self._committed = CommittedRecords(
+            machines, {name for name, plan in self._plans.items() if plan.compacts}, self.losses
+        )
+        self._starts = LogStarts(
+            self._plans, clocks_jump=ClusterFault.CLOCK_JUMP in world.plan.faults
+        )
+        self._requests = RequestEffects()
+        self._looks = 0
+
+    def watch(self) -> None:
+        """Be told of what happens."""
+        world = self._world
+        world.on_role = self._on_role
+        world.on_process_ends = self._on_process_ends
+        world.on_request = self._on_request
+        world.on_purge = self._on_purge
+
+    # -- events -------------------------------------------------------------------------------
+
+    def on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
+        """A publisher has got an ack. Raises: InvariantBroken."""
+        offset, plan = answer["offset"], self._plans[publication.stream]
+        key = publication.stream, answer["partition"]
+        is_lost = bool(self.losses.epoch(key))
+        is_lost = is_lost or publication.offset < self._starts.highest.get(key, 0)
+        if publication.offset not in (-1, offset) and not is_lost:
+            raise InvariantBroken(
+                "one offset a message",
+                f"{publication.id} was acked at {publication.offset}, and again at {offset}",
+            )
+        # An ack that comes late may name the replicas that are in sync by then, which may be fewer.
+        if not 1 <= answer["replicas"] <= 2 * plan.replicas or answer["synced"] != plan.is_synced:
+            raise InvariantBroken("acks say what was done", f"{publication.id} got {answer}")
+        self._starts.on_ack(key, offset, publication.sent_ns)
+
+    def _on_role(self, process: SimProcess, partition: Partition) -> None:
+        """A partition has another role."""
+        if partition.definition.name in self._plans:
+            self._starts.note_end(partition)
+            if wrong := self._states.on_role(process.name, partition):
+                self._world.loop.report("one leader an epoch", wrong)
+            self._look_at_set(key_of(partition))
+
+    def _look_at_set(self, key: Key) -> None:
+        """Who is in sync may have changed just now."""
+        held = {node: each for node, each in self.replicas() if key_of(each) == key}
+        for partition in held.values():
+            self._committed.note_end(partition)
+        try:
+            self._states.look_at_sets({key: held}, self._images(), self._committed.ends)
+        except InvariantBroken as broken:
+            self._world.loop.report(broken.name, broken.text)
+
+    def _images(self) -> list[Image]:
+        return [
+            machine.running.controller.image
+            for machine in self._machines.values()
+            if machine.running is not None
+        ]
+
+    def _on_process_ends(self, node: int) -> None:
+        """What is only in memory is about to be gone."""
+        for _, partition in self._replicas_on(node):
+            self._starts.note_end(partition)
+        self._states.on_process_ended(node)
+        self._committed.on_process_ended(node)
+
+    def _on_request(self, process: SimProcess, id: bytes, index: int, is_accepted: bool) -> None:
+        """A node has applied an entry of the metadata's log."""
+        try:
+            self._requests.on_entry(process.name, id, index, is_accepted)
+        except InvariantBroken as broken:
+            self._world.loop.report(broken.name, broken.text)
+
+    def _on_purge(self, stream: str, partition: int, offset: int, is_done: bool) -> None:
+        key = stream, partition
+        self._starts.on_purge(key, offset, is_done=is_done)
+        self._look_at_set(key)
+        for node, each in self.replicas():
+            is_in_sync = key_of(each) == key and node in self._states.in_sync(key)
+            if is_done and is_in_sync and each.failure is None and each.start_offset < offset:
+                self._world.loop.report(
+                    PURGED,
+                    f"{key} on node {node} starts at {each.start_offset}, is in sync, and a purge "
+                    f"to {offset} is confirmed",
+                )
+
+    # -- now and then -------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Check the logs of all nodes as they are now. Raises: InvariantBroken."""
+        self._looks += 1
+        replicas = list(self.replicas())
+        images = self._images()
+        for key in self.losses.look((partition for _, partition in replicas), images):
+            self._committed.forget(key)
+            self._starts.forget(key)
+        held: dict[Key, dict[int, Partition]] = {}
+        for node, partition in replicas:
+            held.setdefault(key_of(partition), {})[node] = partition
+            self._states.look_at_mark(node, partition)
+            self._committed.note_end(partition)
+        for node, partition in replicas:
+            key = key_of(partition)
+            latest_epoch = self._states.latest_epochs.get(key, 0)
+            if partition.is_leader or self._looks % FOLLOWERS_LOOKS == 0:
+                self._committed.look(node, partition, latest_epoch=latest_epoch)
+            self._starts.look(
+                node,
+                partition,
+                now_ns=self._world.loop.now_ns,
+                committed=self._committed.ends.get(key, 0),
+                latest_epoch=latest_epoch,
+            )
+        self._states.look_at_sets(held, images, self._committed.ends)
+
+    def replicas(self) -> Iterator[tuple[int, Partition]]:
+        """The partitions with a log on every node that has started."""
+        for node in self._machines:
+            yield from self._replicas_on(node)
+
+    def _replicas_on(self, node: int) -> Iterator[tuple[int, Partition]]:
+        machine = self._machines[node]
+        if machine.running is None or not machine.is_ready:
+            return  # a node that stops closes its logs
+        for name in self._plans:
+            for partition in machine.running.partitions.stream(name) or ():
+                if partition.log is not None and not partition.deleted:
+                    yield node, partition
+
+    # -- at the end ---------------------------------------------------------------------------
+
+    def at_end(self, publishers: list[SimPublisher]) -> None:
+        """All replicas have everything: compare them, and what was acknowledged.
+
+        Raises: InvariantBroken.
+        """
+        held: dict[Key, dict[int, Partition]] = {}
+        for node, partition in self.replicas():
+            held.setdefault(key_of(partition), {})[node] = partition
+        contents = FinalContents(self._machines, self._plans, self._committed, self.losses)
+        is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
+        contents.check(held, publishers, is_lossless=is_lossless)

@@ -1,0 +1,209 @@
+"""The logs at the end of a run: replicas are equal, and have what was acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bascule.replica.partition import Partition
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.log_contents import (
+    Key,
+    StoredBatch,
+    StoredRecord,
+    batches_of,
+    records_of,
+)
+from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.streams import StreamPlan
+
+COMPACTION: Final = "compaction keeps the latest value"
+
+
+@dataclass(slots=True)
+class _Log:
+    """The log of a partition that all replicas have."""
+
+    start: int
+    records: dict[int, StoredRecord] = field(default_factory=dict)
+
+
+class FinalContents:
+    """Compares the replicas with each other, and with what publishers know."""
+
+    def __init__(
+        self,
+        machines: Mapping[int, Machine],
+        plans: Mapping[str, StreamPlan],
+        committed: CommittedRecords,
+        losses: AllowedLosses,
+    ) -> None:
+        self._machines = machines
+        self._plans = plans
+        self._committed = committed
+        self._losses = losses
+
+    def check(
+        self,
+        replicas: Mapping[Key, Mapping[int, Partition]],
+        publishers: Iterable[SimPublisher],
+        *,
+        is_lossless: bool,
+    ) -> None:
+        """All replicas have everything. `is_lossless`: no fault may have lost a message that was
+        sent once. Raises: InvariantBroken."""
+        every = list(publishers)
+        logs: dict[Key, _Log] = {}
+        for key, held in replicas.items():
+            if self._plans[key[0]].compacts:
+                sent = [each for publisher in every for each in publisher.sent]
+                self._check_compacted(key, held, sent)
+            else:
+                logs[key] = self._compare(key, held)
+        self._check_sent_once(logs)
+        for publisher in every:
+            if publisher.plan.compacts:
+                continue
+            if publisher.given_up and is_lossless and not publisher.plan.is_grouped:
+                raise InvariantBroken(
+                    "a handover loses nothing",
+                    f"{publisher.given_up[0].id} to {publisher.stream} got no ack: "
+                    f"{publisher.given_up[0].errors}",
+                )
+            self._check_acked(publisher, logs)
+
+    # -- logs that are not compacted ----------------------------------------------------------
+
+    def _compare(self, key: Key, held: Mapping[int, Partition]) -> _Log:
+        """Compare the replicas; return the records of all of them."""
+        start = max(partition.start_offset for partition in held.values())
+        by_node: dict[int, list[StoredBatch]] = {}
+        for node, partition in held.items():
+            assert partition.log is not None
+            files, end = self._machines[node].files, partition.log.end.offset
+            by_node[node] = list(batches_of(partition, files, start, end))
+        (first, expected), *others = by_node.items()
+        for node, found in others:
+            if found != expected:
+                at = next(
+                    (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+                    min(len(found), len(expected)),
+                )
+                raise InvariantBroken(
+                    "replicas identical",
+                    f"{key}: node {node} has {found[at : at + 1]} where node {first} has "
+                    f"{expected[at : at + 1]}; {len(found)} and {len(expected)} batches",
+                )
+        headers = {batch.header.base_offset: batch.header for batch in expected}
+        self._committed.compare_at_end(key, headers, start)
+        return _Log(start, self._records(key, expected))
+
+    def _records(self, key: Key, batches: Iterable[StoredBatch]) -> dict[int, StoredRecord]:
+        records: dict[int, StoredRecord] = {}
+        seen: dict[str, int] = {}
+        for batch in batches:
+            for record in records_of(batch):
+                records[record.offset] = record
+                if record.id and record.id in seen:
+                    raise InvariantBroken(
+                        "no id twice",
+                        f"{key}: {record.id} at {seen[record.id]} and {record.offset}",
+                    )
+                seen[record.id] = record.offset
+        return records
+
+    def _check_sent_once(self, logs: Mapping[Key, _Log]) -> None:
+        """What was sent once, without an id, is stored once, in all partitions of its stream."""
+        seen: dict[tuple[str, bytes | None], tuple[int, int]] = {}
+        for (name, index), log in logs.items():
+            for record in log.records.values():
+                if record.id:
+                    continue
+                at = index, record.offset
+                found = seen.setdefault((name, record.body), at)
+                if found != at:
+                    raise InvariantBroken(
+                        "sent once, stored once",
+                        f"{(record.body or b'')[:20]!r} of {name} is at {found} and {at}",
+                    )
+
+    def _check_acked(self, publisher: SimPublisher, logs: Mapping[Key, _Log]) -> None:
+        lasts: dict[int, int] = {}
+        for publication in publisher.sent:
+            if publication.offset < 0:
+                continue
+            key, offset = (publication.stream, publication.partition), publication.offset
+            log = logs.get(key) or _Log(0)
+            stored = log.records.get(offset)
+            has_left = offset < log.start or bool(self._losses.epoch(key))
+            if not has_left and (stored is None or stored.body != publication.body):
+                raise InvariantBroken(
+                    "no acked message lost",
+                    f"{publication.id} was acked at {key} offset {offset}, where all replicas "
+                    f"have {stored}; {len(log.records)} records",
+                )
+            last = lasts.get(key[1], -1)
+            if publication.sends == 1 and not self._losses.epoch(key):
+                if offset < last:
+                    raise InvariantBroken(
+                        "order", f"{publication.id} is at {offset}, an earlier message at {last}"
+                    )
+                lasts[key[1]] = offset
+
+    # -- compacted logs -----------------------------------------------------------------------
+
+    def _check_compacted(
+        self, key: Key, held: Mapping[int, Partition], sent: Iterable[Publication]
+    ) -> None:
+        """On every replica each key has its latest value; a key that was removed has the record
+        that says so, or none."""
+        known = dict(self._committed.records.get(key, {}))
+        if not self._losses.epoch(key):
+            for each in sent:
+                if (each.stream, each.partition) == key and each.offset >= 0:
+                    acked = StoredRecord(each.offset, "", each.key, each.body)
+                    found = known.setdefault(each.offset, acked)
+                    if found != acked:
+                        raise InvariantBroken(
+                            "no acked message lost", f"{key}: {found} where {acked} was acked"
+                        )
+        latest: dict[bytes | None, StoredRecord] = {}
+        for offset in sorted(known):
+            latest[known[offset].key] = known[offset]
+        for node, partition in held.items():
+            assert partition.log is not None
+            files, start = self._machines[node].files, partition.start_offset
+            there: dict[bytes | None, StoredRecord] = {}
+            for batch in batches_of(partition, files, start, partition.log.end.offset):
+                for record in records_of(batch):
+                    if record.offset < start:
+                        continue
+                    if known.get(record.offset, record) != record:
+                        raise InvariantBroken(
+                            "nothing read is undone",
+                            f"{key} on node {node}: {record}, known {known[record.offset]}",
+                        )
+                    there[record.key] = record
+            self._compare_latest(f"{key} on node {node}", latest, there, start)
+
+    def _compare_latest(
+        self,
+        where: str,
+        latest: Mapping[bytes | None, StoredRecord],
+        there: Mapping[bytes | None, StoredRecord],
+        start: int,
+    ) -> None:
+        for name, expected in latest.items():
+            found = there.get(name)
+            is_gone = expected.offset < start or expected.body is None
+            if found is None and is_gone:
+                continue
+            # A record whose publisher was told nothing may be later than what is known.
+            if found is None or found.offset < expected.offset:
+                raise InvariantBroken(
+                    COMPACTION, f"{where}: {name!r} has {found}, the latest is {expected}"
+                )

@@ -1,0 +1,102 @@
+"""Log starts: retention and purges remove what they may, and it stays removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bascule.replica.partition import Partition
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.plan import MS
+from bascule.sim.cluster.streams import StreamPlan
+
+KEPT: Final = "retention keeps"
+PURGED: Final = "what is purged stays so"
+
+
+class LogStarts:
+    """Where logs start, and may start."""
+
+    def __init__(self, plans: Mapping[str, StreamPlan], *, clocks_jump: bool) -> None:
+        """With `clocks_jump` nothing is known about the age of records."""
+        self._plans = plans
+        self._clocks_jump = clocks_jump
+        self.highest: dict[Key, int] = {}
+        """The highest start of any replica."""
+        self._ends: dict[Key, int] = {}
+        """The highest end of any replica, also of records that were truncated."""
+        self._asked: dict[Key, int] = {}
+        self._purged: dict[Key, int] = {}
+        """To where a purge was asked for, and confirmed."""
+        self._sent_ns: dict[Key, dict[int, int]] = {}
+        """Offset -> when its message was sent first."""
+        self._starts: dict[tuple[int, Key], tuple[Partition, int]] = {}
+
+    def on_ack(self, key: Key, offset: int, sent_ns: int) -> None:
+        """A message was acknowledged."""
+        if self._plans[key[0]].age_ms_max:
+            self._sent_ns.setdefault(key, {})[offset] = sent_ns
+
+    def on_purge(self, key: Key, offset: int, *, is_done: bool) -> None:
+        """A purge was asked for, or confirmed."""
+        known = self._purged if is_done else self._asked
+        known[key] = max(known.get(key, 0), offset)
+
+    def forget(self, key: Key) -> None:
+        """After an unclean election the log may end before what was purged."""
+        self._purged.pop(key, None)
+
+    def note_end(self, partition: Partition) -> None:
+        """Note where a log ends, before it is truncated or its process is gone."""
+        if partition.log is not None:
+            key = key_of(partition)
+            self._ends[key] = max(self._ends.get(key, 0), partition.log.end.offset)
+
+    def look(
+        self, node: int, partition: Partition, *, now_ns: int, committed: int, latest_epoch: int
+    ) -> None:
+        """Check where a log starts; `committed` is what is committed. Raises: InvariantBroken."""
+        key, start = key_of(partition), partition.start_offset
+        self.note_end(partition)
+        known, before = self._starts.get((node, key), (partition, 0))
+        self._starts[node, key] = partition, start
+        if known is partition and start < before:
+            raise InvariantBroken(
+                "log start monotonic", f"{key} on node {node}: {start} after {before}"
+            )
+        if partition.is_leader and partition.leader_epoch >= latest_epoch:
+            purged = self._purged.get(key, 0)
+            if start < purged and partition.failure is None:
+                raise InvariantBroken(
+                    PURGED, f"{key} on node {node} starts at {start}, and {purged} was confirmed"
+                )
+        if start <= self.highest.get(key, 0):
+            return
+        if start > committed:
+            raise InvariantBroken(
+                KEPT, f"{key} on node {node} starts at {start}, and {committed} is committed"
+            )
+        allowed = self.allowed(key, now_ns)
+        if start > allowed:
+            raise InvariantBroken(
+                KEPT, f"{key} on node {node} starts at {start}, at most {allowed} is allowed"
+            )
+        self.highest[key] = start
+
+    def allowed(self, key: Key, now_ns: int) -> int:
+        """Up to where records may be removed."""
+        plan = self._plans[key[0]]
+        allowed = self._asked.get(key, 0)
+        if plan.messages_max:
+            allowed = max(allowed, self._ends.get(key, 0) - plan.messages_max)
+        if plan.age_ms_max:
+            latest_ns = now_ns - plan.age_ms_max * MS
+            young = [
+                offset
+                for offset, sent_ns in self._sent_ns.get(key, {}).items()
+                if sent_ns > latest_ns and not self._clocks_jump
+            ]
+            # What nobody was told of is not known here.
+            allowed = max(allowed, min(young, default=self._ends.get(key, 0)))
+        return allowed

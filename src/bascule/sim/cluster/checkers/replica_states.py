@@ -1,0 +1,127 @@
+"""Leaders, high watermarks and in-sync replica sets, as all nodes together have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from bascule.metadata.image import Image
+from bascule.model import PartitionState
+from bascule.replica.partition import Partition
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.streams import StreamPlan
+
+
+class _Mark(NamedTuple):
+    """The high watermark of a replica at the last look."""
+
+    partition: Partition
+    offset: int
+    unclean_epoch: int
+    leads_by: int
+    """The version of the state by which it leads; -1: it does not."""
+
+
+class ReplicaStates:
+    """What was seen of partitions at the last look at them."""
+
+    def __init__(self, plans: Mapping[str, StreamPlan], losses: AllowedLosses) -> None:
+        self._plans = plans
+        self._losses = losses
+        self._leaders: dict[tuple[Key, int], str] = {}
+        """Partition and leader epoch -> the process that leads it."""
+        self.latest_epochs: dict[Key, int] = {}
+        self._marks: dict[tuple[int, Key], _Mark] = {}
+        """Of each process that runs, and each time that a replica is there."""
+        self._states: dict[Key, PartitionState] = {}
+        """The latest ones that any node had."""
+
+    def on_role(self, process: str, partition: Partition) -> str:
+        """A partition has another role; what is wrong about it."""
+        key, epoch = key_of(partition), partition.leader_epoch
+        self.latest_epochs[key] = max(self.latest_epochs.get(key, 0), epoch)
+        if not partition.is_leader:
+            return ""
+        found = self._leaders.setdefault((key, epoch), process)
+        return "" if found == process else f"{key} epoch {epoch} is led by {found} and {process}"
+
+    def on_process_ended(self, node: int) -> None:
+        """What is only in memory is gone."""
+        for each in [each for each in self._marks if each[0] == node]:
+            del self._marks[each]
+
+    def in_sync(self, key: Key) -> tuple[int, ...]:
+        """The replicas in sync at the last look."""
+        state = self._states.get(key)
+        return () if state is None else state.isr
+
+    def look_at_mark(self, node: int, partition: Partition) -> None:
+        """The watermark of a replica rises, and only while enough replicas are in sync.
+
+        Raises: InvariantBroken.
+        """
+        key, offset = key_of(partition), partition.committed_offset
+        state, log = partition.state, partition.log
+        if log is not None and partition.failure is None and offset > log.end.offset:
+            raise InvariantBroken(
+                "watermarks are in logs", f"{key} on node {node}: {offset}, its log ends before"
+            )
+        leads_by = -1
+        if state is not None and partition.is_leader and partition.commitment.replication:
+            leads_by = state.version
+        unclean_epoch = 0 if state is None else state.unclean_epoch
+        mark = _Mark(partition, offset, unclean_epoch, leads_by)
+        before = self._marks.get((node, key))
+        self._marks[node, key] = mark
+        if before is None or before.partition is not partition:
+            return  # it was not there, or has left the node and come back
+        if offset < before.offset and unclean_epoch == before.unclean_epoch:
+            raise InvariantBroken(
+                "watermark monotonic", f"{key} on node {node}: {offset} after {before.offset}"
+            )
+        if state is None or leads_by < 0 or leads_by != before.leads_by:
+            return
+        needed = self._plans[key[0]].needed_in_sync
+        if len(state.isr) < needed and offset > before.offset:
+            raise InvariantBroken(
+                "min_isr",
+                f"{key} on node {node}: {before.offset} to {offset} was committed with "
+                f"{state.isr} in sync, and {needed} are needed",
+            )
+
+    def look_at_sets(
+        self,
+        replicas: Mapping[Key, Mapping[int, Partition]],
+        images: Iterable[Image],
+        ends: Mapping[Key, int],
+    ) -> None:
+        """Replicas in sync have everything that is committed. Raises: InvariantBroken."""
+        for image in images:
+            self._note_states(image)
+        for key, held in replicas.items():
+            end, state = ends.get(key, 0), self._states.get(key)
+            if state is None or state.unclean_epoch != self._losses.epoch(key):
+                continue
+            for node in state.isr:
+                partition = held.get(node)
+                if partition is None or partition.log is None or partition.failure is not None:
+                    continue
+                if partition.state is None or partition.state.unclean_epoch != state.unclean_epoch:
+                    continue
+                log = partition.log
+                has = (log.synced if self._plans[key[0]].is_synced else log.end).offset
+                if has < end:
+                    raise InvariantBroken(
+                        "replicas in sync are complete",
+                        f"{key} on node {node} has {has}, and {end} is committed; {state}",
+                    )
+
+    def _note_states(self, image: Image) -> None:
+        for name in self._plans:
+            definition = image.streams.get(name)
+            for index, state in enumerate(image.partitions[definition.id] if definition else ()):
+                known = self._states.get((name, index))
+                if known is None or known.version < state.version:
+                    self._states[name, index] = state

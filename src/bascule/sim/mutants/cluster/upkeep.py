@@ -1,0 +1,116 @@
+"""Mutants of retention, purges, compaction, directories and requests to the controller."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bascule.controller.purges import Purges
+from bascule.controller.reconciler import Reconciler
+from bascule.replica.maintenance import cleaner, retention
+from bascule.replica.maintenance.retention import Retention
+from bascule.sim.cluster.run import ClusterOptions
+from bascule.sim.mutants.cluster.base import (
+    LOST,
+    MOVES,
+    PROGRESS,
+    ClusterMutant,
+)
+from bascule.storage.retention import RetentionLimits
+
+KEPT: Final = "retention keeps"
+COMPACTION: Final = "compaction keeps the latest value"
+EVERYTHING: Final = 1 << 62
+
+
+def _follow_no_start(_: Any) -> Any:
+    def mutant(*_: Any) -> bool:
+        """Let followers keep what the leader has removed."""
+        return False
+
+    return mutant
+
+
+def _keep_half(limits_of: Any) -> Any:
+    def mutant(config: Any) -> RetentionLimits:
+        """Keep half of the messages that a stream is to keep."""
+        found: RetentionLimits = limits_of(config)
+        return found._replace(messages_max=found.messages_max // 2)
+
+    return mutant
+
+
+def _expire_early(limits_of: Any) -> Any:
+    def mutant(config: Any) -> RetentionLimits:
+        """Keep messages for a tenth of the time."""
+        found: RetentionLimits = limits_of(config)
+        return found._replace(age_ms_max=found.age_ms_max // 10)
+
+    return mutant
+
+
+def _await_nobody(_: Any) -> Any:
+    async def mutant(*_: Any) -> None:
+        """Confirm a purge before the followers have carried it out."""
+
+    return mutant
+
+
+def _remove_tombstones(plan: Any) -> Any:
+    def mutant(*args: Any, **kwargs: Any) -> Any:
+        """Remove tombstones that not all replicas have."""
+        return plan(*args, **{**kwargs, "replicated_offset": EVERYTHING})
+
+    return mutant
+
+
+def _compact_uncommitted(plan: Any) -> Any:
+    def mutant(*args: Any, **kwargs: Any) -> Any:
+        """Remove committed values for uncommitted ones."""
+        return plan(*args, **{**kwargs, "high_watermark": EVERYTHING})
+
+    return mutant
+
+
+def _keep_data(_: Any) -> Any:
+    def mutant(*_: Any) -> None:
+        """Leave the data of a replica that has moved away."""
+
+    return mutant
+
+
+_LIMITED: Final = ClusterOptions(seconds=15, streams=2, traits="limited", faults="kill")
+_AGED: Final = ClusterOptions(seconds=15, streams=2, traits="aged", faults="kill")
+_PURGES: Final = ClusterOptions(
+    seconds=15, streams=2, traits="plain", faults="purge,kill,loss of a leader,slow link"
+)
+_COMPACTED: Final = ClusterOptions(
+    seconds=20, streams=2, traits="compacted", faults="kill,split,isolate,loss of a leader"
+)
+MUTANTS: Final = (
+    ClusterMutant(
+        "log start not followed", (PROGRESS,),
+        Retention, "_has_to_follow", _follow_no_start, _LIMITED,
+    ),
+    ClusterMutant(
+        "half of the limit kept", (KEPT,), retention, "limits_of", _keep_half, _LIMITED
+    ),
+    ClusterMutant(
+        "expired early", (KEPT,), retention, "limits_of", _expire_early, _AGED
+    ),
+    ClusterMutant(
+        "purge not awaited", ("what is purged stays so",),
+        Purges, "_have_followed", _await_nobody, _PURGES,
+    ),
+    ClusterMutant(
+        "tombstones not awaited", (COMPACTION,),
+        cleaner, "plan_compaction", _remove_tombstones, _COMPACTED, first_seed=1,
+    ),
+    ClusterMutant(
+        "compaction above the watermark", (COMPACTION, *LOST),
+        cleaner, "plan_compaction", _compact_uncommitted, _COMPACTED, first_seed=9,
+    ),
+    ClusterMutant(
+        "data of moved replicas kept", (PROGRESS,),
+        Reconciler, "_remove_replica", _keep_data, MOVES,
+    ),
+)  # fmt: skip

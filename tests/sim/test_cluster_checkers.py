@@ -1,0 +1,62 @@
+"""Checkers of whole nodes that need no cluster to be checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.model import Cleanup, PartitionBy, SyncPolicy
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.log_starts import LogStarts
+from bascule.sim.cluster.checkers.requests import RequestEffects
+from bascule.sim.cluster.run import ClusterOptions
+from bascule.sim.cluster.simulation import make_prng
+from bascule.sim.cluster.streams import StreamTrait, draw_streams
+
+ID = b"request"
+
+
+def test_a_request_takes_effect_once() -> None:
+    effects = RequestEffects()
+    effects.on_entry("n1.1", ID, 5, True)
+    effects.on_entry("n2.1", ID, 5, True)
+    effects.on_entry("n1.1", ID, 7, False)
+    with pytest.raises(InvariantBroken, match="took effect at 5 and 8 on"):
+        effects.on_entry("n1.1", ID, 8, True)
+
+
+def test_nodes_agree_on_which_requests_take_effect() -> None:
+    effects = RequestEffects()
+    effects.on_entry("n1.1", ID, 5, True)
+    with pytest.raises(InvariantBroken, match="nodes agree on requests"):
+        effects.on_entry("n2.1", ID, 5, False)
+
+
+def test_entries_without_a_request_are_no_requests() -> None:
+    effects = RequestEffects()
+    effects.on_entry("n1.1", b"", 5, True)
+    effects.on_entry("n1.1", b"", 6, True)
+
+
+def test_all_streams_have_the_traits_that_are_chosen() -> None:
+    (found,) = draw_streams(make_prng(1), 1, replicas=3, traits=("compacted", "split", "strict"))
+    config = found.config()
+    assert found.traits == {StreamTrait.COMPACTED, StreamTrait.SPLIT, StreamTrait.STRICT}
+    assert config.cleanup == (Cleanup.COMPACT,)
+    assert config.partitions > 1
+    assert config.partition_by is PartitionBy.KEY
+    assert config.min_isr == 3
+    assert config.sync is SyncPolicy.ALWAYS
+    assert not found.has_ids
+
+
+def test_a_purge_allows_what_was_asked_for() -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    starts = LogStarts({plan.name: plan}, clocks_jump=False)
+    key = plan.name, 0
+    assert starts.allowed(key, 0) == 0
+    starts.on_purge(key, 7, is_done=False)
+    assert starts.allowed(key, 0) == 7
+
+
+def test_the_replay_line_has_the_traits() -> None:
+    assert ClusterOptions(traits="limited").as_arguments() == ' --traits "limited"'
