@@ -74,21 +74,6 @@ def _count_no_additions(advance: Any) -> Any:
     return mutant
 
 
-def _count_no_removals(advance: Any) -> Any:
-    def mutant(self: LeaderReplication) -> bool:
-        """Commit without the replicas whose removal is proposed, and not committed."""
-        state = self.state
-        if self.pending_isr is not None:
-            isr = tuple(node for node in state.isr if node in self.pending_isr)
-            self.state = replace(state, isr=isr)
-        try:
-            return bool(advance(self))
-        finally:
-            self.state = state
-
-    return mutant
-
-
 def _ack_when_deposed(resign: Any) -> Any:
     def mutant(self: Commitment, log: Any, role: PartitionRole, *, keeps_acks: bool = False) -> int:
         """Acknowledge what waits when another node leads."""
@@ -176,10 +161,6 @@ MUTANTS: Final = (
     ClusterMutant(
         "proposed additions not counted", LOST,
         LeaderReplication, "_advance", _count_no_additions, _RETURNS, first_seed=8,
-    ),
-    ClusterMutant(
-        "proposed removals not counted", LOST,
-        LeaderReplication, "_advance", _count_no_removals, _SLOW,
     ),
     ClusterMutant(
         "deposed leader acks", (ONE_OFFSET, *LOST),
