@@ -41,13 +41,14 @@ class Followed:
     partition = SimpleNamespace(needs_sync=False)
 
     def __init__(self) -> None:
-        self.attempt = 0
+        self.attempt = self.begun = 0
         self.appended = 0
         self.flags: list[LogFlags] = []
         self.has_ended = False
 
     def begin(self) -> bool:
         self.attempt = 1
+        self.begun += 1
         return True
 
     def report(self) -> ReplicaFetchPartition:
@@ -83,6 +84,8 @@ class Leader:
     """That of the follower, as each connection has stated it."""
     versions: list[int] = field(default_factory=list)
     """Of the requests for records."""
+    is_silent: bool = False
+    """Whether its responses say nothing of the partition, and the connection goes on."""
     on_hello: Callable[[], None] = lambda: None
     """Called while the leader answers the hello."""
 
@@ -110,13 +113,14 @@ class Connection:
     def receive_size(self) -> tuple[int, int]:
         parts: list[Piece] = []
         answer = ReplicaFetchPartitionResponse(STREAM, 0, 1, may_have_gaps=False, records=RECORDS)
-        encode(ReplicaFetchResponse(partitions=[answer]), self._version, parts)
+        answers = [] if self._leader.is_silent else [answer]
+        encode(ReplicaFetchResponse(partitions=answers), self._version, parts)
         self._response = b"".join(cast("list[bytes]", parts))
         return self._version, len(self._response)
 
     def receive_into(self, view: memoryview) -> None:
         view[:] = self._response
-        self._is_received = True
+        self._is_received = not self._leader.is_silent
 
     def check_head(self, frame: memoryview) -> int:
         return 0
@@ -196,3 +200,23 @@ def test_an_epoch_that_changes_during_a_hello_is_stated_again(
     follow(node)
     wait_until(lambda: node.followed.appended > 0)
     assert leader.epochs[:2] == [1, 2]
+
+
+def test_a_leader_that_says_nothing_about_a_partition_is_asked_again(
+    leader: Leader, node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, or it had not heard that it leads. Nobody else would ask again."""
+    monkeypatch.setattr(fetcher, "UNHEARD_SECONDS", 0.02)
+    leader.is_silent = True
+    follow(node)
+    wait_until(lambda: node.followed.begun > 3)
+    leader.is_silent = False
+    wait_until(lambda: node.followed.appended > 0)
+
+
+def test_an_attempt_that_is_answered_does_not_begin_again(
+    leader: Leader, node: SimpleNamespace
+) -> None:
+    follow(node)
+    wait_until(lambda: node.followed.appended > 0)
+    assert not node.fetcher._unheard

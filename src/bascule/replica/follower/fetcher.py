@@ -51,6 +51,8 @@ REPORT_SECONDS_MAX: Final = 0.02
 """How long the next request waits for the sync that its report is about."""
 SMALL_BYTES: Final = 64 << 10
 """A response of up to this size is received into memory that the thread keeps."""
+UNHEARD_SECONDS: Final = 3.0
+"""An attempt about which the leader has said nothing for so long begins again."""
 RETRY_SECONDS_MIN: Final = 0.02
 RETRY_SECONDS_MAX: Final = 0.5
 Key = tuple[bytes, int]
@@ -114,6 +116,10 @@ class FollowerFetcher:
         self._changed: dict[Key, FollowedPartition] = {}
         self._forgotten: dict[Key, None] = {}
         self._retries: dict[Key, FollowedPartition] = {}
+        self._unheard: dict[Key, tuple[FollowedPartition, int]] = {}
+        """Attempts that the leader has not answered, and when they began."""
+        self._look_ns = 0
+        """When these are looked at again."""
         self._timer: threading.Timer | None = None
         self._is_renewing = False
         """Whether this node ends the connection to begin another one."""
@@ -142,6 +148,7 @@ class FollowerFetcher:
                 del self._followed[followed.key]
                 self._changed.pop(followed.key, None)
                 self._retries.pop(followed.key, None)
+                self._unheard.pop(followed.key, None)
                 self._forgotten[followed.key] = None
 
     @property
@@ -191,6 +198,7 @@ class FollowerFetcher:
                 while not self._stopping.is_set():
                     self._receive()
                     heard_ns = self._clock.monotonic_ns()
+                    self._ask_again(heard_ns)
                     if was_lost:
                         log.info("copying from a node again", extra={"leader": self.leader})
                     pause, was_lost = RETRY_SECONDS_MIN, False
@@ -240,6 +248,7 @@ class FollowerFetcher:
                     raise Broken("this node has got another epoch since the hello")
                 self._connection, self._in_flight = connection, 0
                 self._changed.clear()
+                self._unheard.clear()
                 self._forgotten.clear()
                 everything = list(self._followed.values())
                 self._send()
@@ -263,6 +272,9 @@ class FollowerFetcher:
         if followed.is_in_force and self._writer.is_disk_full:
             self._retry_later(followed, RETRY_SECONDS_MAX)
         elif followed.begin():
+            with self._lock:
+                if self._followed.get(followed.key) is followed:
+                    self._unheard[followed.key] = followed, self._clock.monotonic_ns()
             self._note_changed(followed)
         elif not followed.is_in_force:
             self.forget(followed)
@@ -276,6 +288,22 @@ class FollowerFetcher:
 
         if chosen:
             self._writer.call(begin)
+
+    def _ask_again(self, now_ns: int) -> None:
+        """Begin the attempts anew about which the leader has said nothing for long.
+
+        It does not lead them yet, as a rule. A partition must not wait for an answer that is lost.
+        """
+        if now_ns < self._look_ns or not self._unheard:
+            return
+        since_ns = int(UNHEARD_SECONDS * 1e9)
+        with self._lock:
+            self._look_ns = now_ns + since_ns // 4
+            chosen = [each for each, at in self._unheard.values() if now_ns - at >= since_ns]
+        if chosen:
+            extra = {"leader": self.leader, "partitions": len(chosen)}
+            log.info("no answer about partitions; the leader is asked again", extra=extra)
+            self._begin_all(chosen)
 
     def _note_changed(self, followed: FollowedPartition) -> None:
         """Tell the leader soon; now, if few requests are under way."""
@@ -366,6 +394,9 @@ class FollowerFetcher:
         followed = self._followed.get((response.stream_id, response.partition))
         if followed is None or response.attempt != followed.attempt:
             return None
+        if response.error_code != ErrorCode.FENCED_LEADER_EPOCH:
+            with self._lock:
+                self._unheard.pop(followed.key, None)
         attempt, epoch = response.attempt, response.diverging_epoch
         if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start = response.log_start_offset
