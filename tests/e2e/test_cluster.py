@@ -228,8 +228,13 @@ def test_metrics_of_the_cluster(cluster: RunningCluster) -> None:
             as_told = {f"{kind}_partitions": len(info[kind]) for kind in kinds}
             as_told["controller"] = info["controller"]
             as_told |= {f'node_alive{{node="{n}"}}': int(n != lost) for n in (1, 2, 3)}
+            as_told["version"] = info["cluster_version"]
+            as_told |= {
+                f'node_version_max{{node="{each["node_id"]}"}}': each["cluster_version_max"]
+                for each in info["nodes"]
+            }
             is_seen = info["leaderless"] and info["under_min_isr"] and info["under_replicated"]
-            return True if is_seen and found == as_told else None
+            return True if is_seen and found.items() >= as_told.items() else None
 
         wait_for(look, node.process, node.log)
 
