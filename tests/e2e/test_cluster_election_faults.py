@@ -99,7 +99,7 @@ def test_a_damaged_log_that_nobody_can_replace_is_shown_everywhere(tmp_path: Pat
             f"flights 0 on node {last}: it is the last in sync, and the partition takes and serves "
             "nothing; `bascule stream repair flights --accept-loss` goes on with what can be read, "
             f"or stop node {last} and let another replica lead with what it has: `bascule stream "
-            "alter flights --unclean-election`"
+            "recover flights --accept-loss`"
         )
         for each in cluster.nodes.values():
             shown = command(each, "cluster", "status")
@@ -117,7 +117,7 @@ def test_a_damaged_log_that_nobody_can_replace_is_shown_everywhere(tmp_path: Pat
         # As it says: the other replica has the first records, and no clean election takes it.
         assert node.partition("flights")["leader"] == last
         node.stop(signal.SIGTERM)
-        command(other, "stream", "alter", "flights", "--unclean-election")
+        command(other, "stream", "recover", "flights", "--accept-loss", "--yes")
         wait_until(other, lambda: other.partition("flights")["leader"] == behind)
         wait_until(other, lambda: read(other) == list(range(SIZE)))
         node.start()
