@@ -14,7 +14,7 @@ from bascule.errors import Broken
 from bascule.host.real import RealClock
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
-from bascule.replica.follower import fetcher
+from bascule.replica.follower import fetcher, unheard
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.receive_buffers import BUFFERS
 from bascule.replica.roles.commitment import LogFlags
@@ -45,11 +45,25 @@ class Followed:
         self.appended = 0
         self.flags: list[LogFlags] = []
         self.has_ended = False
+        self.counts = True
+        """Whether the leader counts this replica as one in sync."""
+        self.bug: Exception | None = None
 
     def begin(self) -> bool:
         self.attempt = 1
         self.begun += 1
         return True
+
+    def end_attempt(self) -> None:
+        self.attempt = 0
+
+    def fail(self, error: Exception, send: object) -> None:
+        self.failures = SimpleNamespace(count=1)
+
+    failures = SimpleNamespace(count=0)
+
+    def is_in_sync(self, node_id: int) -> bool:
+        return self.counts
 
     def report(self) -> ReplicaFetchPartition:
         return ReplicaFetchPartition(STREAM, 0)
@@ -62,18 +76,25 @@ class Followed:
 
     def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
         assert data == RECORDS
+        if self.bug is not None:
+            raise self.bug
         self.appended += 1
         self.flags.append(flags)
         return True
 
 
 class Writer:
-    """A log writer that does everything at once."""
+    """A log writer that does everything at once, or what is queued when it is told to."""
 
-    is_disk_full = False
+    def __init__(self) -> None:
+        self.is_disk_full = False
+        self.queued: list[Callable[[], object]] | None = None
 
     def call(self, function: Callable[[], object]) -> None:
-        function()
+        if self.queued is not None:
+            self.queued.append(function)
+        else:
+            function()
 
 
 @dataclass
@@ -118,6 +139,9 @@ class Connection:
         self._response = b"".join(cast("list[bytes]", parts))
         return self._version, len(self._response)
 
+    def wait_readable(self, seconds: float) -> bool:
+        return False
+
     def receive_into(self, view: memoryview) -> None:
         view[:] = self._response
         self._is_received = not self._leader.is_silent
@@ -146,7 +170,9 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
 @pytest.fixture
 def node() -> Iterator[SimpleNamespace]:
     """A follower: its epoch, and what it follows."""
-    found = SimpleNamespace(epoch=1, followed=Followed(), fetcher=None, cluster_version=NEWEST)
+    found = SimpleNamespace(
+        epoch=1, followed=Followed(), fetcher=None, cluster_version=NEWEST, writer=Writer()
+    )
     yield found
     found.fetcher.close()
 
@@ -156,7 +182,7 @@ def follow(node: SimpleNamespace) -> None:
         2,
         PeerIdentity(1, "c", lambda: node.epoch, lambda: node.cluster_version),
         address=lambda: ("127.0.0.1", 1),
-        writer=cast(Any, Writer()),
+        writer=node.writer,
         syncer=cast(Any, None),
         send_acks=lambda _: None,
         on_silent=lambda *_: None,
@@ -206,7 +232,7 @@ def test_a_leader_that_says_nothing_about_a_partition_is_asked_again(
     leader: Leader, node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer was lost, or it had not heard that it leads. Nobody else would ask again."""
-    monkeypatch.setattr(fetcher, "UNHEARD_SECONDS", 0.02)
+    monkeypatch.setattr(unheard, "UNHEARD_SECONDS", 0.02)
     leader.is_silent = True
     follow(node)
     wait_until(lambda: node.followed.begun > 3)
@@ -219,4 +245,59 @@ def test_an_attempt_that_is_answered_does_not_begin_again(
 ) -> None:
     follow(node)
     wait_until(lambda: node.followed.appended > 0)
-    assert not node.fetcher._unheard
+    assert not len(node.fetcher._unheard)
+
+
+def test_a_replica_that_its_leader_does_not_count_asks_again(
+    leader: Leader, node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unheard, "UNHEARD_SECONDS", 0.02)
+    monkeypatch.setattr(unheard, "UNCOUNTED_SECONDS", 0.05)
+    node.followed.counts = False
+    follow(node)
+    wait_until(lambda: node.followed.appended > 0)
+    leader.is_silent = True
+    begun = node.followed.begun
+    wait_until(lambda: node.followed.begun > begun + 3)
+
+
+def test_what_is_followed_no_longer_does_not_keep_its_successor_from_another_attempt(
+    leader: Leader, node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by torture: the disk was full while the leader epoch changed. The append of the old
+    epoch failed after the attempt of the new one had to wait, and took its place."""
+    monkeypatch.setattr(unheard, "UNHEARD_SECONDS", 3_600)
+
+    def on_hello() -> None:
+        leader.is_silent = len(leader.epochs) > 1  # the second connection lasts
+
+    leader.on_hello = on_hello
+    queued: list[Callable[[], object]] = []
+
+    def begin_and_queue_the_rest() -> bool:
+        node.writer.queued = queued
+        return Followed.begin(old)
+
+    old = node.followed
+    old.begin = begin_and_queue_the_rest
+    follow(node)
+    wait_until(lambda: len(queued) == 2)  # an append, and the attempts of the second connection
+    node.writer.is_disk_full = True
+    node.followed = Followed()
+    node.fetcher.forget(old)
+    node.writer.queued = None
+    node.fetcher.follow(node.followed)
+    for late in queued:
+        late()
+    node.writer.is_disk_full = False
+    wait_until(lambda: node.followed.begun > 0)
+
+
+def test_a_bug_ends_one_attempt_and_not_the_copying(
+    leader: Leader, node: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.followed.bug = ValueError("a bug")
+    follow(node)
+    wait_until(lambda: "fetcher failed" in caplog.text)
+    node.followed.bug = None
+    wait_until(lambda: node.followed.appended > 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
 from functools import partial
@@ -20,6 +21,7 @@ from bascule.replica.follower.followed_partition import (
     whole_batches,
 )
 from bascule.replica.follower.receive_buffers import ReceiveBuffer, ReceiveBuffers
+from bascule.replica.follower.unheard import Unheard
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
@@ -51,8 +53,6 @@ REPORT_SECONDS_MAX: Final = 0.02
 """How long the next request waits for the sync that its report is about."""
 SMALL_BYTES: Final = 64 << 10
 """A response of up to this size is received into memory that the thread keeps."""
-UNHEARD_SECONDS: Final = 3.0
-"""An attempt about which the leader has said nothing for so long begins again."""
 RETRY_SECONDS_MIN: Final = 0.02
 RETRY_SECONDS_MAX: Final = 0.5
 Key = tuple[bytes, int]
@@ -116,10 +116,7 @@ class FollowerFetcher:
         self._changed: dict[Key, FollowedPartition] = {}
         self._forgotten: dict[Key, None] = {}
         self._retries: dict[Key, FollowedPartition] = {}
-        self._unheard: dict[Key, tuple[FollowedPartition, int]] = {}
-        """Attempts that the leader has not answered, and when they began."""
-        self._look_ns = 0
-        """When these are looked at again."""
+        self._unheard = Unheard(identity.node_id)
         self._timer: threading.Timer | None = None
         self._is_renewing = False
         """Whether this node ends the connection to begin another one."""
@@ -135,6 +132,8 @@ class FollowerFetcher:
         with self._lock:
             self._followed[followed.key] = followed
             self._forgotten.pop(followed.key, None)
+            self._retries.pop(followed.key, None)
+            self._unheard.begin(followed.key, self._clock.monotonic_ns())
             is_connected = self._connection is not None
         self._wake.set()
         if is_connected:
@@ -148,8 +147,14 @@ class FollowerFetcher:
                 del self._followed[followed.key]
                 self._changed.pop(followed.key, None)
                 self._retries.pop(followed.key, None)
-                self._unheard.pop(followed.key, None)
+                self._unheard.forget(followed.key)
                 self._forgotten[followed.key] = None
+
+    def on_state(self, followed: FollowedPartition) -> None:
+        """Another state of the partition is in force, in the same leader epoch."""
+        with self._lock:
+            if self._followed.get(followed.key) is followed:
+                self._unheard.on_state(followed, self._clock.monotonic_ns())
 
     @property
     def is_idle(self) -> bool:
@@ -248,9 +253,9 @@ class FollowerFetcher:
                     raise Broken("this node has got another epoch since the hello")
                 self._connection, self._in_flight = connection, 0
                 self._changed.clear()
-                self._unheard.clear()
                 self._forgotten.clear()
                 everything = list(self._followed.values())
+                self._unheard.begin_all(self._followed, self._clock.monotonic_ns())
                 self._send()
         except BaseException:
             connection.close()
@@ -274,7 +279,7 @@ class FollowerFetcher:
         elif followed.begin():
             with self._lock:
                 if self._followed.get(followed.key) is followed:
-                    self._unheard[followed.key] = followed, self._clock.monotonic_ns()
+                    self._unheard.begin(followed.key, self._clock.monotonic_ns())
             self._note_changed(followed)
         elif not followed.is_in_force:
             self.forget(followed)
@@ -284,7 +289,8 @@ class FollowerFetcher:
 
         def begin() -> None:
             for each in chosen:
-                self._begin(each)
+                with self._reported(each):
+                    self._begin(each)
 
         if chosen:
             self._writer.call(begin)
@@ -294,12 +300,8 @@ class FollowerFetcher:
 
         It does not lead them yet, as a rule. A partition must not wait for an answer that is lost.
         """
-        if now_ns < self._look_ns or not self._unheard:
-            return
-        since_ns = int(UNHEARD_SECONDS * 1e9)
         with self._lock:
-            self._look_ns = now_ns + since_ns // 4
-            chosen = [each for each, at in self._unheard.values() if now_ns - at >= since_ns]
+            chosen = self._unheard.take_due(now_ns, self._followed)
         if chosen:
             extra = {"leader": self.leader, "partitions": len(chosen)}
             log.info("no answer about partitions; the leader is asked again", extra=extra)
@@ -394,9 +396,6 @@ class FollowerFetcher:
         followed = self._followed.get((response.stream_id, response.partition))
         if followed is None or response.attempt != followed.attempt:
             return None
-        if response.error_code != ErrorCode.FENCED_LEADER_EPOCH:
-            with self._lock:
-                self._unheard.pop(followed.key, None)
         attempt, epoch = response.attempt, response.diverging_epoch
         if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start = response.log_start_offset
@@ -409,6 +408,8 @@ class FollowerFetcher:
                 self._retry_later(followed)
             return None  # a fenced follower waits for its next state
         followed.on_news(response)
+        with self._lock:
+            self._unheard.hear(followed, self._clock.monotonic_ns())
         records = cast(memoryview, response.records)
         if not len(records):
             return None
@@ -438,16 +439,15 @@ class FollowerFetcher:
         buffer: ReceiveBuffer | None,
     ) -> None:
         try:
-            if self._writer.is_disk_full:
-                raise OSError(ENOSPC, "the disk is full")
-            if not followed.append(attempt, start, data, flags):
-                return
-            if followed.partition.needs_sync:
-                self._syncer.request(followed.partition)
-            else:
-                self._note_changed(followed)
-        except EXPECTED_ERRORS as error:
-            self._attempt_failed(followed, error)
+            with self._reported(followed):
+                if self._writer.is_disk_full:
+                    raise OSError(ENOSPC, "the disk is full")
+                if not followed.append(attempt, start, data, flags):
+                    return
+                if followed.partition.needs_sync:
+                    self._syncer.request(followed.partition)
+                else:
+                    self._note_changed(followed)
         finally:
             if buffer is not None:
                 buffer.release()
@@ -458,13 +458,23 @@ class FollowerFetcher:
         """Repair the log on the log writer thread, then begin another attempt."""
 
         def run() -> None:
-            try:
+            with self._reported(followed):
                 if repair(*arguments):
                     self._begin(followed)
-            except EXPECTED_ERRORS as error:
-                self._attempt_failed(followed, error)
 
         return run
+
+    @contextmanager
+    def _reported(self, followed: FollowedPartition) -> Iterator[None]:
+        """What goes wrong ends the attempt; another one begins later."""
+        try:
+            yield
+        except EXPECTED_ERRORS as error:
+            self._attempt_failed(followed, error)
+        except Exception:  # boundary: a bug ends one attempt, and not the copying of a partition
+            log.exception("fetcher failed")
+            followed.end_attempt()
+            self._retry_later(followed, RETRY_SECONDS_MAX)
 
     def _attempt_failed(self, followed: FollowedPartition, error: Exception) -> None:
         followed.end_attempt()
@@ -478,8 +488,13 @@ class FollowerFetcher:
     # -- later attempts -------------------------------------------------------------------------
 
     def _retry_later(self, followed: FollowedPartition, seconds: float = 0.0) -> None:
-        """Begin another attempt after a pause, at least so long."""
+        """Begin another attempt after a pause, at least so long.
+
+        Not for what is followed no longer: its successor may wait for an attempt of its own.
+        """
         with self._lock:
+            if self._followed.get(followed.key) is not followed:
+                return
             self._retries[followed.key] = followed
             if self._timer is None and not self._stopping.is_set():
                 pause = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))

@@ -88,6 +88,11 @@ class FollowedPartition:
             and not partition.deleted
         )
 
+    def is_in_sync(self, node_id: int) -> bool:
+        """Whether the replica on this node is in sync, as far as it knows."""
+        state = self.partition.state
+        return state is not None and node_id in state.isr
+
     def begin(self) -> bool:
         """Begin an attempt at the end of the log; False if the partition is not followed now."""
         store = self.partition.log

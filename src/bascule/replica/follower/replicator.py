@@ -161,6 +161,8 @@ class Replicator:
                 and found[0].leader == state.leader
             )
             if is_same:
+                assert found is not None
+                found[0].on_state(found[1])
                 return
             if found is not None:
                 del self._followed[key]
