@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster import controller, duties
+from bascule.controller.cluster import duties
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.plan import NodeState
 from bascule.errors import Indeterminate
@@ -218,26 +218,5 @@ def test_a_process_registers_however_long_there_is_no_controller() -> None:
             await mine.register(replace(registration(1), client=client))
             assert deciding.image.nodes[1].client == client
         mine.close()
-
-    asyncio.run(scene())
-
-
-def test_a_bug_in_a_duty_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its duties a controller notices no loss of a node, and a node never lapses."""
-    monkeypatch.setattr(controller, "TASK_RETRY_SECONDS", 0.001)
-    runs = 0
-
-    async def run() -> None:
-        nonlocal runs
-        runs += 1
-        raise KeyError("a bug")
-
-    async def scene() -> None:
-        task = asyncio.create_task(controller.keep_running("duties", run))
-        async with asyncio.timeout(SECONDS_MAX):
-            await until(lambda: runs > 2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
 
     asyncio.run(scene())

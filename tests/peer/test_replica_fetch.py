@@ -375,6 +375,24 @@ def test_a_follower_that_forgets_or_disconnects_is_not_known_any_more() -> None:
     run(scene)
 
 
+def test_an_older_connection_that_speaks_late_takes_nothing_with_it() -> None:
+    """Its request waited in the socket while the follower connected again."""
+
+    async def scene(leader: Leader) -> None:
+        older, newer = peer(2), peer(2)
+        leader.append()
+        await leader.fetch(newer, report(5))
+        await leader.fetch(older, report(5))
+        replication = leader.partition.commitment.replication
+        assert replication is not None
+        before = replication.position(2)
+        assert before >= 0
+        older.close()
+        assert replication.position(2) == before
+
+    run(scene)
+
+
 def test_only_a_follower_that_is_heard_of_is_wanted_in_sync() -> None:
     async def scene(leader: Leader) -> None:
         assert wanted_isrs(leader.handler) == []

@@ -56,6 +56,7 @@ BOUNDARIES = tuple(
         "replica",
         "controller",
         "heartbeats",
+        "host",
         "sim/cluster/world",
     )
 )

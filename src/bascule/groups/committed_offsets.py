@@ -25,6 +25,7 @@ from bascule.groups.offset_records import (
     resolve_offset,
 )
 from bascule.host.api import Clock
+from bascule.host.lasting_tasks import start_lasting
 from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
@@ -104,7 +105,7 @@ class CommittedOffsetStore:
         if stream is not None:
             stream[0].watchers.add(self._wake.set)
             self._wake.set()
-            self._task = asyncio.create_task(self._follow())
+            self._task = start_lasting("committed offsets", self._follow)
 
     async def close(self) -> None:
         if self._task is not None:

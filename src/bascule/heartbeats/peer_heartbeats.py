@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from bascule.config.addresses import format_address
@@ -15,6 +16,7 @@ from bascule.heartbeats.heartbeat_thread import (
     encode_hello,
 )
 from bascule.host.api import Clock
+from bascule.host.lasting_tasks import start_lasting
 
 log = logging.getLogger("bascule.heartbeats")
 
@@ -75,7 +77,10 @@ class PeerHeartbeats:
         for node, address in wanted.items():
             if node not in self._links:
                 self._ended[node] = asyncio.Event()
-                self._links[node] = address, self._loop.create_task(self._keep(node, address))
+                self._links[node] = (
+                    address,
+                    start_lasting(f"heartbeats of node {node}", partial(self._keep, node, address)),
+                )
 
     async def adopt(self, sock: socket.socket) -> None:
         """Answer an accepted connection, whose first bytes are not read yet."""

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from bascule.host.lasting_tasks import start_lasting
 from bascule.http.metrics.http_statistics import HttpStatistics
 from bascule.http.responses import json_response
 from bascule.http.schemas import ErrorBody, ErrorDetail
@@ -250,7 +251,7 @@ class HttpListener:
         listener.setblocking(False)
         bound = listener.getsockname()
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
-        self._sweep = asyncio.create_task(self._expire(), name="http sweep")
+        self._sweep = start_lasting("http sweep", self._expire)
         return bound[0], bound[1]
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from bascule.config import Config
 from bascule.errors import Broken
 from bascule.host.api import Clock, Random
 from bascule.host.credential_files import client_tls
+from bascule.host.lasting_tasks import start_lasting
 from bascule.ingest.ingest_buffer import IngestBuffer
 from bascule.ingest.nats_source import NatsSource
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, SubjectListener
@@ -151,7 +152,7 @@ class NatsIngest:
                 if not wait_for_place or is_late or error.kind is not ErrorKind.CONNECTIONS:
                     raise
             await asyncio.sleep(0.01)
-        self._retrying = asyncio.create_task(self._retry_refused())
+        self._retrying = start_lasting("refused subscriptions", self._retry_refused)
 
     async def subscribe(
         self, streams: Sequence[tuple[Sequence[Replica], Collection[int]]]

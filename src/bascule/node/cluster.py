@@ -17,7 +17,7 @@ from typing import Any, Final
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
-from bascule.controller.cluster.controller import ClusterController, keep_running
+from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
 from bascule.controller.cluster.healing.full_disk import FullDisk
 from bascule.controller.cluster.healing.healer import Healer
@@ -32,6 +32,7 @@ from bascule.controller.unclean.elections import UncleanElections
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
+from bascule.host.lasting_tasks import start_lasting
 from bascule.http.metrics.statistics import (
     cluster_statistics,
     counter_values,
@@ -283,17 +284,19 @@ class ClusterNode:
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs.set()
         await self.refusal.guard(self._open_metadata())
-        self._tasks.append(asyncio.create_task(self._watch_standing()))
-        self._tasks.append(asyncio.create_task(self._keep_addresses()))
+        self._tasks += [
+            start_lasting("standing", self._watch_standing),
+            start_lasting("peer addresses", self._keep_addresses),
+        ]
         opening = self.controller.open(
             self.registration("", ""), has_lost_writes=last_run.has_lost_writes
         )
         await self.refusal.guard(opening)
         await last_run.on_registered()
-        self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
         self._tasks += [
-            asyncio.create_task(keep_running("unclean elections", self._unclean_elections.run)),
-            asyncio.create_task(keep_running("full disk", self._full_disk.run)),
+            start_lasting("in-sync sets", self._isr_keeper.run),
+            start_lasting("unclean elections", self._unclean_elections.run),
+            start_lasting("full disk", self._full_disk.run),
         ]
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
@@ -389,7 +392,7 @@ class ClusterNode:
         registration = self.registration(self._config.client.advertised or node.client, node.http)
         route = "" if nats is None else nats.route
         await self.controller.announce(replace(registration, nats_route=route))
-        self._tasks.append(asyncio.create_task(self._follow_routes()))
+        self._tasks.append(start_lasting("routes of NATS", self._follow_routes))
 
     async def _follow_routes(self) -> None:
         """Connect the embedded NATS server to those of the other nodes, as these come and go."""

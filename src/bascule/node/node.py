@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.host.lasting_objects import LastingObjects
+from bascule.host.lasting_tasks import start_lasting
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
 from bascule.http.listener import HttpLimits, HttpListener
@@ -374,8 +376,8 @@ class Node:
             offsets.start()
         elif not cluster.began_alone:
             # It waits for as many nodes as it has replicas; the other streams do not.
-            waiting = self._start_offsets_when_created(offsets, cluster)
-            self._tasks.append(asyncio.create_task(waiting))
+            waiting = partial(self._start_offsets_when_created, offsets, cluster)
+            self._tasks.append(start_lasting("creation of _offsets", waiting))
         else:
             try:
                 await self._controller.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
@@ -496,16 +498,18 @@ class Node:
         self.status.scrub = self._scrubber.counts
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
         self._tasks += [
-            asyncio.create_task(hold_reserve(self._reserve)),
-            asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
-            asyncio.create_task(archives.run()),
-            asyncio.create_task(retention.run()),
-            asyncio.create_task(self._cleaner.run()),
-            asyncio.create_task(self._scrubber.run()),
-            asyncio.create_task(verify_all(self._partitions, self._syncer)),
+            start_lasting("disk reserve", partial(hold_reserve, self._reserve)),
+            start_lasting(
+                "checkpoints", partial(checkpoint_periodically, self._partitions, self._syncer)
+            ),
+            start_lasting("archives", archives.run),
+            start_lasting("retention", retention.run),
+            start_lasting("compaction", self._cleaner.run),
+            start_lasting("scrub", self._scrubber.run),
+            start_lasting("verification", partial(verify_all, self._partitions, self._syncer)),
         ]
         if self._announcer is not None:
-            self._tasks.append(asyncio.create_task(self._announcer.run()))
+            self._tasks.append(start_lasting("announcements", self._announcer.run))
 
 
 def _data_directory(config: Config) -> Path:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from bascule.errors import RemoteProtocolError
@@ -33,12 +34,17 @@ HEARTBEAT_FIRST_BYTES: Final = range(0x80, 0x90)
 _SERVED: Final[dict[int, Versions]] = {key: kind.VERSIONS for key, kind in PEER_REQUESTS.items()}
 
 
+_NUMBERS: Final = count(1)
+
+
 class PeerSession:
     """Who is at the other end of a connection; known after its hello."""
 
     def __init__(self, protocol: ServerConnection) -> None:
         self.node_id = 0
         self.node_epoch = -1
+        self.number = next(_NUMBERS)
+        """Rises with each connection that is accepted."""
         self.watchers: set[Callable[[], None]] = set()
         """Called when bytes of the next request arrive while one is answered."""
         self.on_closed: list[Callable[[], None]] = []

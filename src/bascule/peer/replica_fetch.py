@@ -149,7 +149,10 @@ class ReplicaFetchHandler:
         session = self._sessions.get(peer)
         if session is None:
             session = self._sessions[peer] = ReplicaSession(self._unsettled.add)
-            self._current[peer.node_id] = peer
+            current = self._current.get(peer.node_id)
+            if current is None or current.number < peer.number:
+                # Not where an older connection had something to say yet: it is about to end.
+                self._current[peer.node_id] = peer
             peer.on_closed.append(partial(self._on_closed, peer))
         return session
 
@@ -392,7 +395,8 @@ class ReplicaFetchHandler:
         heard = MappingProxyType(
             {node: at for node, at in self._heard_ns.items() if node in self._current}
         )
-        for partition in tuple(self._unsettled):
+        # A copy: other threads add partitions, and an iteration would notice.
+        for partition in self._unsettled.copy():
             # Before the look: the log writer may give the partition another ISR meanwhile.
             self._unsettled.discard(partition)
             commitment = partition.commitment

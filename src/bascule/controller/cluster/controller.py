@@ -44,6 +44,7 @@ from bascule.errors import (
 from bascule.errors.plain import from_plain, to_plain
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
+from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.controller import STREAM_ID_BYTES
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
@@ -77,8 +78,6 @@ REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
-TASK_RETRY_SECONDS: Final = 1.0
-"""Before a task that has failed begins again."""
 STEP_DOWN_SECONDS_MAX: Final = 2.0
 """For a node that stops to hand over what it leads."""
 ANSWERED_POLL_SECONDS: Final = 0.01
@@ -186,12 +185,12 @@ class ClusterController:
 
         `has_lost_writes`: its machine went down before the node had stopped.
         """
-        self._tasks.append(asyncio.create_task(keep_running("duties", self.duties.run)))
+        self._tasks.append(start_lasting("duties", self.duties.run))
         await self.duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
         await self.follower.reconcile()
-        self._tasks.append(asyncio.create_task(self.follower.run()))
-        self._tasks.append(asyncio.create_task(keep_running("upkeep", self._upkeep.run)))
+        self._tasks.append(start_lasting("image follower", self.follower.run))
+        self._tasks.append(start_lasting("upkeep", self._upkeep.run))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now, however long there is
@@ -538,16 +537,6 @@ class ClusterController:
         if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""
-
-
-async def keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run a task that never ends; a bug in it must not leave the cluster without it."""
-    while True:
-        try:
-            await run()
-        except Exception:  # boundary: it begins again
-            log.exception("task of the controller failed; it begins again", extra={"task": name})
-        await asyncio.sleep(TASK_RETRY_SECONDS)
 
 
 def _definitions(

@@ -17,12 +17,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
 
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, Broken, ConnectionGone
+from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration
 
@@ -111,13 +113,14 @@ class Sessions:
             if node_id not in wanted or wanted[node_id].epoch != session.node.epoch:
                 del self._sessions[node_id]
                 session.end()
-        loop = asyncio.get_running_loop()
         for node_id, node in wanted.items():
             if node_id not in self._sessions:
                 session = self._sessions[node_id] = _Session(node)
-                session.pings = loop.create_task(self._ping_always(session))
+                session.pings = start_lasting(
+                    f"pings of node {node_id}", partial(self._ping_always, session)
+                )
         if self._watch is None and self._sessions:
-            self._watch = loop.create_task(self._watch_always())
+            self._watch = start_lasting("sessions", self._watch_always)
 
     def close(self) -> None:
         """End all sessions: this node is no longer the controller."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
+from bascule.host.lasting_tasks import start_lasting
 from bascule.model import SyncPolicy
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
@@ -25,7 +27,9 @@ class IntervalSyncs:
             config = partition.definition.config
             if config.sync is SyncPolicy.INTERVAL:
                 seconds = config.sync_interval_ms / 1000
-                self._timers[partition] = asyncio.create_task(self._sync_every(partition, seconds))
+                self._timers[partition] = start_lasting(
+                    "interval sync", partial(self._sync_every, partition, seconds)
+                )
             elif config.sync is SyncPolicy.ALWAYS and partition.is_dirty:
                 # Nothing else syncs what was stored before, until the next message comes.
                 self._syncer.request(partition)
