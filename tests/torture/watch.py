@@ -24,6 +24,7 @@ EXPECTED: Final = {
     "raft store failed": {"disk"},
     "partition stopped": {"flip", "disk"},
     "partition cannot be opened": {"flip"},
+    "replica not healed": {"flip"},
     "the disk hangs": {"pause", "pause-two"},
     "nats connection ended while this node was behind": {
         "nats-pause",

@@ -234,6 +234,14 @@ def test_a_replica_is_not_healed_again_and_again(monkeypatch: pytest.MonkeyPatch
         assert tested.healed == []
         assert "3 times within 24 h" in tested.healer.standing(tested.partition)
 
+        # It is said once, and not with each change of what the image says of the partition.
+        patient = tested.healer._patients[key]
+        await until(lambda: patient.task is None)
+        tested.healer.on_failed(tested.partition)
+        await until(lambda: patient.task is None)
+        assert tested.healer.counts.failures == 1
+        assert "3 times within 24 h" in tested.healer.standing(tested.partition)
+
     play(scene, monkeypatch, leads=False)
 
 

@@ -197,9 +197,11 @@ class Healer:
                 async with self._turn:
                     if not self._is_ill(patient.partition):
                         break
+                    known = patient.why_not
                     patient.why_not = await asyncio.to_thread(self._history.why_not, key)
                     if patient.why_not:
-                        self._note_failure(patient.partition, patient.why_not)
+                        if patient.why_not != known:  # and not again with each change of the image
+                            self._note_failure(patient.partition, patient.why_not)
                         return
                     try:
                         await self._heal(key, patient.partition)
