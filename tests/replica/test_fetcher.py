@@ -38,7 +38,9 @@ class Followed:
 
     key = STREAM, 0
     is_in_force = True
-    partition = SimpleNamespace(needs_sync=False)
+    partition = SimpleNamespace(
+        needs_sync=False, definition=SimpleNamespace(name="orders"), index=0
+    )
 
     def __init__(self) -> None:
         self.attempt = self.begun = 0

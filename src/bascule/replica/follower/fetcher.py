@@ -303,7 +303,13 @@ class FollowerFetcher:
         with self._lock:
             chosen = self._unheard.take_due(now_ns, self._followed)
         if chosen:
-            extra = {"leader": self.leader, "partitions": len(chosen)}
+            first = chosen[0].partition
+            extra = {
+                "leader": self.leader,
+                "partitions": len(chosen),
+                "stream": first.definition.name,
+                "partition": first.index,
+            }
             log.info("no answer about partitions; the leader is asked again", extra=extra)
             self._begin_all(chosen)
 
@@ -496,6 +502,7 @@ class FollowerFetcher:
             if self._followed.get(followed.key) is not followed:
                 return
             self._retries[followed.key] = followed
+            self._unheard.begin(followed.key, self._clock.monotonic_ns())
             if self._timer is None and not self._stopping.is_set():
                 pause = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
                 self._timer = threading.Timer(max(pause, seconds), self._retry)
