@@ -25,6 +25,7 @@ EXPECTED: Final = {
     "partition stopped": {"flip", "disk"},
     "partition cannot be opened": {"flip"},
     "replica not healed": {"flip"},
+    "damaged log": {"flip"},
     "the disk hangs": {"pause", "pause-two"},
     "nats connection ended while this node was behind": {
         "nats-pause",
