@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import format_address
 from bascule.heartbeats.heartbeat_thread import (
     HeartbeatHello,
@@ -32,7 +33,7 @@ class PeerHeartbeats:
     def __init__(
         self,
         node_id: int,
-        cluster: str,
+        cluster: ClusterIdentity,
         incarnation: int,
         clock: Clock,
         *,
@@ -153,7 +154,8 @@ class PeerHeartbeats:
                 if hasattr(socket, "TCP_USER_TIMEOUT"):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
                 await self._loop.sock_connect(sock, place)
-                hello = HeartbeatHello(self._cluster, self._node_id, node)
+                cluster = self._cluster
+                hello = HeartbeatHello(cluster.name, self._node_id, node, cluster.id)
                 await self._loop.sock_sendall(sock, encode_hello(hello))
             except OSError as error:
                 sock.close()
