@@ -113,6 +113,17 @@ def test_connections_are_made_again_once_the_id_is_told() -> None:
     asyncio.run(scene())
 
 
+def test_a_node_that_learns_its_id_answers_no_foreign_peer_any_more() -> None:
+    async def scene() -> None:
+        mine, its = identity("b", tells=True), identity("")
+        async with nodes(mine, its) as client:
+            assert await is_answered(client, "join")
+            its.id = "a"
+            assert not await is_answered(client, "join")
+
+    asyncio.run(scene())
+
+
 def test_an_address_is_asked_without_an_id() -> None:
     """So a node finds out which cluster is there."""
 

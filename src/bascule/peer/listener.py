@@ -170,6 +170,7 @@ class PeerListener(FrameListener):
 
     def _check_member(self, message: Message, session: PeerSession) -> None:
         """Raises: RemoteProtocolError where only a node of the cluster may ask this."""
+        self._cluster.check_id(session.cluster_id)  # it may not have been known at the hello
         if session.cluster_id or not self._cluster.requires_ids:
             return
         if isinstance(message, ControlRequest) and message.kind in self._open_kinds:
