@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,14 @@ from bascule.cluster_identity import LOGGED_MAX, ClusterIdentity, ForeignPeer
 from bascule.errors import Broken
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer_client import PeerClient
-from bascule.wire.messages.peer.control import ControlRequest, ControlResponse
+from bascule.wire.codec import encode
+from bascule.wire.messages.peer.control import (
+    ControlRequest,
+    ControlResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+)
+from bascule.wire.schema import Message
 
 SECONDS_MAX = 10.0
 
@@ -135,6 +143,17 @@ def test_an_address_is_asked_without_an_id() -> None:
             assert reply == b"join"
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "message", [PeerHelloRequest("blue", 1, 2, 7, "id"), PeerHelloResponse(0, "", 7, "id")]
+)
+def test_a_release_before_there_were_ids_reads_version_0(message: Message) -> None:
+    parts: dict[int, list[Any]] = {0: [], 1: []}
+    for version, encoded in parts.items():
+        encode(message, version, encoded)
+    before, now = (b"".join(encoded) for encoded in parts.values())
+    assert now == before + b"\x00\x02id"
 
 
 def test_few_foreign_peers_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
