@@ -33,7 +33,7 @@ HISTORY: Final = (
     VersionNotes(
         2,
         "ReplicaFetch says whether a log may have gaps; drains have a reason; operators recover "
-        "partitions without a setting of the stream",
+        "partitions without a setting of the stream; PeerHello has the cluster id",
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -49,3 +49,5 @@ RECOVERIES: Final = 2
 """`ElectUncleanly.by_operator`: an operator accepts the loss, and not the stream."""
 DRAIN_REASONS: Final = 2
 """`NodeRegistration.drain_reason`."""
+CLUSTER_IDS: Final = 2
+"""PeerHello version 1: a node says the id of its cluster. Every hello between members has it."""

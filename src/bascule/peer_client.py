@@ -12,6 +12,7 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.errors import Broken, ConnectionGone, RemoteProtocolError
 from bascule.errors.plain import from_plain
 from bascule.wire.connection import NEED_DATA, ClientConnection
@@ -38,10 +39,12 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._protocol = ClientConnection(client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX)
+        self.told_id = False
+        """Whether its hello said the cluster id."""
 
-    async def request(self, request: Request[ResponseT]) -> ResponseT:
+    async def request(self, request: Request[ResponseT], *, version: int = 0) -> ResponseT:
         """Raises: Broken, RemoteProtocolError, OSError."""
-        self._writer.write(self._protocol.send(request, version=0))
+        self._writer.write(self._protocol.send(request, version=version))
         await self._writer.drain()
         while (event := self._protocol.next_event()) is NEED_DATA:
             data = await self._reader.read(READ_BYTES)
@@ -61,7 +64,9 @@ class _Connection:
 class PeerClient:
     """Connections to other nodes. Belongs to the event loop."""
 
-    def __init__(self, node_id: int, cluster: str, *, node_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, node_id: int, cluster: ClusterIdentity, *, node_epoch: Callable[[], int]
+    ) -> None:
         """`node_epoch` returns that of this node's registration, -1 before it."""
         self._node_id = node_id
         self._cluster = cluster
@@ -98,8 +103,8 @@ class PeerClient:
     async def control_at(
         self, address: tuple[str, int], kind: str, body: bytes, *, timeout_s: float
     ) -> bytes:
-        """As `control`, to whatever node of the cluster listens at an address. Also raises:
-        RemoteProtocolError for a node of another cluster."""
+        """As `control`, to whatever node listens at an address; it is not told the cluster id.
+        Also raises: RemoteProtocolError for a node of a cluster with another name."""
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._connect_to(ANY_NODE, address)
@@ -117,7 +122,7 @@ class PeerClient:
         idle = self._idle.setdefault(node, [])
         while idle:
             connection = idle.pop()
-            if not connection.is_usable:
+            if not connection.is_usable or connection.told_id < self._cluster.tells_id:
                 connection.close()
                 continue
             try:
@@ -157,9 +162,16 @@ class PeerClient:
             raise ConnectionGone(f"{_name(node)} does not listen at {_text(address)}") from error
         except OSError as error:
             raise Broken(f"{_name(node)} at {_text(address)}: {error}") from error
-        hello = PeerHelloRequest(self._cluster, self._node_id, node, self._node_epoch())
+        cluster = self._cluster
+        connection.told_id = cluster.tells_id and node != ANY_NODE
+        id = cluster.id if connection.told_id else ""
+        hello = PeerHelloRequest(cluster.name, self._node_id, node, self._node_epoch(), id)
         try:
-            response: PeerHelloResponse = await connection.request(hello)
+            response: PeerHelloResponse = await connection.request(
+                hello, version=int(connection.told_id)
+            )
+            if connection.told_id:
+                self._check(node, address, response.cluster_id)
             if response.error_code:
                 raise RemoteProtocolError(
                     f"{_name(node)} at {_text(address)} refused: {response.error_message}"
@@ -171,6 +183,14 @@ class PeerClient:
             connection.close()
             raise
         return connection
+
+    def _check(self, node: int, address: tuple[str, int], id: str) -> None:
+        """Raises: Broken where a node of another cluster listens; a later attempt may succeed."""
+        try:
+            self._cluster.check_id(id)
+        except ForeignPeer as error:
+            self._cluster.on_misled(error, node=node, address=_text(address))
+            raise Broken(f"{_name(node)} at {_text(address)}: {error}") from error
 
     def close(self) -> None:
         for node in list(self._idle):

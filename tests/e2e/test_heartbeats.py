@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.real import RealClock
 
@@ -23,12 +24,14 @@ LIMIT_SECONDS = 60
 CLUSTER = "c"
 ANSWERER = """
 import asyncio, sys, time
+from bascule.cluster_identity import ClusterIdentity
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.real import RealClock
 import socket
 
 async def main(node, incarnation, port):
-    heartbeats = PeerHeartbeats(node, "c", incarnation, RealClock(), on_lost=lambda _: None)
+    cluster = ClusterIdentity("c")
+    heartbeats = PeerHeartbeats(node, cluster, incarnation, RealClock(), on_lost=lambda _: None)
     heartbeats.start()
     listener = socket.create_server(("127.0.0.1", port))
     listener.setblocking(False)
@@ -62,7 +65,9 @@ class Watcher:
 
     def __init__(self) -> None:
         self.lost: list[int] = []
-        self.heartbeats = PeerHeartbeats(1, CLUSTER, 11, RealClock(), on_lost=self.lost.append)
+        self.heartbeats = PeerHeartbeats(
+            1, ClusterIdentity(CLUSTER), 11, RealClock(), on_lost=self.lost.append
+        )
 
     def answers(self, node: int = 2) -> bool:
         return node in self.heartbeats.statistics()["longest_ns"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.host.real import RealRandom
 from bascule.raft.codec import encode
 from bascule.raft.messages import AppendRequest, Entry, Heartbeat
@@ -21,6 +22,7 @@ from bascule.raft_driver.transport import UNAUTHENTICATED_MAX, PeerTransport
 from support.nats_servers import Authority
 
 SECONDS_MAX = 120
+BLUE = ClusterIdentity("blue")
 
 
 def bundle(source: int, target: int, incarnation: int, *, payload: bytes = b"x") -> Bundle:
@@ -38,13 +40,14 @@ class House:
         queue_bytes_max: int = 1 << 20,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         self.received: list[Bundle] = []
         self.news = asyncio.Event()
         self.transport = PeerTransport(
             number,
             100 + number,
-            cluster="blue",
+            cluster=identity or BLUE,
             random=RealRandom(number),
             on_bundle=self.on_bundle,
             queue_bytes_max=queue_bytes_max,
@@ -128,7 +131,7 @@ def test_a_peer_that_comes_back_is_dialled_again_at_once() -> None:
 
 
 def lies() -> list[tuple[str, bytes]]:
-    hello = encode_hello("blue", 2, 1, 102)
+    hello = encode_hello(BLUE, 2, 1, 102)
     beat = bundle(2, 1, 102)
     heartbeat = Bundle(
         2, 1, 102, 0, 0, 0, 0, 0, 0, messages=((7, Heartbeat(3, 1, 1, 0, 0)),)
@@ -139,9 +142,9 @@ def lies() -> list[tuple[str, bytes]]:
         ("a browser", b"GET / HTTP/1.1\r\nHost: raft\r\n\r\n"),
         ("a length of 4 GiB", b"\xff\xff\xff\xff"),
         ("a hello without an end", (4_097).to_bytes(4, "big") + bytes(4_097)),
-        ("another cluster", encode_hello("red", 2, 1, 102)),
-        ("another target", encode_hello("blue", 2, 3, 102)),
-        ("an unknown node", encode_hello("blue", 9, 1, 102)),
+        ("another cluster", encode_hello(ClusterIdentity("red"), 2, 1, 102)),
+        ("another target", encode_hello(BLUE, 2, 3, 102)),
+        ("an unknown node", encode_hello(BLUE, 9, 1, 102)),
         ("bytes for a bundle", hello + frame(b"rubbish")),
         ("a damaged bundle", hello + frame(bytes(damaged))),
         ("another's bundle", hello + frame(bytes(encode(bundle(3, 1, 102))))),
@@ -172,6 +175,71 @@ def test_a_lie_costs_its_connection_and_no_more(what: str, said: bytes) -> None:
     scene(work)
 
 
+def test_clusters_of_one_name_do_not_mix(caplog: pytest.LogCaptureFixture) -> None:
+    """Node 3 of another cluster has the address of node 1 from before. Both sides say so, once."""
+
+    async def work() -> None:
+        ours, theirs = ClusterIdentity("blue", "ours"), ClusterIdentity("blue", "theirs")
+        one, two = House(1, identity=ours), House(2, identity=ours)
+        stray = House(3, identity=theirs)
+        for house in (one, two, stray):
+            house.address = await house.transport.listen("127.0.0.1", 0)
+        one.transport.set_peers({2: two.address, 3: stray.address})
+        two.transport.set_peers({1: one.address})
+        stray.transport.set_peers({1: one.address, 2: two.address})
+        try:
+            await one.until(lambda: one.is_connected(2) and two.is_connected(1))
+            await one.until(lambda: ours.refused >= 10 and theirs.refused >= 10)
+            for house in (one, two, stray):
+                assert house.transport.statistics().refused >= 2
+            assert not stray.is_connected(1)
+            assert not stray.is_connected(2)
+            assert not one.is_connected(3)
+            two.transport.send(bundle(2, 1, 102))
+            await one.until(lambda: len(one.received) == 1)
+        finally:
+            for house in (one, two, stray):
+                await house.transport.close()
+
+    scene(work)
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert said.count(("ERROR", "peer address belongs to another cluster")) == 3
+    assert said.count(("WARNING", "peer of another cluster refused")) == 2, "theirs and ours"
+    text = next(str(vars(each)["error"]) for each in caplog.records if each.levelname == "ERROR")
+    assert "found the id theirs, expected the id ours" in text.replace(
+        "found the id ours, expected the id theirs", "found the id theirs, expected the id ours"
+    )
+    assert "stop the node that is at a wrong address" in text
+
+
+def test_a_node_that_knows_no_id_yet_is_a_peer_until_ids_are_required() -> None:
+    """A release before there were ids says none."""
+
+    async def work() -> None:
+        ours, none = ClusterIdentity("blue", "ours"), ClusterIdentity("blue")
+        one, two = House(1, identity=ours), House(2, identity=none)
+        for house in (one, two):
+            house.address = await house.transport.listen("127.0.0.1", 0)
+        one.transport.set_peers({2: two.address})
+        two.transport.set_peers({1: one.address})
+        try:
+            await one.until(lambda: one.is_connected(2) and two.is_connected(1))
+            ours.requires_ids = True
+            one.transport.check_again()
+            await one.until(lambda: not one.is_connected(2) and not two.is_connected(1))
+            await one.until(lambda: ours.refused >= 5)
+            none.id = "ours"
+            await one.until(lambda: one.is_connected(2) and two.is_connected(1))
+            none.id = "theirs"
+            two.transport.check_again()
+            await one.until(lambda: not one.is_connected(2) and not two.is_connected(1))
+        finally:
+            for house in (one, two):
+                await house.transport.close()
+
+    scene(work)
+
+
 def test_strangers_are_few_and_leave() -> None:
     async def work() -> None:
         async with houses(2) as (one, two):
@@ -197,8 +265,8 @@ def test_what_a_peer_does_not_take_is_dropped_and_counted() -> None:
             one.transport.set_peers({2: listener.getsockname()[:2]})
             sock, _ = await loop.run_in_executor(None, listener.accept)
             hello = await loop.run_in_executor(None, sock.recv, 4_096)
-            assert decode_hello(hello[4:], cluster="blue", target=2).source == 1
-            sock.sendall(encode_hello("blue", 2, 1, 7))
+            assert decode_hello(hello[4:]).source == 1
+            sock.sendall(encode_hello(BLUE, 2, 1, 7))
             await one.until(lambda: one.is_connected(2))
             for _ in range(300):
                 one.transport.send(bundle(1, 2, 101, payload=bytes(100_000)))

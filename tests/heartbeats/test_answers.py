@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.heartbeats.heartbeat_thread import (
     HELLO_BYTES_MAX,
     LENGTH,
@@ -35,7 +36,9 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 @contextlib.asynccontextmanager
 async def answering() -> AsyncIterator[PeerHeartbeats]:
     """Node 1, in its process of number 11."""
-    made = PeerHeartbeats(1, CLUSTER, 11, RealClock(), on_lost=lambda _: None)
+    made = PeerHeartbeats(
+        1, ClusterIdentity(CLUSTER, "ours"), 11, RealClock(), on_lost=lambda _: None
+    )
     made.start()
     try:
         yield made
@@ -51,6 +54,7 @@ HELLO = encode_hello(HeartbeatHello(CLUSTER, 3, 1))
     [
         encode_hello(HeartbeatHello("another", 3, 1)),
         encode_hello(HeartbeatHello(CLUSTER, 3, 2)),
+        encode_hello(HeartbeatHello(CLUSTER, 3, 1, "theirs")),
         LENGTH.pack(3) + b"\x81\x00\x00",
         LENGTH.pack(HELLO_BYTES_MAX + 1),
         LENGTH.pack(0),

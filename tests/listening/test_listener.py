@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.listening.connection import ServedConnection
 from bascule.listening.listener import FrameListener
 from bascule.peer.listener import PeerListener
@@ -49,7 +50,7 @@ async def _refuse_raft(sock: socket.socket) -> None:
 
 def peer_listener() -> FrameListener:
     return PeerListener(
-        node_id=1, cluster="c", node_epoch=lambda: 1, handlers={},
+        node_id=1, cluster=ClusterIdentity("c"), node_epoch=lambda: 1, handlers={},
         on_raft=_refuse_raft, on_heartbeats=_refuse_raft,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.errors import Broken
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer_client import PeerClient
@@ -37,11 +38,11 @@ def test_one_time_out_is_enough_for_all_connections_that_were_kept() -> None:
             raise AssertionError(sock)
 
         listener = PeerListener(
-            node_id=2, cluster="c", node_epoch=lambda: 1, handlers={ControlRequest: answer},
-            on_raft=on_raft, on_heartbeats=on_raft,
+            node_id=2, cluster=ClusterIdentity("c"), node_epoch=lambda: 1,
+            handlers={ControlRequest: answer}, on_raft=on_raft, on_heartbeats=on_raft,
         )  # fmt: skip
         host, port = await listener.start("127.0.0.1", 0)
-        client = PeerClient(1, "c", node_epoch=lambda: 1)
+        client = PeerClient(1, ClusterIdentity("c"), node_epoch=lambda: 1)
         client.set_peer(2, host, port)
 
         async def ask(seconds: float) -> bytes:

@@ -7,9 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.errors import RemoteProtocolError
 from bascule.raft_driver.framing import RaftFrameReader
-from bascule.raft_driver.handshake import MAGIC, VERSION, Hello, decode_hello, encode_hello, frame
+from bascule.raft_driver.handshake import (
+    MAGIC,
+    VERSION,
+    Hello,
+    check_hello,
+    decode_hello,
+    encode_hello,
+    frame,
+)
+
+BLUE = ClusterIdentity("blue")
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.data())
@@ -44,8 +55,19 @@ def body_of(hello: Hello) -> bytes:
 
 
 def test_a_hello_is_decoded_as_encoded() -> None:
-    (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77))
-    assert decode_hello(body, cluster="blue", target=2) == Hello(MAGIC, VERSION, "blue", 1, 2, 77)
+    (body,) = RaftFrameReader(4_096).feed(encode_hello(BLUE, 1, 2, 77))
+    assert decode_hello(body) == Hello(MAGIC, VERSION, "blue", 1, 2, 77)
+    (body,) = RaftFrameReader(4_096).feed(encode_hello(ClusterIdentity("blue", "id"), 1, 2, 77))
+    assert decode_hello(body) == Hello(MAGIC, VERSION, "blue", 1, 2, 77, (), "id")
+
+
+def test_releases_before_and_after_read_a_hello() -> None:
+    """An earlier one leaves the cluster id out, and a later one has more fields."""
+    fields = [MAGIC, VERSION, "blue", 1, 2, 77, [["tick_ms", 50]], "id"]
+    known = Hello(MAGIC, VERSION, "blue", 1, 2, 77, (("tick_ms", 50),))
+    assert decode_hello(msgspec.msgpack.encode(fields[:-1])) == known
+    later = decode_hello(msgspec.msgpack.encode([*fields, "later"]))
+    assert later == msgspec.structs.replace(known, cluster_id="id")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +83,7 @@ def test_a_hello_is_decoded_as_encoded() -> None:
 )
 def test_a_wrong_hello_is_refused_with_the_reason(body: bytes, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
-        decode_hello(body, cluster="blue", target=2)
+        check_hello(decode_hello(body), cluster=BLUE, target=2)
 
 
 def test_a_hello_with_other_settings_is_refused_by_name_where_leases_are_on() -> None:
@@ -76,15 +98,17 @@ def test_a_hello_with_other_settings_is_refused_by_name_where_leases_are_on() ->
         (without, leases, "election_ticks = 10, expected 20"),
         (without, (("tick_ms", 99), ("election_ticks", 9), ("lease_reads", 0)), ""),
     ):
-        (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77, theirs))
+        (body,) = RaftFrameReader(4_096).feed(encode_hello(BLUE, 1, 2, 77, theirs))
+        hello = decode_hello(body)
+        assert hello.settings == theirs
         if why:
             with pytest.raises(RemoteProtocolError, match=why):
-                decode_hello(body, cluster="blue", target=2, settings=ours)
+                check_hello(hello, cluster=BLUE, target=2, settings=ours)
         else:
-            assert decode_hello(body, cluster="blue", target=2, settings=ours).settings == theirs
+            check_hello(hello, cluster=BLUE, target=2, settings=ours)
 
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused_as_hello(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        decode_hello(body, cluster="blue", target=2)
+        decode_hello(body)

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.errors import RemoteProtocolError
 from bascule.host.real import RealRandom
 from bascule.raft_driver.transport import UNKNOWN_SECONDS, PeerTransport, UnknownPeer
@@ -24,7 +25,7 @@ def test_a_node_that_stays_unknown_is_a_warning(caplog: pytest.LogCaptureFixture
 
     async def scene() -> None:
         transport = PeerTransport(
-            1, 1, cluster="blue", random=RealRandom(1), on_bundle=lambda _: None
+            1, 1, cluster=ClusterIdentity("blue"), random=RealRandom(1), on_bundle=lambda _: None
         )
         transport.on_refused("peer", UnknownPeer(9))
         await elapse(UNKNOWN_SECONDS - 1)

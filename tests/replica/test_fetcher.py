@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.cluster_version import NEWEST
 from bascule.errors import Broken
 from bascule.host.real import RealClock
@@ -19,7 +20,7 @@ from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.receive_buffers import BUFFERS
 from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.codec import encode
-from bascule.wire.messages.peer.control import PeerHelloRequest
+from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -130,8 +131,9 @@ class Connection:
         if self._is_received:
             raise Broken("the leader closed the connection")
 
-    def receive(self) -> None:
+    def receive(self) -> PeerHelloResponse:
         self._leader.on_hello()
+        return PeerHelloResponse()
 
     def receive_size(self) -> tuple[int, int]:
         parts: list[Piece] = []
@@ -182,7 +184,7 @@ def node() -> Iterator[SimpleNamespace]:
 def follow(node: SimpleNamespace) -> None:
     node.fetcher = FollowerFetcher(
         2,
-        PeerIdentity(1, "c", lambda: node.epoch, lambda: node.cluster_version),
+        PeerIdentity(1, ClusterIdentity("c"), lambda: node.epoch, lambda: node.cluster_version),
         address=lambda: ("127.0.0.1", 1),
         writer=node.writer,
         syncer=cast(Any, None),

@@ -8,6 +8,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.host.real import RealClock
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.followed_partition import FollowedPartition
@@ -58,7 +59,7 @@ def test_an_epoch_that_comes_while_the_hello_is_under_way_is_told() -> None:
     leader, epochs = Leader(), [7]
     fetcher = FollowerFetcher(
         3,
-        PeerIdentity(2, "c", lambda: epochs[-1]),
+        PeerIdentity(2, ClusterIdentity("c"), lambda: epochs[-1]),
         address=lambda: leader.address,
         writer=cast(Any, SimpleNamespace(call=lambda _: None)),
         syncer=cast(Any, None),

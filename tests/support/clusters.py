@@ -142,12 +142,14 @@ def running_cluster(
     racks: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     kinds: Mapping[int, type[Node]] | None = None,
+    peer_ports: Sequence[int] = (),
 ) -> Iterator[RunningCluster]:
     """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
 
-    `racks` has the rack of each node, `kinds` the classes of nodes that are no `Node`.
+    `racks` has the rack of each node, `kinds` the classes of nodes that are no `Node`, `peer_ports`
+    the ports of the peer listeners, if they are not any free ones.
     """
-    ports = reserve_ports(5 * count)
+    ports = [*peer_ports, *reserve_ports(5 * count - len(peer_ports))]
     reached = ports[4 * count :] if proxied else ports
     peers = ",".join(f"{n + 1}@127.0.0.1:{reached[n]}" for n in range(count))
     cluster = RunningCluster(directory=directory, nats=nats)

@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
@@ -63,7 +64,7 @@ class ControlledNode:
         self.writer = LogWriter(self.syncer, self.reserve)
         directories = StreamDirectories(files, DATA)
         self.replicator = Replicator(
-            PeerIdentity(NODE, "test", lambda: self.controller.node_epoch),
+            PeerIdentity(NODE, ClusterIdentity("test"), lambda: self.controller.node_epoch),
             writer=self.writer,
             syncer=self.syncer,
             send_acks=lambda _: None,

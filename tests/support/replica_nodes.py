@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.host.real import RealClock, RealFiles
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.peer.listener import PeerListener
@@ -74,7 +75,7 @@ class ReplicaNode:
             stuck_ns=lambda: max(self.writer.stuck_ns(), self.syncer.stuck_ns()),
         )
         self.replicator = Replicator(
-            PeerIdentity(self.node, CLUSTER, lambda: self.node_epoch),
+            PeerIdentity(self.node, ClusterIdentity(CLUSTER), lambda: self.node_epoch),
             writer=self.writer,
             syncer=self.syncer,
             send_acks=self._send,
@@ -89,7 +90,7 @@ class ReplicaNode:
     async def _listen(self) -> None:
         self.listener = PeerListener(
             node_id=self.node,
-            cluster=CLUSTER,
+            cluster=ClusterIdentity(CLUSTER),
             node_epoch=lambda: self.node_epoch,
             handlers={ReplicaFetchRequest: self.handler.handle},
             on_raft=_refuse_raft,

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
+from bascule.config.addresses import format_address
 from bascule.heartbeats.silence import PeerSilence, SilenceMeter
 from bascule.host.api import Clock
 
@@ -35,6 +37,8 @@ class HeartbeatHello(msgspec.Struct, frozen=True):
     cluster: str
     source: int
     target: int
+    cluster_id: str = ""
+    """Empty if the node does not know it, or has an earlier release."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -74,7 +78,7 @@ class HeartbeatThread:
     def __init__(
         self,
         node_id: int,
-        cluster: str,
+        cluster: ClusterIdentity,
         incarnation: int,
         clock: Clock,
         *,
@@ -284,7 +288,14 @@ class HeartbeatThread:
         except msgspec.MsgspecError:
             self._end_answering(answered)
             return False
-        if (hello.cluster, hello.target) != (self._cluster, self._node_id):
+        try:
+            self._cluster.check(hello.cluster, hello.cluster_id)
+        except ForeignPeer as error:
+            peer = _peer_name(answered.sock)
+            self._end_answering(answered)
+            self._cluster.on_refused(error, node=hello.source, peer=peer)
+            return False
+        if hello.target != self._node_id:
             self._end_answering(answered)
             return False
         for other in list(self._answered.values()):
@@ -293,6 +304,13 @@ class HeartbeatThread:
         answered.source = hello.source
         answered.data = data[end:]
         return True
+
+
+def _peer_name(sock: socket.socket) -> str:
+    try:
+        return format_address(*sock.getpeername()[:2])
+    except (OSError, TypeError):
+        return "?"  # it has gone, or it is no connection of TCP
 
 
 def _receive(sock: socket.socket) -> bytes | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import format_address
 from bascule.heartbeats.heartbeat_thread import (
     HeartbeatHello,
@@ -34,7 +35,7 @@ class PeerHeartbeats:
     def __init__(
         self,
         node_id: int,
-        cluster: str,
+        cluster: ClusterIdentity,
         incarnation: int,
         clock: Clock,
         *,
@@ -158,7 +159,8 @@ class PeerHeartbeats:
                 if hasattr(socket, "TCP_USER_TIMEOUT"):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
                 await self._loop.sock_connect(sock, place)
-                hello = HeartbeatHello(self._cluster, self._node_id, node)
+                cluster = self._cluster
+                hello = HeartbeatHello(cluster.name, self._node_id, node, cluster.id)
                 await self._loop.sock_sendall(sock, encode_hello(hello))
             except OSError as error:
                 sock.close()

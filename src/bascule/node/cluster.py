@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from bascule.cluster_identity import ClusterIdentity
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
@@ -29,7 +32,8 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.unclean.elections import UncleanElections
-from bascule.errors import Broken, ConfigError, NodeRefused
+from bascule.errors import Broken, ConfigError, Indeterminate, NodeRefused
+from bascule.errors.plain import to_plain
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
 from bascule.host.lasting_tasks import start_lasting
@@ -44,6 +48,7 @@ from bascule.metadata.versions import check_release
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
 from bascule.node.cluster_file import KeptCluster
+from bascule.node.cluster_id import KnownIdentity
 from bascule.node.founding import FOUNDING, Founding
 from bascule.node.joining import JOIN, STANDING, Joining
 from bascule.node.last_run import KeptLastRun
@@ -101,29 +106,28 @@ class ClusterNode:
     ) -> None:
         """`cluster_id` is that of this data directory; the first controller's is the cluster's.
         `send` takes NATS operations with acks. Raises: ConfigError."""
-        self._config = config
-        self._data = data
-        self._files = files
+        self._config, self._data, self._files = config, data, files
         self._kept = KeptCluster(files, str(data), dice)
         self._founders: dict[int, tuple[str, int]] = {}
         """Empty on a node that began alone or joined later."""
         self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
+        self._identity = ClusterIdentity(name)
         self._driver = RaftDriver(
             config.node_id, DriverSettings(cluster=name), config=RAFT_CONFIG, clock=clock,
-            random=dice, before_write=reserve.keep_room,
+            random=dice, before_write=reserve.keep_room, identity=self._identity,
         )  # fmt: skip
-        self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
+        self.peers = PeerClient(config.node_id, self._identity, node_epoch=self._node_epoch)
         self._metadata = MetadataGroup(
             self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
         )
         self._metadata.on_members_changed = lambda _: self._on_members()
         self._metadata.on_own_removal = self._on_own_removal
         self._heartbeats = PeerHeartbeats(
-            config.node_id, name, self._incarnation, clock, on_lost=self._on_process_lost
+            config.node_id, self._identity, self._incarnation, clock, on_lost=self._on_process_lost
         )
-        self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
+        self._add_identity()
         self.controller = ClusterController(
             config.node_id, name, partitions, reconciler, self._metadata, self.peers,
             directories=directories, reserve=reserve, clock=clock, random=dice,
@@ -154,6 +158,15 @@ class ClusterNode:
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ("", 0)
         """Of the peer listener."""
+
+    def _add_identity(self) -> None:
+        """Keep what tells this cluster from others, and look for a way into it."""
+        self._known_identity = KnownIdentity(
+            self._identity, self._kept, self._metadata,
+            on_changed=self._on_identity, on_other=self._on_other_cluster,
+        )  # fmt: skip
+        seeds = self._config.cluster.join
+        self._joining = Joining(self._kept, self._identity, self.peers, self._metadata, seeds)
 
     def _on_process_lost(self, node: int) -> None:
         self._driver.on_process_lost(node)
@@ -197,7 +210,8 @@ class ClusterNode:
     def _make_listener(self) -> PeerListener:
         return PeerListener(
             node_id=self._config.node_id,
-            cluster=self._config.cluster.name,
+            cluster=self._identity,
+            open_kinds=(FOUNDING, JOIN, STANDING),
             node_epoch=self._node_epoch,
             handlers={
                 ControlRequest: self._on_control,
@@ -231,7 +245,7 @@ class ClusterNode:
         return Replicator(
             PeerIdentity(
                 config.node_id,
-                config.cluster.name,
+                self._identity,
                 self._node_epoch,
                 cluster_version=lambda: self._metadata.image.cluster_version,
             ),
@@ -251,6 +265,7 @@ class ClusterNode:
         return {
             **replication_statistics(self._replica_fetches.counts, self.replicator.counts()),
             "cluster": cluster_statistics(metadata.image, controller=metadata.controller_id),
+            "foreign_peers": {"refused": self._identity.refused},
             "controller": counter_values(metadata.counts),
             "heartbeats": self._heartbeats.statistics(),
             "healing": counter_values(self.healer.counts),
@@ -266,6 +281,7 @@ class ClusterNode:
         """
         config = self._config
         await self._kept.load()
+        self._known_identity.on_kept()
         check_release(self._kept.known.cluster_version, self.registration("", ""))
         self._founders = await asyncio.to_thread(self._choose_founders)
         self._founding = Founding(config.node_id, self._founders, self._kept)
@@ -277,6 +293,7 @@ class ClusterNode:
             self.listener.start(config.peer.host, config.peer.port),
         )
         await self._take_part(self._founding)
+        self._known_identity.on_kept()
         addresses = self._kept_addresses()
         for node, (host, port) in addresses.items():
             self.peers.set_peer(node, host, port)
@@ -284,6 +301,7 @@ class ClusterNode:
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs.set()
         await self.refusal.guard(self._open_metadata())
+        await self.refusal.guard(self._known_identity.keep())
         self._tasks += [
             start_lasting("standing", self._watch_standing),
             start_lasting("peer addresses", self._keep_addresses),
@@ -346,8 +364,9 @@ class ClusterNode:
             founders = (self._config.node_id,)
         self._metadata.on_unsupported = self._on_unsupported
         await self._metadata.open(
-            voters=founders or None, votes_from=self._kept.known.admitted_index
-        )
+            voters=founders or None, votes_from=self._kept.known.admitted_index,
+            cluster_id=self._identity.id,
+        )  # fmt: skip
         if self.began_alone and self._metadata.is_only_voter:
             earlier = EarlierImage(self._files, str(self._data))
             await take_over(self._metadata, earlier, node_id=self._config.node_id)
@@ -413,6 +432,7 @@ class ClusterNode:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self._known_identity.close()
         self.healer.close()
         self._accusations.close()
         await self.controller.close()
@@ -474,6 +494,15 @@ class ClusterNode:
         for number in self.controller.image.removed.difference(self._metadata.members.all):
             self._driver.transport.remove_peer(number)
 
+    def _on_identity(self) -> None:
+        """Connections that were made before this node knew what to compare are looked at again, and
+        followers begin theirs anew, with the id."""
+        self._driver.transport.check_again()
+        self.replicator.renew()
+
+    def _on_other_cluster(self, why: str) -> None:
+        self.refusal.set(NodeRefused(self._config.node_id, why))
+
     def _on_unsupported(self, version: int) -> None:
         """The metadata has a cluster version that this release does not support: an earlier release
         was started again. Nothing is registered that could be refused."""
@@ -526,6 +555,9 @@ class ClusterNode:
         if request.kind == FOUNDING:
             assert self._founding is not None
             return ControlResponse(body=await self._founding.answer(body))
+        if not self._kept.known.has_formed:  # who asks may be a node of another cluster
+            error = Indeterminate(f"node {self._config.node_id} belongs to no cluster yet")
+            return ControlResponse(REFUSED, msgspec.msgpack.encode(to_plain(error)))
         succeeded, answer = await self.controller.handle_control(request.kind, body)
         return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
 

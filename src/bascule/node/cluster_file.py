@@ -28,7 +28,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
     has_formed: bool = False
     """Whether all founders have promised themselves, or the node was admitted."""
     cluster_id: str = ""
-    """Empty until it is known."""
+    """Empty until it is known. A node takes part in Raft with an id, unless the cluster was formed
+    by an earlier release and this node has not stored its id since."""
     directory: str = ""
     """Id of this data directory."""
     admitted_index: int = 0
@@ -38,6 +39,9 @@ class ClusterFile(msgspec.Struct, frozen=True):
     """Node id -> host:port of its peer listener, as last known."""
     cluster_version: int = 1
     """The cluster version in force, as last known."""
+    directories: dict[int, str] = {}
+    """Founder -> id of its data directory, as all founders promised; empty where not all had a
+    release that says it, and on a node that began alone or joined later."""
 
 
 class KeptCluster:

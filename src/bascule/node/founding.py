@@ -5,6 +5,10 @@ sync of a partition could lead with an empty log. So a node founds the group onl
 others: each promises itself on its disk, and goes on when it has heard the promise of every other
 one. A node without a promise that meets a cluster which has formed has lost its disk, or does not
 belong to it; it does not start. The promise is kept in `cluster.json` in the data directory.
+
+With the promises come the ids of all data directories, and the cluster id is made of these. So a
+founder knows it before it takes part in Raft, and founders with other directories are another
+cluster, even if all their numbers, addresses and names are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import msgspec
 from bascule.config.addresses import format_address
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, ConfigError
-from bascule.node.cluster_file import KeptCluster
+from bascule.node.cluster_file import ClusterFile, KeptCluster
+from bascule.node.cluster_id import founding_id
 
 log = logging.getLogger("bascule.node")
 
@@ -42,6 +47,9 @@ class FoundingPromise(msgspec.Struct, frozen=True):
     """Whether the node has heard the promises of all founders, or was admitted later."""
     cluster_id: str = ""
     """Empty until the node knows it."""
+    directories: dict[int, str] = {}
+    """Founder -> id of its data directory: that of the node, and of all founders once it has
+    formed. Empty on a node that joined later, and without a promise."""
 
 
 class Founding:
@@ -62,8 +70,19 @@ class Founding:
         if kept is None:
             return msgspec.json.encode(FoundingPromise(self._text, has_promised=False))
         return msgspec.json.encode(
-            FoundingPromise(kept.founders, kept.has_promised, kept.has_formed, kept.cluster_id)
+            FoundingPromise(
+                kept.founders,
+                kept.has_promised,
+                kept.has_formed,
+                kept.cluster_id,
+                self._directories(kept),
+            )
         )
+
+    def _directories(self, kept: ClusterFile) -> dict[int, str]:
+        if kept.has_formed or not kept.founders:
+            return kept.directories
+        return {self._node_id: kept.directory}
 
     async def take_part(self, peers: Peers) -> None:
         """Return once the cluster has formed, with this node.
@@ -87,37 +106,70 @@ class Founding:
                 )
             raise ConfigError(f"cluster.peers is {self._text}, and {self._kept.path} {why}")
         if not self._kept.known.has_formed:
-            await self._wait_for_all(peers)
-            await self._kept.keep(has_formed=True)
+            promises = await self._wait_for_all(peers)
+            id, directories = self._identity(promises)
+            await self._kept.keep(has_formed=True, cluster_id=id, directories=directories)
 
     async def _check_nobody_formed(self, peers: Peers) -> None:
         """Raises: ConfigError where the others have formed a cluster without this directory."""
         for node in self._others:
             said = await self._ask(peers, node)
             if said is not None and said.has_formed:
-                number = self._node_id
                 raise ConfigError(
                     f"node {node} says that the cluster has formed, and the directory of "
-                    f"{self._kept.path} has no part in it: restore the directory; if it is lost, "
-                    f"run `bascule node remove {number} --force` and start the node with --join "
-                    "instead of --peers"
+                    f"{self._kept.path} has no part in it: {self._advice}"
                 )
 
-    async def _wait_for_all(self, peers: Peers) -> None:
+    def _identity(self, promises: Mapping[int, FoundingPromise]) -> tuple[str, dict[int, str]]:
+        """The cluster id by the promises of all others, and the directories of which it is made.
+
+        Empty where not all say theirs: the first controller draws the id then. Raises: ConfigError
+        where others have formed a cluster with another directory of this node.
+        """
+        mine = self._kept.known.directory
+        directories, has_formed = {self._node_id: mine}, False
+        for node, said in sorted(promises.items()):
+            has_formed |= said.has_formed
+            if not said.has_formed:
+                directories |= {each: id for each, id in said.directories.items() if each == node}
+            elif said.directories:
+                if said.directories.get(self._node_id) == mine:
+                    return said.cluster_id, said.directories
+                raise ConfigError(
+                    f"node {node} says that cluster {said.cluster_id} has formed with another "
+                    f"directory of node {self._node_id} than that of {self._kept.path}: "
+                    f"{self._advice}"
+                )
+        if has_formed or len(directories) <= len(promises):
+            return "", {}
+        return founding_id(directories), directories
+
+    @property
+    def _advice(self) -> str:
+        return (
+            f"restore the directory; if it is lost, run `bascule node remove {self._node_id} "
+            "--force` and start the node with --join instead of --peers"
+        )
+
+    async def _wait_for_all(self, peers: Peers) -> dict[int, FoundingPromise]:
+        """The promises of all others."""
         loop = asyncio.get_running_loop()
+        promises: dict[int, FoundingPromise] = {}
         missing, next_line = list(self._others), loop.time() + LOG_SECONDS
         while missing:
             answers = await asyncio.gather(*(self._ask(peers, node) for node in missing))
-            missing = [
-                node
+            promises |= {
+                node: said
                 for node, said in zip(missing, answers, strict=True)
-                if said is None or not said.has_promised
-            ]
+                if said is not None and said.has_promised
+            }
+            missing = [node for node in missing if node not in promises]
             if missing and loop.time() > next_line:
                 log.info("waiting for the other founders", extra={"nodes": missing})
                 next_line = loop.time() + LOG_SECONDS
             if missing:
                 await asyncio.sleep(RETRY_SECONDS)
+        return promises
 
     async def _ask(self, peers: Peers, node: int) -> FoundingPromise | None:
         """What a node says of itself; None where it does not answer. Raises: ConfigError."""

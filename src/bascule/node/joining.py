@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.config.addresses import parse_address
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import (
@@ -61,39 +62,40 @@ class ClusterStanding(msgspec.Struct, frozen=True):
     """Node id -> host:port of its peer listener."""
     index: int
     """Log index at which it belongs to the cluster."""
+    cluster_version: int = 1
+    """In force."""
 
 
 class Joining:
     """This node's part, and its answers to others. Belongs to the event loop."""
 
     def __init__(
-        self, kept: KeptCluster, peers: Seeds, metadata: MetadataGroup, seeds: Sequence[str]
+        self,
+        kept: KeptCluster,
+        identity: ClusterIdentity,
+        peers: Seeds,
+        metadata: MetadataGroup,
+        seeds: Sequence[str],
     ) -> None:
         """`seeds` are `--join`: host:port of peer listeners."""
         self._kept = kept
+        self._identity = identity
         self._peers = peers
         self._metadata = metadata
         self._seeds = seeds
 
     async def check_same_cluster(self) -> None:
-        """Ask every known node which cluster it belongs to; those that are silent count for none.
+        """Ask the nodes that --join names which cluster they belong to; those that are silent count
+        for none. Addresses that are only remembered may be another cluster's by now: the hello of
+        each connection finds that.
 
         Raises: ConfigError for another cluster than that of the data directory.
         """
-        known = self._kept.known
-        if known.cluster_id:
-            addresses = sorted({*known.nodes.values(), *self._seeds})
-            await asyncio.gather(*(self._check_cluster_at(each) for each in addresses))
+        if self._kept.known.cluster_id:
+            await asyncio.gather(*(self._check_seed(each) for each in sorted(set(self._seeds))))
 
-    async def _check_cluster_at(self, address: str) -> None:
-        try:
-            reply = await self._peers.control_at(
-                parse_address(address), FOUNDING, b"", timeout_s=ASK_SECONDS_MAX
-            )
-            said = msgspec.json.decode(reply, type=FoundingPromise).cluster_id
-        except (BasculeError, msgspec.MsgspecError) as error:
-            log.debug("no answer of a peer", extra={"peer": address, "error": str(error)})
-            return
+    async def _check_seed(self, address: str) -> None:
+        said = await self._ask_cluster(address)
         mine = self._kept.known.cluster_id
         if said and said != mine:
             raise ConfigError(
@@ -101,6 +103,28 @@ class Joining:
                 f"{address} belongs to cluster {said}: name nodes of its own cluster with --join, "
                 "or an empty directory with --data"
             )
+
+    async def _ask_cluster(self, address: str) -> str | None:
+        """The id of the cluster of the node there, which may be empty; None: no answer."""
+        try:
+            reply = await self._peers.control_at(
+                parse_address(address), FOUNDING, b"", timeout_s=ASK_SECONDS_MAX
+            )
+            return msgspec.json.decode(reply, type=FoundingPromise).cluster_id
+        except (BasculeError, msgspec.MsgspecError) as error:
+            log.debug("no answer of a peer", extra={"peer": address, "error": str(error)})
+            return None
+
+    async def _is_of_this_cluster(self, address: str) -> bool:
+        """Whether a node answers that does not belong to another cluster. That one knows other
+        nodes by the numbers of this cluster, and would say that this one is not wanted."""
+        said = await self._ask_cluster(address)
+        try:
+            self._identity.check_id(said or "")
+        except ForeignPeer as error:
+            self._identity.on_misled(error, node=0, address=address)
+            return False
+        return said is not None
 
     async def join(self, node: NodeRegistration) -> None:
         """Return once the cluster has admitted this node, however long it does not answer.
@@ -133,6 +157,7 @@ class Joining:
             cluster_id=said.cluster_id,
             admitted_index=said.index,
             nodes=said.nodes,
+            cluster_version=said.cluster_version,
         )
         log.info("admitted to the cluster", extra={"cluster_id": said.cluster_id})
 
@@ -143,6 +168,8 @@ class Joining:
         """
         body = self._mine(node)
         for address in sorted({*self._kept.known.nodes.values(), *self._seeds} - {node.peer}):
+            if not await self._is_of_this_cluster(address):
+                continue
             try:
                 reply = await self._peers.control_at(
                     parse_address(address), STANDING, body, timeout_s=ASK_SECONDS_MAX
@@ -178,4 +205,6 @@ class Joining:
     def _standing(self, index: int) -> bytes:
         image = self._metadata.image
         nodes = {number: each.peer for number, each in image.nodes.items()}
-        return msgspec.msgpack.encode(ClusterStanding(image.cluster_id, nodes, index))
+        return msgspec.msgpack.encode(
+            ClusterStanding(image.cluster_id, nodes, index, image.cluster_version)
+        )

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Final, TypeAlias
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.errors import RemoteProtocolError
 from bascule.listening.connection import ServedConnection
 from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
 from bascule.wire.connection import ReceivedRequest, ServerConnection
 from bascule.wire.messages import PEER_REQUESTS
-from bascule.wire.messages.peer.control import ANY_NODE, PeerHelloRequest, PeerHelloResponse
+from bascule.wire.messages.peer.control import (
+    ANY_NODE,
+    ControlRequest,
+    PeerHelloRequest,
+    PeerHelloResponse,
+)
 from bascule.wire.schema import Message, Request, Versions
 
 log = logging.getLogger(__name__)
@@ -45,6 +51,8 @@ class PeerSession:
         self.node_epoch = -1
         self.number = next(_NUMBERS)
         """Rises with each connection that is accepted."""
+        self.cluster_id = ""
+        """Empty if it was not said."""
         self.watchers: set[Callable[[], None]] = set()
         """Called when bytes of the next request arrive while one is answered."""
         self.on_closed: list[Callable[[], None]] = []
@@ -79,19 +87,24 @@ class PeerListener(FrameListener):
         self,
         *,
         node_id: int,
-        cluster: str,
+        cluster: ClusterIdentity,
         node_epoch: Callable[[], int],
         handlers: Mapping[type[Request[Any]], PeerHandler],
         on_raft: Callable[[socket.socket], Awaitable[None]],
         on_heartbeats: Callable[[socket.socket], Awaitable[None]],
+        open_kinds: Collection[str] = (),
         limits: ListenerLimits | None = None,
     ) -> None:
-        """`on_raft` takes over a socket whose first bytes, still unread, are those of Raft, and
-        `on_heartbeats` one on which heartbeats come."""
+        """`open_kinds` are the control requests of nodes that are not in the cluster yet.
+
+        `on_raft` takes over a socket whose first bytes, still unread, are those of Raft, and
+        `on_heartbeats` one on which heartbeats come.
+        """
         super().__init__(limits)
         self._node_id = node_id
         self._cluster = cluster
         self._node_epoch = node_epoch
+        self._open_kinds = open_kinds
         self._handlers = handlers
         self._on_raft = on_raft
         self._on_heartbeats = on_heartbeats
@@ -141,10 +154,11 @@ class PeerListener(FrameListener):
         def handle(request: ReceivedRequest) -> Message | Awaitable[Message]:
             message = request.message
             if isinstance(message, PeerHelloRequest):
-                return self._on_hello(message, session)
+                return self._on_hello(message, session, peer)
             handler = self._handlers.get(type(message))
             if handler is None or not session.node_id:
                 raise RemoteProtocolError(f"{type(message).__name__} before a hello")
+            self._check_member(message, session)
             return handler(message, session)
 
         return ServedConnection(
@@ -160,19 +174,38 @@ class PeerListener(FrameListener):
             on_closed=session.close,
         )
 
-    def _on_hello(self, hello: PeerHelloRequest, session: PeerSession) -> PeerHelloResponse:
+    def _check_member(self, message: Message, session: PeerSession) -> None:
+        """Raises: RemoteProtocolError where only a node of the cluster may ask this."""
+        self._cluster.check_id(session.cluster_id)  # it may not have been known at the hello
+        if session.cluster_id or not self._cluster.requires_ids:
+            return
+        if isinstance(message, ControlRequest) and message.kind in self._open_kinds:
+            return
+        raise RemoteProtocolError(
+            f"node {session.node_id} said no cluster id, expected {self._cluster.id}: it may only "
+            f"ask to join, and has sent {type(message).__name__}"
+        )
+
+    def _on_hello(
+        self, hello: PeerHelloRequest, session: PeerSession, peer: str
+    ) -> PeerHelloResponse:
         """Note who connects. Raises: RemoteProtocolError for another cluster or another node."""
-        if hello.cluster != self._cluster:
-            why = f"the peer belongs to cluster {hello.cluster!r:.80}, expected {self._cluster!r}"
-            if hello.target == ANY_NODE:
-                return PeerHelloResponse(HELLO_REFUSED, why)
-            raise RemoteProtocolError(why)
+        cluster = self._cluster
+        try:
+            cluster.check_name(hello.cluster)
+            cluster.check_id(hello.cluster_id)
+        except ForeignPeer as error:
+            cluster.on_refused(error, node=hello.source, peer=peer)
+            if hello.target == ANY_NODE or hello.cluster_id:
+                return PeerHelloResponse(HELLO_REFUSED, str(error), cluster_id=cluster.id)
+            raise
         if hello.target not in (self._node_id, ANY_NODE):
             raise RemoteProtocolError(
                 f"the peer expects node {hello.target} here, this is node {self._node_id}"
             )
         session.node_id, session.node_epoch = hello.source, hello.node_epoch
-        return PeerHelloResponse(node_epoch=self._node_epoch())
+        session.cluster_id = hello.cluster_id
+        return PeerHelloResponse(node_epoch=self._node_epoch(), cluster_id=cluster.id)
 
 
 async def _peek(sock: socket.socket) -> bytes:

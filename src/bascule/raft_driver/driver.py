@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.errors import BasculeError, Broken, Closed, ConfigError, RemoteProtocolError
 from bascule.host.api import Clock, Random
 from bascule.host.real import RealClock, RealRandom
@@ -96,10 +97,12 @@ class RaftDriver:
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         before_write: Callable[[], None] | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         """Call this on the loop that the driver runs on. `config` is that of every group that is
         opened without one; its `heartbeat_ticks` and `election_ticks` are those of hibernation.
-        `before_write` is called on the disk thread before writes; see `WriteThread`."""
+        `before_write` is called on the disk thread before writes; see `WriteThread`.
+        `identity` says which cluster this is beyond its name, which is that of `settings`."""
         if node_id < 1:
             raise ConfigError(f"node id is {node_id}, expected at least 1")
         self.node_id = node_id
@@ -118,7 +121,7 @@ class RaftDriver:
         self.transport = PeerTransport(
             node_id,
             incarnation,
-            cluster=settings.cluster,
+            cluster=identity or ClusterIdentity(settings.cluster),
             settings=(("tick_ms", settings.tick_ms), *self.config.shared),
             random=self._random,
             on_bundle=self._on_bundle,

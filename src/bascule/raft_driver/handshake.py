@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity
 from bascule.errors import RemoteProtocolError
 from bascule.raft.config import LEASES
 
@@ -32,7 +33,10 @@ Settings: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Cluster, sender and receiver. `incarnation` differs at each start of a node."""
+    """Cluster, sender and receiver. `incarnation` differs at each start of a node.
+
+    Nodes pass over fields that they do not know, and earlier releases leave the last one out.
+    """
 
     magic: str
     version: int
@@ -42,6 +46,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     settings: Settings = ()
     """The length of a tick, and `RaftConfig.shared`: equal on all nodes where leases are on."""
+    cluster_id: str = ""
+    """Empty if the node does not know it."""
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -52,19 +58,15 @@ def frame(body: bytes) -> bytes:
 
 
 def encode_hello(
-    cluster: str, source: int, target: int, incarnation: int, settings: Settings = ()
+    cluster: ClusterIdentity, source: int, target: int, incarnation: int, settings: Settings = ()
 ) -> bytes:
     """The whole frame, with its length."""
-    hello = Hello(MAGIC, VERSION, cluster, source, target, incarnation, settings)
+    hello = Hello(MAGIC, VERSION, cluster.name, source, target, incarnation, settings, cluster.id)
     return frame(msgspec.msgpack.encode(hello))
 
 
-def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings = ()) -> Hello:
-    """The hello in a frame's body. It is checked that it is for this node in this cluster, and that
-    its sender has the same `settings`; without leases on both sides these may differ.
-
-    Raises: RemoteProtocolError naming what is wrong.
-    """
+def decode_hello(body: bytes) -> Hello:
+    """The hello in a frame's body. Raises: RemoteProtocolError where it is none."""
     try:
         hello = _decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -78,16 +80,23 @@ def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings =
             f"the peer has protocol version {hello.version}, expected {VERSION}: its release "
             "cannot run beside this one; upgrade all nodes to a release between them first"
         )
-    if hello.cluster != cluster:
-        raise RemoteProtocolError(
-            f"the peer belongs to cluster {hello.cluster!r:.80}, expected {cluster!r}"
-        )
+    return hello
+
+
+def check_hello(
+    hello: Hello, *, cluster: ClusterIdentity, target: int, settings: Settings = ()
+) -> None:
+    """Check that a hello is for this node in this cluster, and that its sender has the same
+    `settings`; without leases on both sides these may differ.
+
+    Raises: RemoteProtocolError naming what is wrong; ForeignPeer.
+    """
+    cluster.check(hello.cluster, hello.cluster_id)
     if hello.target != target:
         raise RemoteProtocolError(
             f"the peer expects node {hello.target} here, this is node {target}"
         )
     _check_settings(dict(hello.settings), dict(settings))
-    return hello
 
 
 def _check_settings(theirs: dict[str, int], ours: dict[str, int]) -> None:

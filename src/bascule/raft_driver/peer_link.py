@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.errors import LimitExceeded, RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.codec import encode
@@ -19,6 +20,8 @@ from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     LENGTH_BYTES,
     Hello,
+    Settings,
+    check_hello,
     decode_hello,
     encode_hello,
 )
@@ -34,6 +37,28 @@ USER_TIMEOUT_MS: Final = 5_000
 that lost power closes nothing, and the kernel's default is a quarter of an hour."""
 
 Address = tuple[str, int]
+
+
+class LinkEnds(msgspec.Struct, frozen=True):
+    """What this node's hello says, and what the answer of `target` is to say."""
+
+    cluster: ClusterIdentity
+    source: int
+    target: int
+    incarnation: int
+    settings: Settings = ()
+
+    def hello(self) -> bytes:
+        """The frame with which a connection begins."""
+        return encode_hello(self.cluster, self.source, self.target, self.incarnation, self.settings)
+
+    def check(self, answer: Hello) -> None:
+        """Raises: RemoteProtocolError where it is not that of the peer; ForeignPeer."""
+        check_hello(answer, cluster=self.cluster, target=self.source, settings=self.settings)
+        if answer.source != self.target:
+            raise RemoteProtocolError(
+                f"node {answer.source} answers at the address of node {self.target}"
+            )
 
 
 class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,20 +81,22 @@ class PeerLink:
 
     def __init__(
         self,
-        hello: Hello,
+        ends: LinkEnds,
         address: Address,
         *,
         random: Random,
         queue_bytes_max: int,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """`hello` is this node's; its target is the peer."""
-        self._hello = hello
+        """The target of `ends` is the peer."""
+        self._ends = ends
         self._address = address
         self._random = random
         self._queue_bytes_max = queue_bytes_max
         self._tls = tls
         self._wire: asyncio.Transport | None = None
+        self._answer: Hello | None = None
+        """The peer's last hello."""
         self._retry = asyncio.Event()
         self._last_error = ""
         """Why the last attempt failed, so that a long outage is logged once."""
@@ -79,7 +106,7 @@ class PeerLink:
         self._frames_dropped = 0
         self._dropping = False
         self._task = asyncio.get_running_loop().create_task(
-            self._run(), name=f"raft-peer-{hello.target}"
+            self._run(), name=f"raft-peer-{ends.target}"
         )
 
     @property
@@ -102,7 +129,7 @@ class PeerLink:
             self._frames_dropped += 1
             log.error(
                 "raft frame too large to send",
-                extra={"peer": self._hello.target, "error": str(error)},
+                extra={"peer": self._ends.target, "error": str(error)},
             )
             return
         self._dropping = False
@@ -116,12 +143,22 @@ class PeerLink:
             self._dropping = True
             log.warning(
                 "raft peer is too slow; messages dropped",
-                extra={"peer": self._hello.target, "queued_bytes": queued},
+                extra={"peer": self._ends.target, "queued_bytes": queued},
             )
 
     def retry_now(self) -> None:
         """Connect at once if the link waits to reconnect: the peer has connected to this node."""
         self._retry.set()
+
+    def check_again(self) -> None:
+        """The cluster's identity has changed: end the connection if the peer is foreign now."""
+        if self._wire is None or self._answer is None:
+            return
+        try:
+            self._ends.check(self._answer)
+        except ForeignPeer as error:
+            self._log_unreachable(error)
+            self._wire.abort()
 
     def statistics(self) -> LinkStatistics:
         return LinkStatistics(
@@ -158,17 +195,15 @@ class PeerLink:
 
     def _log_unreachable(self, error: BaseException) -> None:
         error_text = f"{type(error).__name__}: {error}"
-        if error_text != self._last_error:
-            self._last_error = error_text
-            host, port = self._address
+        address = f"{self._address[0]}:{self._address[1]}"
+        if isinstance(error, ForeignPeer):
+            self._ends.cluster.on_misled(error, node=self._ends.target, address=address)
+        elif error_text != self._last_error:
             log.info(
                 "raft peer unreachable; retrying",
-                extra={
-                    "peer": self._hello.target,
-                    "address": f"{host}:{port}",
-                    "error": error_text,
-                },
+                extra={"peer": self._ends.target, "address": address, "error": error_text},
             )
+        self._last_error = error_text
 
     async def _connect(self) -> bool:
         """Connect, and return when the connection has ended.
@@ -176,11 +211,11 @@ class PeerLink:
         Raises: OSError, TimeoutError, RemoteProtocolError if there was no handshake.
         """
         loop = asyncio.get_running_loop()
-        hello, (host, port) = self._hello, self._address
+        ends, (host, port) = self._ends, self._address
         # Not `wait_for`, which may lose a cancellation before Python 3.12.
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             wire, outbound = await loop.create_connection(
-                lambda: _Outbound(hello),
+                lambda: _Outbound(ends),
                 host,
                 port,
                 ssl=self._tls,
@@ -188,22 +223,18 @@ class PeerLink:
             )
         try:
             _tune(wire)
-            wire.write(
-                encode_hello(
-                    hello.cluster, hello.source, hello.target, hello.incarnation, hello.settings
-                )
-            )
+            wire.write(ends.hello())
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.shield(outbound.handshake_done)
+                self._answer = await asyncio.shield(outbound.handshake_done)
             self._wire, self._last_error = wire, ""
             self._connections += 1
             log.info(
-                "raft peer connected", extra={"peer": hello.target, "address": f"{host}:{port}"}
+                "raft peer connected", extra={"peer": ends.target, "address": f"{host}:{port}"}
             )
             error = await asyncio.shield(outbound.ended)
             log.warning(
                 "raft peer disconnected; retrying",
-                extra={"peer": hello.target, "error": str(error or "closed by the peer")},
+                extra={"peer": ends.target, "error": str(error or "closed by the peer")},
             )
             return True
         finally:
@@ -214,11 +245,12 @@ class PeerLink:
 class _Outbound(asyncio.Protocol):
     """Waits for the peer's hello, then for the end. Bundles arrive on the peer's connection."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, ends: LinkEnds) -> None:
         loop = asyncio.get_running_loop()
-        self.handshake_done: asyncio.Future[None] = loop.create_future()
+        self.handshake_done: asyncio.Future[Hello] = loop.create_future()
+        """The peer's hello."""
         self.ended: asyncio.Future[Exception | None] = loop.create_future()
-        self._hello = hello
+        self._ends = ends
         self._frames = RaftFrameReader(HELLO_BYTES_MAX)
         self._wire: asyncio.BaseTransport | None = None
 
@@ -235,17 +267,9 @@ class _Outbound(asyncio.Protocol):
     def _on_frame(self, body: bytes) -> None:
         if self.handshake_done.done():
             raise RemoteProtocolError("the peer sent a frame after its hello")
-        answer = decode_hello(
-            body,
-            cluster=self._hello.cluster,
-            target=self._hello.source,
-            settings=self._hello.settings,
-        )
-        if answer.source != self._hello.target:
-            raise RemoteProtocolError(
-                f"node {answer.source} answers at the address of node {self._hello.target}"
-            )
-        self.handshake_done.set_result(None)
+        answer = decode_hello(body)
+        self._ends.check(answer)
+        self.handshake_done.set_result(answer)
 
     def _fail(self, error: Exception | None) -> None:
         if not self.handshake_done.done():

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.errors import RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.codec import BODY_BYTES_MAX, decode
@@ -23,14 +24,13 @@ from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.framing import RaftFrameReader
 from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
-    MAGIC,
-    VERSION,
     Hello,
     Settings,
+    check_hello,
     decode_hello,
     encode_hello,
 )
-from bascule.raft_driver.peer_link import Address, LinkStatistics, PeerLink
+from bascule.raft_driver.peer_link import Address, LinkEnds, LinkStatistics, PeerLink
 
 log = logging.getLogger("bascule.raft_driver")
 
@@ -76,7 +76,7 @@ class PeerTransport:
         node_id: int,
         incarnation: int,
         *,
-        cluster: str,
+        cluster: ClusterIdentity,
         settings: Settings = (),
         random: Random,
         on_bundle: Callable[[Bundle], None],
@@ -150,11 +150,8 @@ class PeerTransport:
             if link.address == address:
                 return
             self._close_later(link)
-        hello = Hello(
-            MAGIC, VERSION, self.cluster, self.node_id, node, self.incarnation, self.settings
-        )
         self._links[node] = PeerLink(
-            hello,
+            LinkEnds(self.cluster, self.node_id, node, self.incarnation, self.settings),
             address,
             random=self._random,
             queue_bytes_max=self._queue_bytes_max,
@@ -174,6 +171,13 @@ class PeerTransport:
         task = asyncio.get_running_loop().create_task(link.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    def check_again(self) -> None:
+        """The cluster's identity has changed: end the connections whose peers are foreign now."""
+        for accepted in list(self._accepted.values()):
+            accepted.check_again()
+        for link in self._links.values():
+            link.check_again()
 
     def send(self, bundle: Bundle) -> None:
         """Send the bundle, or drop and count it."""
@@ -228,8 +232,12 @@ class PeerTransport:
         self._accepted[hello.source] = accepted
         link.retry_now()
 
-    def on_refused(self, peer: str, error: RemoteProtocolError) -> None:
+    def on_refused(self, peer: str, error: RemoteProtocolError, node: int = 0) -> None:
+        """`node` is what the peer says that it is; 0 before its hello."""
         self._refused += 1
+        if isinstance(error, ForeignPeer):
+            self.cluster.on_refused(error, node=node, peer=peer)
+            return
         if isinstance(error, UnknownPeer) and self._may_be_known_soon(error.node):
             log.info("raft peer not known yet", extra={"peer": peer, "node": error.node})
             return
@@ -254,8 +262,10 @@ class _Accepted(asyncio.Protocol):
         self._owner = owner
         self._frames = RaftFrameReader(HELLO_BYTES_MAX)
         self._wire: asyncio.Transport | None = None
-        self._peer = 0
-        self._incarnation = 0
+        self._node = 0
+        """What the peer says that it is; 0 before its hello."""
+        self._hello: Hello | None = None
+        """The peer's hello, once it is accepted."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -274,27 +284,35 @@ class _Accepted(asyncio.Protocol):
         owner.bytes_received += len(data)
         try:
             for body in self._frames.feed(data):
-                if self._peer:
-                    self._on_bundle(body)
-                else:
+                if self._hello is None:
                     self._on_hello(body)
+                else:
+                    self._on_bundle(body, self._hello)
         except RemoteProtocolError as error:
-            name = wire.get_extra_info("peername")
-            owner.on_refused(f"{name[0]}:{name[1]}" if name else "?", error)
+            self._refuse(error)
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        wire = self._wire
+        assert wire is not None
+        name = wire.get_extra_info("peername")
+        self._owner.on_refused(f"{name[0]}:{name[1]}" if name else "?", error, self._node)
+        if isinstance(error, ForeignPeer):
+            wire.close()  # once the answer is sent
+        else:
             wire.abort()
 
-    def _on_bundle(self, body: bytes) -> None:
+    def _on_bundle(self, body: bytes, hello: Hello) -> None:
         bundle = decode(body)
         owner = self._owner
         if (bundle.source, bundle.target, bundle.incarnation) != (
-            self._peer,
+            hello.source,
             owner.node_id,
-            self._incarnation,
+            hello.incarnation,
         ):
             raise RemoteProtocolError(
                 f"bundle from node {bundle.source} to {bundle.target}, incarnation "
-                f"{bundle.incarnation}, on the connection from {self._peer} to {owner.node_id}, "
-                f"incarnation {self._incarnation}"
+                f"{bundle.incarnation}, on the connection from {hello.source} to {owner.node_id}, "
+                f"incarnation {hello.incarnation}"
             )
         owner.frames_received += 1
         owner.on_bundle(bundle)
@@ -302,24 +320,37 @@ class _Accepted(asyncio.Protocol):
     def _on_hello(self, body: bytes) -> None:
         owner, wire = self._owner, self._wire
         assert wire is not None
-        hello = decode_hello(
-            body, cluster=owner.cluster, target=owner.node_id, settings=owner.settings
+        hello = decode_hello(body)
+        self._node = hello.source
+        answer = encode_hello(
+            owner.cluster, owner.node_id, hello.source, owner.incarnation, owner.settings
         )
-        owner.on_hello(self, hello)
-        self._peer, self._incarnation = hello.source, hello.incarnation
+        try:
+            check_hello(hello, cluster=owner.cluster, target=owner.node_id, settings=owner.settings)
+            owner.on_hello(self, hello)
+        except ForeignPeer:
+            if hello.cluster_id:  # so that the peer sees it, too; an earlier release would go on
+                wire.write(answer)
+            raise
+        self._hello = hello
         self._frames.bytes_max = BODY_BYTES_MAX
         if self._timer is not None:
             self._timer.cancel()
-        wire.write(
-            encode_hello(
-                owner.cluster, owner.node_id, hello.source, owner.incarnation, owner.settings
-            )
-        )
+        wire.write(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._owner.on_gone(self, self._peer)
+        self._owner.on_gone(self, self._node)
+
+    def check_again(self) -> None:
+        """See `PeerTransport.check_again`."""
+        owner = self._owner
+        try:
+            if self._hello is not None:
+                owner.cluster.check(self._hello.cluster, self._hello.cluster_id)
+        except ForeignPeer as error:
+            self._refuse(error)
 
     def close(self) -> None:
         if self._wire is not None:

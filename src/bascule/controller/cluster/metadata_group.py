@@ -254,13 +254,16 @@ class MetadataGroup(GroupObserver):
         *,
         voters: Iterable[int] | None,
         votes_from: int = 0,
+        cluster_id: str = "",
         store: RaftStore | None = None,
     ) -> None:
         """Join the group; `voters` are its founding members, None on a node that joined later.
+        `cluster_id` is that of the cluster where its founders have agreed on it.
 
         That one votes once its log reaches the index `votes_from`, at which it was admitted.
         Without `store` the group is stored in the driver's directory. Raises: CorruptData, OSError.
         """
+        self._cluster_id = cluster_id or self._cluster_id
         founding = None if voters is None else Members.of(*voters)
         self._group = await self._driver.open_group(
             GROUP,

@@ -440,6 +440,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Partitions that this node, as the controller, took from a leader that does not answer its "
         "followers.",
     ),
+    "foreign_peers.refused": MetricFamily(
+        "foreign_peers_refused",
+        "Connections from and to nodes of other clusters, which were refused.",
+    ),
     "heartbeats.longest_ns": MetricFamily(
         "heartbeat_silence_max_seconds",
         "The longest time in which the present process of another node, which goes on, did not "

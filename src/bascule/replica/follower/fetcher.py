@@ -11,8 +11,9 @@ from errno import ENOSPC
 from functools import partial
 from typing import Final, cast
 
+from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.cluster_version import LOGS_TELL_GAPS, NEWEST
-from bascule.errors import BasculeError, Broken, CorruptData
+from bascule.errors import BasculeError, Broken, CorruptData, RemoteProtocolError
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
 from bascule.replica.follower.followed_partition import (
@@ -29,7 +30,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode
-from bascule.wire.messages.peer.control import PeerHelloRequest
+from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
 from bascule.wire.messages.peer.replica_fetch import (
     ForgottenPartition,
     ReplicaFetchPartition,
@@ -63,7 +64,7 @@ class PeerIdentity:
     """Who connects, and what it says of itself."""
 
     node_id: int
-    cluster: str
+    cluster: ClusterIdentity
     node_epoch: Callable[[], int]
     """That of this process; -1 before it has registered."""
     cluster_version: Callable[[], int] = lambda: NEWEST
@@ -242,10 +243,7 @@ class FollowerFetcher:
             raise Broken("this node has not registered yet")
         connection = LogConnection(*address, timeout=self._silence_seconds_max, negotiates=False)
         try:
-            connection.send(
-                PeerHelloRequest(identity.cluster, identity.node_id, self.leader, epoch), version=0
-            )
-            connection.receive()
+            self._say_hello(connection, epoch)
             # The leader holds a request without news: that is no silence.
             connection.set_timeout(self._silence_seconds_max + FETCH_WAIT_MS / 1000)
             with self._lock:
@@ -262,6 +260,22 @@ class FollowerFetcher:
             raise
         self.counts.connects += 1
         self._begin_all(everything)
+
+    def _say_hello(self, connection: LogConnection, epoch: int) -> None:
+        """Raises: Broken, RemoteProtocolError; ForeignPeer for a node of another cluster."""
+        number, cluster = self._identity.node_id, self._identity.cluster
+        tells_id = cluster.tells_id
+        id = cluster.id if tells_id else ""
+        hello = PeerHelloRequest(cluster.name, number, self.leader, epoch, id)
+        connection.send(hello, version=int(tells_id))
+        response = cast(PeerHelloResponse, connection.receive())
+        try:
+            cluster.check_id(response.cluster_id)
+        except ForeignPeer as error:
+            cluster.on_misled(error, node=self.leader, address=connection.address)
+            raise
+        if response.error_code:
+            raise RemoteProtocolError(response.error_message)
 
     def _disconnect(self) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ A connection between nodes has Kafka's framing. Its first request is PeerHello.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from bascule.wire.schema import Int16, Int32, Int64, Message, Records, Request, String, Versions
 
@@ -19,26 +19,31 @@ class PeerHelloResponse(Message):
     """`node_epoch` is that of the answering node; -1 before it has registered."""
 
     API_KEY: ClassVar[int] = 1000
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     error_code: Int16 = 0
     error_message: String = ""
     node_epoch: Int64 = -1
+    cluster_id: Annotated[String, Versions("1+")] = ""
+    """That of the answering node; empty if it does not know it."""
 
 
 @dataclass(slots=True)
 class PeerHelloRequest(Request[PeerHelloResponse]):
     """Who connects, and to whom: a node refuses peers of other clusters and mistaken addresses.
 
-    A peer that does not know the number of the node, ANY_NODE, is told why it is refused.
+    A peer that does not know the number of the node, ANY_NODE, is told why it is refused, and so is
+    one that says its cluster id. Without an id a peer may only ask to join where all nodes of the
+    cluster say theirs; see `cluster_identity`.
     """
 
     API_KEY: ClassVar[int] = 1000
-    VERSIONS: ClassVar[Versions] = Versions("0")
+    VERSIONS: ClassVar[Versions] = Versions("0-1")
     RESPONSE: ClassVar[type[Message]] = PeerHelloResponse
     cluster: String = ""
     source: Int32 = 0
     target: Int32 = 0
     node_epoch: Int64 = -1
+    cluster_id: Annotated[String, Versions("1+")] = ""
 
 
 @dataclass(slots=True)
