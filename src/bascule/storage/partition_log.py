@@ -559,8 +559,8 @@ class PartitionLog:
         Raises: OSError, the older checkpoint then being in use; LogFailed, Closed.
         """
         self.check_open()
+        self._synced_mark.release()  # first: the checkpoint needs a descriptor, too
         self._maintenance.save(self._synced, high_watermark=high_watermark, clean=False)
-        self._synced_mark.release()
         if self.replacement.names_are_final:
             self._segments.unload_unused(self._synced.end)
 

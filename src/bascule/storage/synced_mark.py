@@ -9,8 +9,10 @@ still true.
 
 from __future__ import annotations
 
+from collections import deque
 from struct import Struct
 from typing import Final
+from weakref import WeakKeyDictionary, ref
 
 from crc32c import crc32c
 
@@ -25,6 +27,9 @@ SLOT_BYTES: Final = _SLOT.size
 SLOTS: Final = 2
 """The slots are written in turn, so that one is intact if writing the other fails."""
 _CHECKED_FROM: Final = 8
+OPEN_MAX: Final = 1_000
+"""Files that stay open in one process: ten thousand partitions have as many logs open anyway, and
+a process must not run out of descriptors. A write to another one opens it again, in some 30 us."""
 
 
 def encode_slot(synced: LogPosition) -> bytes:
@@ -66,6 +71,10 @@ def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
     return latest, following
 
 
+_opened: WeakKeyDictionary[Files, deque[ref[SyncedMark]]] = WeakKeyDictionary()
+"""The marks that have opened their files, the oldest first; some have released them since."""
+
+
 class SyncedMark:
     """The file of one log. The first write opens it. The syncing thread writes it."""
 
@@ -85,7 +94,7 @@ class SyncedMark:
             if file is None:
                 file = self._files.open(self._path, create=True)
                 self._slot = read_mark(file.read_at(0, SLOTS * SLOT_BYTES))[1]
-                self._file = file
+                self._keep(file)
             file.write_at(self._slot * SLOT_BYTES, encode_slot(synced))
         except OSError:
             return
@@ -99,7 +108,18 @@ class SyncedMark:
         file = self._files.open(self._path, create=True) if self._file is None else self._file
         file.write_at(0, SLOTS * encode_slot(synced))
         file.sync()
-        self._file, self._slot = file, 0
+        self._slot = 0
+        self._keep(file)
+
+    def _keep(self, file: File) -> None:
+        """Keep the file open for the next write, and release the oldest one beyond `OPEN_MAX`."""
+        self._file = file
+        marks = _opened.setdefault(self._files, deque())
+        marks.append(ref(self))
+        if len(marks) > OPEN_MAX:
+            oldest = marks.popleft()()
+            if oldest is not None:
+                oldest.release()
 
     def release(self) -> None:
         """Release the file. The next write opens it again. Any thread may call it."""
