@@ -30,6 +30,10 @@ from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbea
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.heartbeat import HeartbeatRequest
+from bascule.wire.messages.group.join_group import JoinGroupRequest
+from bascule.wire.messages.group.leave_group import LeaveGroupRequest
+from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.offset_commit import OffsetCommitRequest
@@ -39,9 +43,11 @@ from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Message, Versions
 
 SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
-    key: kind.VERSIONS for key, kind in REQUESTS.items()
+    key: kind.VERSIONS
+    for key, kind in REQUESTS.items()
+    if kind not in (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest)
 }
-"""API key -> versions advertised and answered: all versions that the codec supports."""
+"""API key -> versions advertised and answered: all that the codec supports, but for members."""
 
 
 def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Message]:
