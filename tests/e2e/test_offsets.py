@@ -159,18 +159,33 @@ def test_automatic_commits_of_a_kafka_client(node: Node, client: SyncClient, str
     assert committed(client, "automatic", stream) == {0: MESSAGES}
 
 
-def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str) -> None:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": node.addresses["client"], "group.id": "members"}
-    )
-    consumer.subscribe([stream])
-    while (message := consumer.poll(10)) is None:
+def test_while_a_group_has_members_only_they_commit(
+    node: Node, client: SyncClient, stream: str
+) -> None:
+    settings = {
+        "bootstrap.servers": node.addresses["client"],
+        "group.id": "members",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    member, other = confluent_kafka.Consumer(settings), confluent_kafka.Consumer(settings)
+    member.subscribe([stream])
+    while (message := member.poll(10)) is None:
         pass
-    assert "JoinGroup" in message.error().str()
-    consumer.close()
+    place = confluent_kafka.TopicPartition(stream, 0, 50)
+    other.assign([place])
+    with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_MEMBER_ID"):
+        other.commit(offsets=[place], asynchronous=False)
+    assert committed(client, "members", stream) == {}
+    member.commit(message, asynchronous=False)
+    assert committed(client, "members", stream) == {0: 1}
+    member.close()
+    other.commit(offsets=[place], asynchronous=False)
+    other.close()
+    assert committed(client, "members", stream) == {0: 50}
 
 
-def test_members_by_the_newer_protocol_are_told_too_and_may_assign(
+def test_members_by_the_newer_protocol_are_refused_and_may_assign(
     node: Node, client: SyncClient, stream: str
 ) -> None:
     options = {

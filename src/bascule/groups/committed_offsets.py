@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,7 @@ from bascule.wire.offsets import (
     OffsetKey,
     commit_subject,
     encode_commit,
+    group_subject,
 )
 
 log = logging.getLogger("bascule.offsets")
@@ -87,6 +88,10 @@ class CommittedOffsetStore:
         """The keys of `_commits`."""
         self._to_repair: set[OffsetKey] = set()
         """Keys with a valid commit whose last record in the stream is malformed."""
+        self.group_states: dict[str, bytes] = {}
+        """The stored members of each group that has some; see `groups.classic.snapshot`."""
+        self.on_read: Callable[[], None] = lambda: None
+        """Called after everything committed was read, and when the partition's role changed."""
         self._position = 0
         """First offset of the stream not yet read."""
         self._wake = asyncio.Event()
@@ -181,6 +186,16 @@ class CommittedOffsetStore:
             raise UnknownPartition(stream, partition, len(found))
         return await resolve_offset(found[partition], to, at_ms=at_ms)
 
+    @property
+    def has_read_all(self) -> bool:
+        """Whether everything that is committed is in memory."""
+        return self._position >= self._partition().high_watermark.offset
+
+    async def store_group(self, name: str, state: bytes | None) -> None:
+        """Store the members of a group; return once that is committed. Raises: as `commit`."""
+        subject = group_subject(name)
+        await self._append([InternalRecord(subject, subject.encode(), state)])
+
     def _partition(self) -> Partition:
         stream = self._partitions.stream(OFFSETS_STREAM)
         if stream is None:
@@ -231,15 +246,18 @@ class CommittedOffsetStore:
             records.append(
                 InternalRecord(subject, subject.encode(), value, self._stream_id_header(key))
             )
+        await self._wait_position(await self._append(records) + len(records))
+
+    async def _append(self, records: Sequence[InternalRecord]) -> int:
+        """Return the offset of the first record once all are committed."""
         partition = self._partition()
         if not partition.is_leader:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
-                base = await self._publisher.publish(OFFSETS_STREAM, 0, records)
+                return await self._publisher.publish(OFFSETS_STREAM, 0, records)
         except TimeoutError:
             raise Indeterminate(f"the commit is not stored after {COMMIT_SECONDS_MAX} s") from None
-        await self._wait_position(base + len(records))
 
     def _stream_id_header(self, key: OffsetKey) -> tuple[tuple[str, bytes], ...]:
         stream = self._partitions.stream(key.stream)
@@ -291,6 +309,7 @@ class CommittedOffsetStore:
                 break
             self._apply(changes, reached)
             self._failure = None
+        self.on_read()
         async with self._advanced:
             self._advanced.notify_all()
         if self._to_repair:
@@ -313,7 +332,10 @@ class CommittedOffsetStore:
 
     def _apply_change(self, change: OffsetChange) -> bool:
         """Apply one record; False if it was ignored as malformed or beyond COMMITS_MAX."""
-        key, stored, read_up_to, error = change
+        if change.group is not None:
+            self._apply_group(change.group, change.members)
+            return True
+        key, stored, read_up_to, error = change[:4]
         if key is None:
             return False
         present = self._commits.get(key)
@@ -337,6 +359,12 @@ class CommittedOffsetStore:
         else:
             return False
         return True
+
+    def _apply_group(self, name: str, state: bytes | None) -> None:
+        if state is None:
+            self.group_states.pop(name, None)
+        else:
+            self.group_states[name] = state
 
     def _remove(self, key: OffsetKey) -> None:
         if self._commits.pop(key, None) is not None:

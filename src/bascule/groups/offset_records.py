@@ -11,7 +11,14 @@ from bascule.errors import OffsetOutOfRange, PartitionFailed
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.wire.offsets import Commit, OffsetKey, decode_commit, parse_commit_subject
+from bascule.wire.offsets import (
+    GROUP_PREFIX,
+    Commit,
+    OffsetKey,
+    decode_commit,
+    parse_commit_subject,
+    parse_group_subject,
+)
 
 READ_BYTES: Final = 1 << 20
 REPAIRS_HEADER: Final = "Bascule-Repairs"
@@ -41,6 +48,10 @@ class OffsetChange(NamedTuple):
     read_up_to: int | None = None
     """For a repair, the last offset that its publisher had read; else None."""
     error: str = ""
+    group: str | None = None
+    """The group whose members the record has, if it is no commit."""
+    members: bytes | None = None
+    """The state of that group; None: it has no members any more."""
 
 
 def read_changes(
@@ -72,6 +83,9 @@ def read_changes(
 def _change_of(record: Record) -> OffsetChange:
     key: OffsetKey | None = None
     try:
+        if (record.key or b"").startswith(GROUP_PREFIX.encode()):
+            name = parse_group_subject((record.key or b"").decode())
+            return OffsetChange(None, group=name, members=record.value)
         key = _key_of(record)
         if record.value is None:
             return OffsetChange(key)

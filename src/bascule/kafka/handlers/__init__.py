@@ -18,6 +18,10 @@ from bascule.kafka.handlers.describe_configs import handle_describe_configs
 from bascule.kafka.handlers.fetch import handle_fetch
 from bascule.kafka.handlers.find_coordinator import handle_find_coordinator
 from bascule.kafka.handlers.list_offsets import handle_list_offsets
+from bascule.kafka.handlers.membership.heartbeat import handle_heartbeat
+from bascule.kafka.handlers.membership.join_group import handle_join_group
+from bascule.kafka.handlers.membership.leave_group import handle_leave_group
+from bascule.kafka.handlers.membership.sync_group import handle_sync_group
 from bascule.kafka.handlers.metadata import handle_metadata
 from bascule.kafka.handlers.offset_commit import handle_offset_commit
 from bascule.kafka.handlers.offset_fetch import handle_offset_fetch
@@ -43,11 +47,9 @@ from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Message, Versions
 
 SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
-    key: kind.VERSIONS
-    for key, kind in REQUESTS.items()
-    if kind not in (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest)
+    key: kind.VERSIONS for key, kind in REQUESTS.items()
 }
-"""API key -> versions advertised and answered: all that the codec supports, but for members."""
+"""API key -> versions advertised and answered: all versions that the codec supports."""
 
 
 def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Message]:
@@ -65,6 +67,14 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_metadata(message, version, context)
         case OffsetCommitRequest():
             return handle_offset_commit(message, version, context)
+        case HeartbeatRequest():
+            return handle_heartbeat(message, context)
+        case JoinGroupRequest():
+            return handle_join_group(message, version, request.client_id, context)
+        case SyncGroupRequest():
+            return handle_sync_group(message, context)
+        case LeaveGroupRequest():
+            return handle_leave_group(message, version, context)
         case OffsetFetchRequest():
             return handle_offset_fetch(message, version, context)
         case ApiVersionsRequest():
