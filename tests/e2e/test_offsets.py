@@ -23,7 +23,13 @@ import pytest
 import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
-from bascule.errors import InternalStream, InvalidName, OffsetOutOfRange, UnknownStream
+from bascule.errors import (
+    GroupHasMembers,
+    InternalStream,
+    InvalidName,
+    OffsetOutOfRange,
+    UnknownStream,
+)
 from support import http_calls
 from support.processes import BIN, Node, running_nats, running_node, wait_for
 
@@ -71,17 +77,19 @@ def committed(client: SyncClient, consumer: str, stream: str) -> dict[int, int]:
 # NATS
 
 
+async def publish_over_nats(
+    node: Node, subject: str, data: bytes, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    connection = await nats.connect(node.addresses["nats"])
+    try:
+        answer = await connection.request(subject, data, headers=headers, timeout=10)
+        return json.loads(answer.data)  # type: ignore[no-any-return]
+    finally:
+        await connection.close()
+
+
 def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, stream: str) -> None:
-    subject = f"_bascule.offsets.by%2Ehand.{stream}.0"
-
-    async def publish(data: bytes, headers: dict[str, str] | None = None) -> dict[str, Any]:
-        connection = await nats.connect(node.addresses["nats"])
-        try:
-            answer = await connection.request(subject, data, headers=headers, timeout=10)
-            return json.loads(answer.data)  # type: ignore[no-any-return]
-        finally:
-            await connection.close()
-
+    publish = partial(publish_over_nats, node, f"_bascule.offsets.by%2Ehand.{stream}.0")
     assert asyncio.run(publish(b'{"offset": 42}'))["stream"] == "_offsets"
     (entry,) = client.offsets(consumer="by.hand")
     assert (entry.stream, entry.offset, entry.lag) == (stream, 42, MESSAGES - 42)
@@ -176,6 +184,13 @@ def test_while_a_group_has_members_only_they_commit(
     other.assign([place])
     with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_MEMBER_ID"):
         other.commit(offsets=[place], asynchronous=False)
+    with pytest.raises(GroupHasMembers, match="'members' has members"):
+        client.reset_offsets("members", stream, to="earliest")
+    with pytest.raises(GroupHasMembers, match="'members' has members"):
+        client.remove_offsets("members")
+    subject = f"_bascule.offsets.members.{stream}.0"
+    for headers in (None, {"Bascule-Checked": ""}):
+        asyncio.run(publish_over_nats(node, subject, b'{"offset": 70}', headers))
     assert committed(client, "members", stream) == {}
     member.commit(message, asynchronous=False)
     assert committed(client, "members", stream) == {0: 1}

@@ -275,6 +275,9 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "offsets.repairs": MetricFamily(
         "offsets_repairs", "Commits published again because a malformed record had replaced them."
     ),
+    "offsets.fenced": MetricFamily(
+        "offsets_fenced", "Commits over NATS for groups with members, which are ignored."
+    ),
     "offsets.held": _gauge("offsets_held", "Commits in memory, one per consumer and partition."),
     "groups.states": _gauge(
         "groups", "Groups with members that this node coordinates, by state.", label="state"

@@ -87,7 +87,9 @@ class ServedOffsets(Protocol):
         """Return once `entries` includes every acknowledged commit. Raises: BasculeError."""
         ...
 
-    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
+    async def commit(
+        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
+    ) -> None:
         """Return once all commits are stored. Raises: BasculeError."""
         ...
 

@@ -36,7 +36,7 @@ async def handle_offset_commit(
               for topic in request.topics]  # fmt: skip
     if commits:
         try:
-            await context.offsets.commit(list(commits.items()))
+            await context.offsets.commit(list(commits.items()), is_checked=True)
         except BasculeError as error:
             log.warning(
                 "offsets not committed", extra={"group": request.group_id, "error": str(error)}
