@@ -63,3 +63,35 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
 
             members.alive()[0].stop()
             assert len(members.wait_shared()) == 2
+
+
+def test_different_clients_form_one_group(tmp_path: Path) -> None:
+    with running_node(tmp_path / "node") as node:
+        node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
+        publish(node, 0, 300)
+        with group_members(tmp_path, node, "mixed", "flights", PARTITIONS) as members:
+            for client in CLIENTS:
+                members.add(client)
+            members.wait_shared()
+            wait_read(node, members)
+            members.members[1].stop()
+            assert len(members.wait_shared()) == 2
+            publish(node, 300, 300)
+            wait_read(node, members)
+
+
+def test_a_static_member_comes_back_without_a_rebalance(tmp_path: Path) -> None:
+    with running_node(tmp_path / "node") as node:
+        node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
+        with group_members(tmp_path, node, "static", "flights", PARTITIONS) as members:
+            first = members.add("confluent-kafka", "one")
+            second = members.add("confluent-kafka", "two")
+            members.wait_shared()
+            owned, assignments = first.owned(), second.assignments()
+            first.kill()
+            again = members.add("confluent-kafka", "one")
+            members.wait(lambda: again.owned() or None)
+            assert again.owned() == owned
+            publish(node, 0, 300)
+            wait_read(node, members)
+            assert second.assignments() == assignments

@@ -36,6 +36,8 @@ GROUPS_MAX: Final = 10_000
 """Groups with members at a time; further ones are told to try again."""
 BYTES_MAX: Final = 256 << 20
 """Metadata and assignments of all groups together. Beyond it joins are refused."""
+STALE_ENTRIES_MAX: Final = 1_000
+"""Of the timer's heap, for groups that are forgotten or due earlier, beyond one of each group."""
 CLIENT_ID_LENGTH_MAX: Final = 100
 """Of a client id or an instance id within a member id."""
 
@@ -124,7 +126,7 @@ class GroupCoordinator:
 
     async def join(self, name: str, request: JoinRequest) -> JoinAnswer:
         """Join a group. The answer may wait until the other members have joined, too."""
-        error = self._error()
+        error = self.error()
         if not error and self._size_bytes > BYTES_MAX:
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
         running = self._groups.get(name)
@@ -193,7 +195,7 @@ class GroupCoordinator:
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Why offsets are not committed, or NONE. Who is no member has a generation below 0."""
-        error = self._error()
+        error = self.error()
         if error:
             return error
         running = self._groups.get(name)
@@ -202,7 +204,7 @@ class GroupCoordinator:
         return running.group.on_commit(member_id, instance_id, generation, self._now_ms())
 
     def _find(self, name: str) -> tuple[ErrorCode, _Running | None]:
-        error = self._error()
+        error = self.error()
         found = None if error else self._groups.get(name)
         return error or ErrorCode.UNKNOWN_MEMBER_ID, found
 
@@ -310,8 +312,15 @@ class GroupCoordinator:
             return
         running.due_ms = deadline
         heapq.heappush(self._due, (deadline, next(self._numbers), running))
+        if len(self._due) > 2 * len(self._groups) + STALE_ENTRIES_MAX:
+            self._due = [entry for entry in self._due if self._is_present(entry)]
+            heapq.heapify(self._due)
         if self._due[0][2] is running:
             self._set_timer()
+
+    def _is_present(self, entry: tuple[int, int, _Running]) -> bool:
+        due_ms, _, running = entry
+        return running.due_ms == due_ms and self._groups.get(running.name) is running
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -325,18 +334,17 @@ class GroupCoordinator:
     def _on_timer(self) -> None:
         now_ms = self._now_ms()
         while self._due and self._due[0][0] <= now_ms:
-            due_ms, _, running = heapq.heappop(self._due)
-            if running.due_ms != due_ms:
-                continue  # a later entry that an earlier one has replaced
-            running.due_ms = None
-            if self._groups.get(running.name) is running:
+            entry = heapq.heappop(self._due)
+            if self._is_present(entry):
+                running = entry[2]
+                running.due_ms = None
                 running.group.on_time(now_ms)
                 self._carry_out(running)
         self._set_timer()
 
     # -- which groups ---------------------------------------------------------------------------
 
-    def _error(self) -> ErrorCode:
+    def error(self) -> ErrorCode:
         """Why this node does not answer for groups now, or NONE."""
         self.refresh()
         if self._epoch is not None:
@@ -345,7 +353,8 @@ class GroupCoordinator:
         if partition is None:
             return ErrorCode.NOT_COORDINATOR
         if partition.failure is not None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            # It stays so until an operator acts: clients must not try again without end.
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _led(self) -> Partition | None:

@@ -23,6 +23,7 @@ from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore, GroupCoordinator
+from bascule.groups.classic import GroupLimits
 from bascule.host.lasting_objects import LastingObjects
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
@@ -195,7 +196,15 @@ class Node:
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets(cluster)
         self._groups = self.status.groups = GroupCoordinator(
-            self._partitions, self._offsets, self._random
+            self._partitions,
+            self._offsets,
+            self._random,
+            GroupLimits(
+                self._config.groups.initial_delay_ms,
+                self._config.groups.session_ms_min,
+                self._config.groups.session_ms_max,
+                self._config.groups.members_max,
+            ),
         )
         self._groups.start()
         cluster_offsets = self._controller.attach_offsets(self._offsets)

@@ -97,6 +97,10 @@ class ServedOffsets(Protocol):
 class ServedGroups(Protocol):
     """The groups whose members this node coordinates; implemented by `groups.coordinator`."""
 
+    def error(self) -> ErrorCode:
+        """Why this node does not answer for groups now, or NONE."""
+        ...
+
     async def join(self, name: str, request: JoinRequest) -> JoinAnswer: ...
 
     async def sync(
