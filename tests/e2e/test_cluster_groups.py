@@ -1,4 +1,4 @@
-"""Groups of consumers in a cluster of real nodes: the coordinator's node is killed."""
+"""Groups of consumers in a cluster of real nodes: the coordinator's node is killed, or stops."""
 
 from __future__ import annotations
 
@@ -38,9 +38,17 @@ def metric(cluster: RunningCluster, node: int, name: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_members_go_on_when_their_coordinator_is_killed(
-    tmp_path: Path, cluster: RunningCluster, client: str
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [
+        ("confluent-kafka", signal.SIGKILL),
+        ("kafka-python", signal.SIGKILL),
+        ("aiokafka", signal.SIGKILL),
+        ("confluent-kafka", signal.SIGTERM),
+    ],
+)
+def test_members_go_on_when_their_coordinator_ends(
+    tmp_path: Path, cluster: RunningCluster, client: str, number: signal.Signals
 ) -> None:
     node = cluster.nodes[1]
     node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject", replicas=3)
@@ -57,7 +65,7 @@ def test_members_go_on_when_their_coordinator_is_killed(
         assignments = [each.assignments() for each in members.members]
 
         coordinator = cluster.leader(OFFSETS_STREAM)
-        cluster.nodes[coordinator].stop(signal.SIGKILL)
+        cluster.nodes[coordinator].stop(number)
         members.node = cluster.alive()[0]
         successor = cluster.leader(OFFSETS_STREAM)
         publish(cluster, 300, 300)

@@ -258,3 +258,17 @@ def test_while_the_groups_are_loaded_clients_wait(requests: GroupRequests) -> No
     requests.begin()
     # The store has not read anything yet.
     asyncio.run(test())
+
+
+def test_groups_that_come_and_go_cost_bounded_memory(requests: GroupRequests) -> None:
+    async def test() -> None:
+        for n in range(3_000):
+            gone = asyncio.create_task(requests.join(version=3, group_id=f"group {n}"))
+            await asyncio.wait([gone], timeout=0)
+            gone.cancel()
+            await asyncio.wait([gone])
+        assert not requests.groups.counts().states
+        assert len(requests.groups._due) <= 1_001
+
+    requests.begin(initial_delay_ms=60_000)
+    requests.run(test)
