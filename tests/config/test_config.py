@@ -196,3 +196,9 @@ def test_addresses_are_read_as_they_are_written(text: str, address: tuple[str, i
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port with a port from 1 to 65535"):
         parse_address(text)
+
+
+def test_sessions_of_which_none_is_possible_are_refused() -> None:
+    assert "groups.session_ms_min" in error_of(
+        "[groups]\nsession_ms_min = 20000\nsession_ms_max = 10000\n"
+    )

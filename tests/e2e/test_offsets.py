@@ -23,7 +23,13 @@ import pytest
 import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
-from bascule.errors import InternalStream, InvalidName, OffsetOutOfRange, UnknownStream
+from bascule.errors import (
+    GroupHasMembers,
+    InternalStream,
+    InvalidName,
+    OffsetOutOfRange,
+    UnknownStream,
+)
 from support import http_calls
 from support.processes import BIN, Node, running_nats, running_node, wait_for
 
@@ -71,17 +77,19 @@ def committed(client: SyncClient, consumer: str, stream: str) -> dict[int, int]:
 # NATS
 
 
+async def publish_over_nats(
+    node: Node, subject: str, data: bytes, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    connection = await nats.connect(node.addresses["nats"])
+    try:
+        answer = await connection.request(subject, data, headers=headers, timeout=10)
+        return json.loads(answer.data)  # type: ignore[no-any-return]
+    finally:
+        await connection.close()
+
+
 def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, stream: str) -> None:
-    subject = f"_bascule.offsets.by%2Ehand.{stream}.0"
-
-    async def publish(data: bytes, headers: dict[str, str] | None = None) -> dict[str, Any]:
-        connection = await nats.connect(node.addresses["nats"])
-        try:
-            answer = await connection.request(subject, data, headers=headers, timeout=10)
-            return json.loads(answer.data)  # type: ignore[no-any-return]
-        finally:
-            await connection.close()
-
+    publish = partial(publish_over_nats, node, f"_bascule.offsets.by%2Ehand.{stream}.0")
     assert asyncio.run(publish(b'{"offset": 42}'))["stream"] == "_offsets"
     (entry,) = client.offsets(consumer="by.hand")
     assert (entry.stream, entry.offset, entry.lag) == (stream, 42, MESSAGES - 42)
@@ -159,18 +167,40 @@ def test_automatic_commits_of_a_kafka_client(node: Node, client: SyncClient, str
     assert committed(client, "automatic", stream) == {0: MESSAGES}
 
 
-def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str) -> None:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": node.addresses["client"], "group.id": "members"}
-    )
-    consumer.subscribe([stream])
-    while (message := consumer.poll(10)) is None:
+def test_while_a_group_has_members_only_they_commit(
+    node: Node, client: SyncClient, stream: str
+) -> None:
+    settings = {
+        "bootstrap.servers": node.addresses["client"],
+        "group.id": "members",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    member, other = confluent_kafka.Consumer(settings), confluent_kafka.Consumer(settings)
+    member.subscribe([stream])
+    while (message := member.poll(10)) is None:
         pass
-    assert "JoinGroup" in message.error().str()
-    consumer.close()
+    place = confluent_kafka.TopicPartition(stream, 0, 50)
+    other.assign([place])
+    with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_MEMBER_ID"):
+        other.commit(offsets=[place], asynchronous=False)
+    with pytest.raises(GroupHasMembers, match="'members' has members"):
+        client.reset_offsets("members", stream, to="earliest")
+    with pytest.raises(GroupHasMembers, match="'members' has members"):
+        client.remove_offsets("members")
+    subject = f"_bascule.offsets.members.{stream}.0"
+    for headers in (None, {"Bascule-Checked": ""}):
+        asyncio.run(publish_over_nats(node, subject, b'{"offset": 70}', headers))
+    assert committed(client, "members", stream) == {}
+    member.commit(message, asynchronous=False)
+    assert committed(client, "members", stream) == {0: 1}
+    member.close()
+    other.commit(offsets=[place], asynchronous=False)
+    other.close()
+    assert committed(client, "members", stream) == {0: 50}
 
 
-def test_members_by_the_newer_protocol_are_told_too_and_may_assign(
+def test_members_by_the_newer_protocol_are_refused_and_may_assign(
     node: Node, client: SyncClient, stream: str
 ) -> None:
     options = {

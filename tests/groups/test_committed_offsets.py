@@ -11,7 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownPartition, UnknownStream
+from bascule.errors import (
+    GroupHasMembers,
+    OffsetOutOfRange,
+    PartitionFailed,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.groups import CommittedOffsetStore, committed_offsets
 from bascule.groups.offset_records import REPAIRS_HEADER
 from bascule.host.real import RealFiles
@@ -114,6 +120,47 @@ def test_a_commit_is_visible_once_acknowledged_and_after_a_restart(harness: Offs
 
     counts = harness.run(look).counts
     assert (counts.commits, counts.held) == (3, 2)
+
+
+def test_while_a_group_has_members_only_its_coordinator_commits(harness: OffsetsHarness) -> None:
+    other = KEY._replace(partition=3)
+
+    async def test(offsets: CommittedOffsetStore) -> None:
+        await offsets.commit([(KEY, Commit(offset=5))])
+        await offsets.store_group("billing", b"members")
+        await harness.put(encode_commit(Commit(offset=7)))
+        await harness.put(None)
+        await harness.put(encode_commit(Commit(offset=7)), other)
+        with pytest.raises(GroupHasMembers, match="billing"):
+            await offsets.commit([(KEY, Commit(offset=8))])
+        with pytest.raises(GroupHasMembers, match="billing"):
+            await offsets.remove(consumer="billing", stream=None)
+        await harness.wait_until(lambda: offsets.counts.repairs >= 2, offsets)
+        assert committed(offsets) == {KEY: 5}
+        assert offsets.counts.fenced == 3
+        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
+        assert await offsets.remove(consumer=None, stream="flights") == [KEY]
+        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
+        assert committed(offsets) == {KEY: 9}
+
+    harness.run(test)
+    # After a compaction the state of the group may stand behind what was ignored before.
+    offsets = harness.run(settled)
+    assert committed(offsets) == {KEY: 9}
+    assert offsets.group_states == {"billing": b"members"}
+
+    async def leave(offsets: CommittedOffsetStore) -> None:
+        await offsets.store_group("billing", None)
+        await harness.put(encode_commit(Commit(offset=7)), other)
+        await offsets.wait_caught_up()
+        assert committed(offsets) == {KEY: 9, other: 7}
+        await offsets.remove(consumer="billing", stream=None)
+
+    assert harness.run(leave).group_states == {}
+
+
+async def settled(offsets: CommittedOffsetStore) -> None:
+    await offsets.wait_caught_up()
 
 
 def test_any_publisher_may_commit_and_remove(harness: OffsetsHarness) -> None:

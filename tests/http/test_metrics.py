@@ -140,6 +140,7 @@ SECTIONS = {
     "ListenerStatistics": "client_listener",
     "HttpStatistics": "http_listener",
     "OffsetsCounts": "offsets",
+    "GroupCounts": "groups",
     "RetentionCounts": "retention",
     "CompactionCounts": "compaction",
     "SupervisorCounts": "nats_server",

@@ -178,19 +178,25 @@ def test_a_producer_is_told_where_to_publish(scene: Scene) -> None:
     assert not error.retriable()
 
 
-def test_subscribing_fails_at_once_and_says_why(scene: Scene) -> None:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": scene.listener.address, "group.id": "hopeful"}
-    )
-    consumer.subscribe(["flights"])
-    while (message := consumer.poll(10)) is None:
+def test_a_group_of_two_clients_goes_on_where_the_first_has_left_off(scene: Scene) -> None:
+    options = {
+        "bootstrap.servers": scene.listener.address,
+        "group.id": "both",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    first = confluent_kafka.Consumer(options)
+    first.subscribe(["flights"])
+    while (message := first.poll(10)) is None:
         pass
-    assert "JoinGroup" in message.error().str()
-    consumer.close()
-    other = kafka.KafkaConsumer("flights", bootstrap_servers=scene.listener.address, group_id="g")
-    with pytest.raises(kafka.errors.IncompatibleBrokerVersion, match="JoinGroup"):
-        other.poll(10_000)
-    other.close()
+    assert (message.error(), message.offset()) == (None, 0)
+    first.commit(message, asynchronous=False)
+    first.close()
+    second = kafka.KafkaConsumer(
+        "flights", bootstrap_servers=scene.listener.address, group_id="both"
+    )
+    assert next(second).offset == 1
+    second.close()
 
 
 def test_new_records_reach_a_reader_that_waits(tmp_path: Path) -> None:

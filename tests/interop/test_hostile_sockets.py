@@ -156,6 +156,17 @@ def test_a_request_that_trickles_in_must_end(scene: Scene) -> None:
     assert scene.listener.statistics().connections_expired == 1
 
 
+def test_an_answer_may_take_longer_than_its_request_may_take_to_arrive(scene: Scene) -> None:
+    with scene.client() as client:
+        data = client.connection.send(fetch(RECORD_COUNT, wait_ms=3_000), version=11)
+        client.socket.sendall(data[:10])
+        while scene.listener.statistics().bytes_in < 10:
+            threading.Event().wait(0.01)
+        client.socket.sendall(data[10:])
+        assert client.receive().responses[0].partitions[0].error_code == 0
+    assert scene.listener.statistics().connections_expired == 0
+
+
 def test_who_leaves_in_the_middle_of_a_response(scene: Scene) -> None:
     with Bystander(scene):
         for how in (0, 1):

@@ -28,6 +28,7 @@ from support.served_stream import (
     ManualClock,
     OneNode,
     append,
+    make_coordinator,
     make_offset_store,
     make_records,
     open_stream,
@@ -89,9 +90,11 @@ def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
     open_stream(tmp_path, partitions, "empty")
     open_stream(tmp_path, partitions, "broken", failure="bad sector")
     purgatory = Purgatory()
+    offsets = make_offset_store(partitions)
     context = Context(
         partitions=partitions,
-        offsets=make_offset_store(partitions),
+        offsets=offsets,
+        groups=make_coordinator(partitions, offsets),
         node=NODE,
         host="here",
         port=9092,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bascule.errors import PartitionFailed
-from bascule.groups import CommittedOffsetStore
-from bascule.host.real import RealClock, RealFiles
+from bascule.groups import CommittedOffsetStore, GroupCoordinator
+from bascule.groups.classic import GroupLimits
+from bascule.host.real import RealClock, RealFiles, RealRandom
 from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, NodeIdentity
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
@@ -143,6 +144,14 @@ def make_offset_store(partitions: Partitions) -> CommittedOffsetStore:
     return CommittedOffsetStore(partitions, DirectPublisher(partitions), ManualClock())  # type: ignore[arg-type]
 
 
+def make_coordinator(
+    partitions: Partitions, offsets: CommittedOffsetStore, **limits: int
+) -> GroupCoordinator:
+    """Coordinates groups whose states are in `offsets`; without initial delay unless given."""
+    limits.setdefault("initial_delay_ms", 0)
+    return GroupCoordinator(partitions, offsets, RealRandom(seed=7), GroupLimits(**limits))
+
+
 def make_records(first: int, count: int, *, bytes_each: int = 100) -> list[Record]:
     """`count` records from offset `first`; every tenth has no key, every seventh no value."""
     return [
@@ -208,9 +217,12 @@ class ListenerThread:
         self._partitions.bind(self._loop)
         offsets = make_offset_store(self._partitions)
         offsets.start()
+        groups = make_coordinator(self._partitions, offsets)
+        groups.start()
         self._listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
+            groups=groups,
             node=NODE,
             cluster=OneNode(self._partitions),
             limits=self._limits,
@@ -218,6 +230,7 @@ class ListenerThread:
         self.host, self.port = await self._listener.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()
+        await groups.close()
         await self._listener.close()
         await offsets.close()
 

@@ -42,7 +42,16 @@ def ban(pattern: str, instead: str, **scope: tuple[str, ...]) -> Ban:
 
 PURE = tuple(
     f"src/bascule/{package}/"
-    for package in ("record", "wire", "storage", "raft", "replication", "metadata", "announce")
+    for package in (
+        "record",
+        "wire",
+        "storage",
+        "raft",
+        "replication",
+        "metadata",
+        "announce",
+        "groups/classic",
+    )
 )
 BOUNDARIES = tuple(
     f"src/bascule/{room}/"

@@ -11,6 +11,7 @@ from bascule.errors import (
     ConfigError,
     CorruptData,
     DataDirectoryInUse,
+    GroupHasMembers,
     Indeterminate,
     InternalStream,
     InvalidName,
@@ -59,6 +60,7 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     ),
     (CannotAlter, CONFLICT, ""),
     (InternalStream, CONFLICT, ""),
+    (GroupHasMembers, CONFLICT, ""),
     (DataDirectoryInUse, CONFLICT, "stop the other node, or give this one its own --data"),
     (
         NoResponders,

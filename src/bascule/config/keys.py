@@ -10,6 +10,7 @@ from bascule.config.sections import (
     ClientConfig,
     ClusterConfig,
     Config,
+    GroupsConfig,
     HttpConfig,
     LimitsConfig,
     LoggingConfig,
@@ -26,6 +27,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "peer": PeerConfig,
     "cluster": ClusterConfig,
     "log": LoggingConfig,
+    "groups": GroupsConfig,
     "limits": LimitsConfig,
     "streams": StreamDefaults,
 }

@@ -198,6 +198,37 @@ class LoggingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsConfig:
+    """Groups of consumers."""
+
+    initial_delay_ms: int = setting(
+        1_000,
+        about="How long the first rebalance of a group waits for more members, and again as long "
+        "as members come; 0: not at all. Kafka's group.initial.rebalance.delay.ms.",
+        minimum=0,
+        maximum=300_000,
+    )
+    session_ms_min: int = setting(
+        6_000,
+        about="Shortest session time-out of a member. Kafka's group.min.session.timeout.ms.",
+        minimum=1_000,
+        maximum=3_600_000,
+    )
+    session_ms_max: int = setting(
+        1_800_000,
+        about="Longest session time-out of a member. Kafka's group.max.session.timeout.ms.",
+        minimum=1_000,
+        maximum=86_400_000,
+    )
+    members_max: int = setting(
+        1_000,
+        about="Most members of a group. Kafka's group.max.size.",
+        minimum=1,
+        maximum=10_000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsConfig:
     """Limits of the resources that clients may use."""
 
@@ -466,6 +497,7 @@ class Config:
     peer: PeerConfig = PeerConfig()
     cluster: ClusterConfig = ClusterConfig()
     log: LoggingConfig = LoggingConfig()
+    groups: GroupsConfig = GroupsConfig()
     limits: LimitsConfig = LimitsConfig()
     streams: StreamDefaults = StreamDefaults()
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

@@ -80,6 +80,7 @@ def check_config(config: Config) -> None:
     _check_credentials(config)
     _check_addresses(config)
     _check_founding(config)
+    _check_groups(config)
     if config.nats.embedded:
         for key in _NEEDS_URLS:
             if getattr(config.nats, key):
@@ -162,6 +163,17 @@ def _check_credentials(config: Config) -> None:
     if bool(nats.tls_cert) != bool(nats.tls_key):
         given, missing = ("tls_cert", "tls_key") if nats.tls_cert else ("tls_key", "tls_cert")
         raise ConfigError(f"{_origin(config, f'nats.{given}')} is set, but nats.{missing} is not")
+
+
+def _check_groups(config: Config) -> None:
+    groups = config.groups
+    if groups.session_ms_min > groups.session_ms_max:
+        shortest = _origin(config, "groups.session_ms_min")
+        longest = _origin(config, "groups.session_ms_max")
+        raise ConfigError(
+            f"{shortest} is {groups.session_ms_min}, more than {longest}, {groups.session_ms_max}: "
+            "no member could have a session"
+        )
 
 
 def _check_stream_defaults(config: Config) -> None:

@@ -168,6 +168,14 @@ class InternalStream(BasculeError):
         self.name = name
 
 
+class GroupHasMembers(BasculeError):
+    """The consumer is a group with members, which alone commit for it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"group {name!r} has members, which commit for it; stop them first")
+        self.name = name
+
+
 class NotLeader(BasculeError):
     """Another node leads: a partition in `epoch`, or a Raft group in `term`; the other is None.
 

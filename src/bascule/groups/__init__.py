@@ -2,6 +2,8 @@
 
     committed_offsets    follows the stream, answers queries, publishes commits and removals
     offset_records       decodes the records of the stream; resolves positions for a reset
+    coordinator          runs the groups with members whose partition of the stream this node leads
+    classic              the classic group protocol, as a pure state machine
 
 The stream is the source of truth. Every publisher that may publish to its subjects may commit;
 `wire.offsets` defines the format. The node reads the stream when it starts and follows it from
@@ -17,9 +19,17 @@ Promises:
 Compaction keeps the last record of each key, so a malformed record would remove the valid commit
 before it. The node therefore publishes that commit again ("repair").
 
-It never runs consumer groups: no members, no generations, no rebalancing.
+The members of a group are records of the stream, too, with a key that nobody else can publish. So a
+new leader of the partition knows them, and they go on without joining again.
 """
 
 from bascule.groups.committed_offsets import OFFSETS_CONFIG, CommittedOffsetStore, OffsetsCounts
+from bascule.groups.coordinator import GroupCoordinator, GroupCounts
 
-__all__ = ["OFFSETS_CONFIG", "CommittedOffsetStore", "OffsetsCounts"]
+__all__ = [
+    "OFFSETS_CONFIG",
+    "CommittedOffsetStore",
+    "GroupCoordinator",
+    "GroupCounts",
+    "OffsetsCounts",
+]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bascule.errors import (
     BasculeError,
+    GroupHasMembers,
     Indeterminate,
     NotLeader,
     PartitionFailed,
@@ -17,6 +18,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.groups.offset_records import (
+    CHECKED_HEADER,
     REPAIRS_HEADER,
     STREAM_ID_HEADER,
     OffsetChange,
@@ -37,6 +39,7 @@ from bascule.wire.offsets import (
     OffsetKey,
     commit_subject,
     encode_commit,
+    group_subject,
 )
 
 log = logging.getLogger("bascule.offsets")
@@ -72,6 +75,8 @@ class OffsetsCounts:
     """Records that are not valid commits, and commits ignored because of COMMITS_MAX."""
     repairs: int = 0
     """Commits published again because a malformed record had replaced them."""
+    fenced: int = 0
+    """Commits and removals over NATS for groups with members, which are ignored."""
     held: int = 0
     """Commits in memory now."""
 
@@ -87,7 +92,11 @@ class CommittedOffsetStore:
         self._keys_by_consumer: dict[str, set[OffsetKey]] = {}
         """The keys of `_commits`."""
         self._to_repair: set[OffsetKey] = set()
-        """Keys with a valid commit whose last record in the stream is malformed."""
+        """Keys whose last record in the stream is malformed or not a member's."""
+        self.group_states: dict[str, bytes] = {}
+        """The stored members of each group that has some; see `groups.classic.snapshot`."""
+        self.on_read: Callable[[], None] = lambda: None
+        """Called after everything committed was read, and when the partition's role changed."""
         self._position = 0
         """First offset of the stream not yet read."""
         self._wake = asyncio.Event()
@@ -151,19 +160,33 @@ class CommittedOffsetStore:
         """
         await self._wait_position(self._partition().high_watermark.offset)
 
-    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
+    async def commit(
+        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
+    ) -> None:
         """Store all commits in one batch; return once they are stored and in memory.
 
-        Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout.
+        `is_checked`: the coordinator has found that the committer may commit. Otherwise a consumer
+        that is a group with members is refused.
+
+        Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout,
+        GroupHasMembers.
         """
+        if not is_checked:
+            await self.wait_caught_up()
+            self._check_no_members({key.consumer for key, _ in commits})
         now = self._clock.now_ms()
         await self._publish([(key, encode_commit(_dated(commit, now))) for key, commit in commits])
 
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
     ) -> list[OffsetKey]:
-        """Remove the matching commits from the stream; return their keys. Raises: as `commit`."""
+        """Remove the matching commits from the stream; return their keys. Raises: as `commit`.
+
+        Those of one consumer are not removed while it is a group with members.
+        """
         await self.wait_caught_up()
+        if consumer is not None:
+            self._check_no_members({consumer})
         keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
         if keys:
             await self._publish([(key, None) for key in keys])
@@ -181,6 +204,21 @@ class CommittedOffsetStore:
         if not 0 <= partition < len(found):
             raise UnknownPartition(stream, partition, len(found))
         return await resolve_offset(found[partition], to, at_ms=at_ms)
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether everything that is committed is in memory."""
+        return self._position >= self._partition().high_watermark.offset
+
+    async def store_group(self, name: str, state: bytes | None) -> None:
+        """Store the members of a group; return once that is committed. Raises: as `commit`."""
+        subject = group_subject(name)
+        await self._append([InternalRecord(subject, subject.encode(), state)])
+
+    def _check_no_members(self, consumers: Iterable[str]) -> None:
+        for name in consumers:
+            if name in self.group_states:
+                raise GroupHasMembers(name)
 
     def _partition(self) -> Partition:
         stream = self._partitions.stream(OFFSETS_STREAM)
@@ -229,24 +267,26 @@ class CommittedOffsetStore:
         records = []
         for key, value in values:
             subject = commit_subject(key)
-            records.append(
-                InternalRecord(subject, subject.encode(), value, self._stream_id_header(key))
-            )
+            records.append(InternalRecord(subject, subject.encode(), value, self._headers(key)))
+        await self._wait_position(await self._append(records) + len(records))
+
+    async def _append(self, records: Sequence[InternalRecord]) -> int:
+        """Return the offset of the first record once all are committed."""
         partition = self._partition()
         if not partition.is_leader:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
-                base = await self._publisher.publish(OFFSETS_STREAM, 0, records)
+                return await self._publisher.publish(OFFSETS_STREAM, 0, records)
         except TimeoutError:
             raise Indeterminate(f"the commit is not stored after {COMMIT_SECONDS_MAX} s") from None
-        await self._wait_position(base + len(records))
 
-    def _stream_id_header(self, key: OffsetKey) -> tuple[tuple[str, bytes], ...]:
+    def _headers(self, key: OffsetKey) -> tuple[tuple[str, bytes | None], ...]:
         stream = self._partitions.stream(key.stream)
+        checked = (CHECKED_HEADER, None)
         if not stream:
-            return ()
-        return ((STREAM_ID_HEADER, stream[0].definition.id.hex().encode()),)
+            return (checked,)
+        return ((STREAM_ID_HEADER, stream[0].definition.id.hex().encode()), checked)
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -292,9 +332,10 @@ class CommittedOffsetStore:
                 break
             self._apply(changes, reached)
             self._failure = None
+        self.on_read()
         async with self._advanced:
             self._advanced.notify_all()
-        if self._to_repair:
+        if self._to_repair and partition.is_leader:
             await self._repair()
 
     def _apply(self, changes: list[OffsetChange], reached: int) -> None:
@@ -314,9 +355,17 @@ class CommittedOffsetStore:
 
     def _apply_change(self, change: OffsetChange) -> bool:
         """Apply one record; False if it was ignored as malformed or beyond COMMITS_MAX."""
-        key, stored, read_up_to, error = change
+        if change.group is not None:
+            self._apply_group(change.group, change.members)
+            return True
+        key, stored, read_up_to, error = change[:4]
         if key is None:
             return False
+        if not error and not change.is_checked and key.consumer in self.group_states:
+            # Somebody who is no member has replaced the members' commit, or made one.
+            self.counts.fenced += 1
+            self._to_repair.add(key)
+            return True
         present = self._commits.get(key)
         is_stale_repair = (
             read_up_to is not None and present is not None and present.record_offset > read_up_to
@@ -339,6 +388,12 @@ class CommittedOffsetStore:
             return False
         return True
 
+    def _apply_group(self, name: str, state: bytes | None) -> None:
+        if state is None:
+            self.group_states.pop(name, None)
+        else:
+            self.group_states[name] = state
+
     def _remove(self, key: OffsetKey) -> None:
         if self._commits.pop(key, None) is not None:
             keys = self._keys_by_consumer[key.consumer]
@@ -348,20 +403,20 @@ class CommittedOffsetStore:
 
     async def _repair(self) -> None:
         """Publish the commits again that malformed records replaced; failures are retried."""
-        present = [(key, self._valid(key)) for key in self._to_repair]
-        repairs = [
-            (key, _dated(stored.commit, stored.appended_ms))
-            for key, stored in present
-            if stored is not None
-        ]
+        repairs: list[tuple[OffsetKey, Commit | None]] = []
+        for key in self._to_repair:
+            if (stored := self._valid(key)) is not None:
+                repairs.append((key, _dated(stored.commit, stored.appended_ms)))
+            elif key not in self._commits:
+                repairs.append((key, None))
         self._to_repair.clear()
         header = (REPAIRS_HEADER, str(self._position - 1).encode())
         try:
             # Not `commit`: it waits until this task has read the commit back.
             for key, commit in repairs:
                 subject = commit_subject(key)
-                value = encode_commit(commit)
-                headers = (header, *self._stream_id_header(key))
+                value = None if commit is None else encode_commit(commit)
+                headers = (header, *self._headers(key))
                 record = InternalRecord(subject, subject.encode(), value, headers)
                 async with asyncio.timeout(COMMIT_SECONDS_MAX):
                     await self._publisher.publish(OFFSETS_STREAM, 0, [record])

@@ -11,7 +11,14 @@ from bascule.errors import OffsetOutOfRange, PartitionFailed
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.wire.offsets import Commit, OffsetKey, decode_commit, parse_commit_subject
+from bascule.wire.offsets import (
+    GROUP_PREFIX,
+    Commit,
+    OffsetKey,
+    decode_commit,
+    parse_commit_subject,
+    parse_group_subject,
+)
 
 READ_BYTES: Final = 1 << 20
 REPAIRS_HEADER: Final = "Bascule-Repairs"
@@ -19,6 +26,11 @@ REPAIRS_HEADER: Final = "Bascule-Repairs"
 
 STREAM_ID_HEADER: Final = "Bascule-Stream-Id"
 """Header of a commit; its value is the hexadecimal id of the stream."""
+
+
+CHECKED_HEADER: Final = "Bascule-Checked"
+"""Header without a value of what the coordinator of the consumer's group has written. A message of
+NATS cannot have it: its headers have values."""
 
 
 class StoredCommit(NamedTuple):
@@ -41,6 +53,12 @@ class OffsetChange(NamedTuple):
     read_up_to: int | None = None
     """For a repair, the last offset that its publisher had read; else None."""
     error: str = ""
+    is_checked: bool = False
+    """Whether the coordinator has written it."""
+    group: str | None = None
+    """The group whose members the record has, if it is no commit."""
+    members: bytes | None = None
+    """The state of that group; None: it has no members any more."""
 
 
 def read_changes(
@@ -72,10 +90,16 @@ def read_changes(
 def _change_of(record: Record) -> OffsetChange:
     key: OffsetKey | None = None
     try:
+        if (record.key or b"").startswith(GROUP_PREFIX.encode()):
+            name = parse_group_subject((record.key or b"").decode())
+            return OffsetChange(None, group=name, members=record.value)
         key = _key_of(record)
-        if record.value is None:
-            return OffsetChange(key)
         headers = dict(record.headers)
+        is_checked = headers.get(CHECKED_HEADER, b"") is None
+        repaired = headers.get(REPAIRS_HEADER)
+        read_up_to = None if repaired is None else int(repaired)
+        if record.value is None:
+            return OffsetChange(key, None, read_up_to, is_checked=is_checked)
         stream_id = headers.get(STREAM_ID_HEADER)
         stored = StoredCommit(
             decode_commit(record.value),
@@ -83,8 +107,7 @@ def _change_of(record: Record) -> OffsetChange:
             record.offset,
             None if stream_id is None else stream_id.decode(errors="replace"),
         )
-        read_up_to = headers.get(REPAIRS_HEADER)
-        return OffsetChange(key, stored, None if read_up_to is None else int(read_up_to))
+        return OffsetChange(key, stored, read_up_to, is_checked=is_checked)
     except ValueError as error:
         return OffsetChange(key, error=str(error))
 

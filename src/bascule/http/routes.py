@@ -397,6 +397,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "offset_out_of_range"),
             (404, "unknown_stream"),
             (404, "unknown_partition"),
+            (409, "group_has_members"),
         ),
         example='curl --json \'{"consumer": "billing", "stream": "flights", "to": "earliest"}\' '
         "$SERVER/v1/offsets",
@@ -406,7 +407,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "/v1/offsets",
         "Remove the committed offsets of a consumer",
         {200: ("The number of removed commits.", OffsetsRemoved)},
-        errors=((400, "malformed_request"), *_OFFSETS),
+        errors=((400, "malformed_request"), *_OFFSETS, (409, "group_has_members")),
         query=(
             ("consumer", "The consumer; required."),
             ("stream", "Only for this stream."),

@@ -4,8 +4,8 @@
     handlers      one module per request: Fetch, Metadata, ListOffsets, OffsetCommit, ...
 
 Sockets, limits and counters are those of `listening`. A fetch returns only records below the high
-watermark. It never stores records: Produce is refused with the NATS subject to publish to. It never
-runs consumer groups: it stores committed offsets only.
+watermark. It never stores records: Produce is refused with the NATS subject to publish to. Groups
+of consumers are those of the classic protocol; `groups` coordinates them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from bascule.kafka.handlers.context import (
     ClusterView,
     Context,
     NodeIdentity,
+    ServedGroups,
     ServedOffsets,
     ServedPartitions,
 )
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ClientListener(FrameListener):
-    """Serves `partitions` and `offsets` to Kafka clients; used on one event loop."""
+    """Serves `partitions`, `offsets` and `groups` to Kafka clients; used on one event loop."""
 
     NAME = "client"
 
@@ -31,6 +32,7 @@ class ClientListener(FrameListener):
         *,
         partitions: ServedPartitions,
         offsets: ServedOffsets,
+        groups: ServedGroups,
         node: NodeIdentity,
         cluster: ClusterView,
         limits: ListenerLimits | None = None,
@@ -40,6 +42,7 @@ class ClientListener(FrameListener):
         super().__init__(limits)
         self._partitions = partitions
         self._offsets = offsets
+        self._groups = groups
         self._node = node
         self._advertised = advertised
         self._cluster = cluster
@@ -70,6 +73,7 @@ class ClientListener(FrameListener):
         return Context(
             partitions=self._partitions,
             offsets=self._offsets,
+            groups=self._groups,
             node=self._node,
             host=host,
             port=port,

@@ -155,6 +155,8 @@ class ServedConnection:
             return
         decoded = _above_base_buffer(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
         self._answering = True
+        # That of the state before must not end a long wait of the handler.
+        self._deadline = inf
         try:
             if self._account(decoded):
                 await self._answer(event)

@@ -23,7 +23,8 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
-from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
+from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore, GroupCoordinator
+from bascule.groups.classic import GroupLimits
 from bascule.host.lasting_objects import LastingObjects
 from bascule.host.lasting_tasks import start_lasting
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
@@ -162,6 +163,7 @@ class Node:
         self._nats: EmbeddedNats | None = None
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
+        self._groups: GroupCoordinator | None = None
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
@@ -195,12 +197,24 @@ class Node:
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets(cluster)
+        self._groups = self.status.groups = GroupCoordinator(
+            self._partitions,
+            self._offsets,
+            self._random,
+            GroupLimits(
+                self._config.groups.initial_delay_ms,
+                self._config.groups.session_ms_min,
+                self._config.groups.session_ms_max,
+                self._config.groups.members_max,
+            ),
+        )
+        self._groups.start()
         cluster_offsets = self._controller.attach_offsets(self._offsets)
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
             await self._nats.open()
         await self._start_announcer(self._ingest)
-        await self._open_listeners(self._offsets, cluster_offsets)
+        await self._open_listeners(self._offsets, self._groups, cluster_offsets)
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_offsets, self._clock)
@@ -282,6 +296,8 @@ class Node:
             await self._scrubber.close()
         if self._announcer is not None:
             self._announcer.stop()
+        if self._groups is not None:
+            await self._groups.close()
         if self._ingest is not None:
             if self._cluster is not None:
                 await self._cluster.controller.step_down()
@@ -413,12 +429,16 @@ class Node:
         )
 
     async def _open_listeners(
-        self, offsets: CommittedOffsetStore, cluster_offsets: ClusterOffsets
+        self,
+        offsets: CommittedOffsetStore,
+        groups: GroupCoordinator,
+        cluster_offsets: ClusterOffsets,
     ) -> None:
         config, limits = self._config, self._config.limits
         self._client_listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
+            groups=groups,
             node=NodeIdentity(node_id=config.node_id, cluster_id=self.status.cluster_id),
             limits=ListenerLimits(
                 connections_max=limits.connections_max,

@@ -10,7 +10,7 @@ from bascule.config import Config
 from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
-from bascule.groups import CommittedOffsetStore
+from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock
 from bascule.host.real import RealFiles
 from bascule.host.twins import twin_of_all
@@ -65,6 +65,7 @@ class NodeStatus:
         self.nats_supervisor: NatsSupervisor | None = None
         """Where the NATS server is embedded."""
         self.offsets: CommittedOffsetStore | None = None
+        self.groups: GroupCoordinator | None = None
         self.announcer: Announcer | None = None
         """Where announcements are exchanged."""
         self.replication_statistics: Callable[[], dict[str, Any]] | None = None
@@ -168,6 +169,7 @@ class NodeStatus:
             "client_listener": _counters(client),
             "http_listener": counter_values(self.http_statistics),
             "offsets": _counters(None if self.offsets is None else self.offsets.counts),
+            "groups": _counters(None if self.groups is None else self.groups.counts()),
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),

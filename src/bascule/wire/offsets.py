@@ -27,6 +27,7 @@ from bascule.errors import InvalidName
 
 OFFSETS_STREAM: Final = "_offsets"
 SUBJECT_PREFIX: Final = "_bascule.offsets."
+GROUP_PREFIX: Final = "_bascule.groups."
 OFFSETS_SUBJECT: Final = "_bascule.offsets.*.*.*"
 """The subject of the stream. Messages with another number of tokens are not commits."""
 
@@ -102,6 +103,23 @@ def parse_commit_subject(subject: str) -> OffsetKey:
     if canonical != subject or not stream or key.partition >= 1 << 31:
         raise ValueError(f"expected {canonical!r}, got {subject!r}")
     return key
+
+
+def group_subject(name: str) -> str:
+    """The key of the record with the members of a group. Raises: InvalidName.
+
+    It is none of the stream's subjects: nobody but a node can write such a record.
+    """
+    check_consumer(name)
+    return GROUP_PREFIX + _token(name)
+
+
+def parse_group_subject(subject: str) -> str:
+    """The inverse of `group_subject`. Raises: ValueError for every other text."""
+    name = unquote_to_bytes(subject.removeprefix(GROUP_PREFIX)).decode()
+    if not subject.startswith(GROUP_PREFIX) or GROUP_PREFIX + _token(name) != subject:
+        raise ValueError(f"expected {GROUP_PREFIX}GROUP, got {subject!r}")
+    return name
 
 
 def encode_commit(commit: Commit) -> bytes:

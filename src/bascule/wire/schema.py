@@ -96,6 +96,8 @@ Uuid = Annotated[bytes, Kind.UUID]
 """16 bytes."""
 String = Annotated[str, Kind.STRING]
 NullableString = Annotated[str | None, Kind.STRING]
+Bytes = Annotated[bytes | memoryview, Kind.BYTES]
+"""Decoded to a view of the frame, also where the schema forbids null: then it may be None."""
 Records = Annotated[Piece | None, Kind.BYTES]
 """Record batches. Decoded to a view of the frame, encoded from bytes or a `SizedPiece`."""
 Array = Annotated[Sequence[T], Kind.ARRAY]

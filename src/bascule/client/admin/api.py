@@ -21,6 +21,7 @@ from bascule.errors import (
     CannotLead,
     CannotRemoveNode,
     ConfigError,
+    GroupHasMembers,
     InternalStream,
     InvalidName,
     NeedsClusterVersion,
@@ -429,6 +430,8 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return CannotAlter(name, field, present=present, asked=None, instead="")
         case "internal_stream", _:
             return InternalStream(name, "changed")
+        case "group_has_members", _:
+            return GroupHasMembers(name)
         case "invalid_name", _:
             return InvalidName("name", name, "refused")
         case "invalid_config", _:

@@ -275,7 +275,19 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "offsets.repairs": MetricFamily(
         "offsets_repairs", "Commits published again because a malformed record had replaced them."
     ),
+    "offsets.fenced": MetricFamily(
+        "offsets_fenced", "Commits over NATS for groups with members, which are ignored."
+    ),
     "offsets.held": _gauge("offsets_held", "Commits in memory, one per consumer and partition."),
+    "groups.states": _gauge(
+        "groups", "Groups with members that this node coordinates, by state.", label="state"
+    ),
+    "groups.members": _gauge("group_members", "Members of these groups."),
+    "groups.rebalances": MetricFamily("group_rebalances", "Rebalances that began."),
+    "groups.expired": MetricFamily(
+        "group_members_expired",
+        "Members removed because their sessions ended, or because they did not join in time.",
+    ),
     "scrub.bytes": MetricFamily("scrub_bytes", "Bytes of logs that the scrubber has read."),
     "scrub.records": MetricFamily("scrub_records", "Records in them."),
     "scrub.passes": MetricFamily("scrub_logs", "Logs that the scrubber has read to their end."),

@@ -18,6 +18,10 @@ from bascule.kafka.handlers.describe_configs import handle_describe_configs
 from bascule.kafka.handlers.fetch import handle_fetch
 from bascule.kafka.handlers.find_coordinator import handle_find_coordinator
 from bascule.kafka.handlers.list_offsets import handle_list_offsets
+from bascule.kafka.handlers.membership.heartbeat import handle_heartbeat
+from bascule.kafka.handlers.membership.join_group import handle_join_group
+from bascule.kafka.handlers.membership.leave_group import handle_leave_group
+from bascule.kafka.handlers.membership.sync_group import handle_sync_group
 from bascule.kafka.handlers.metadata import handle_metadata
 from bascule.kafka.handlers.offset_commit import handle_offset_commit
 from bascule.kafka.handlers.offset_fetch import handle_offset_fetch
@@ -30,6 +34,10 @@ from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbea
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.heartbeat import HeartbeatRequest
+from bascule.wire.messages.group.join_group import JoinGroupRequest
+from bascule.wire.messages.group.leave_group import LeaveGroupRequest
+from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.offset_commit import OffsetCommitRequest
@@ -59,6 +67,14 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_metadata(message, version, context)
         case OffsetCommitRequest():
             return handle_offset_commit(message, version, context)
+        case HeartbeatRequest():
+            return handle_heartbeat(message, context)
+        case JoinGroupRequest():
+            return handle_join_group(message, version, request.client_id, context)
+        case SyncGroupRequest():
+            return handle_sync_group(message, context)
+        case LeaveGroupRequest():
+            return handle_leave_group(message, version, context)
         case OffsetFetchRequest():
             return handle_offset_fetch(message, version, context)
         case ApiVersionsRequest():

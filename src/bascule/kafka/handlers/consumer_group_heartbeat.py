@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: always refused, because the node runs no consumer groups.
+"""ConsumerGroupHeartbeat: always refused, because groups are those of the classic protocol.
 
 It is advertised so that it can be refused. Where it is absent, a consumer of librdkafka with
 `group.protocol=consumer` takes the coordinator for dead, looks for another one for ever and tells
@@ -17,7 +17,7 @@ from bascule.wire.messages.consumer_group_heartbeat import (
 )
 
 REASON: Final = (
-    "this node runs no consumer groups: assign the partitions instead of subscribing to the topic"
+    "this node has groups of the classic protocol only: set group.protocol=classic, the default"
 )
 
 

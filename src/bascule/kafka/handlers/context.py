@@ -14,6 +14,7 @@ from bascule.errors import (
     UnknownEpoch,
     UnknownPartition,
 )
+from bascule.groups.classic import JoinAnswer, JoinRequest, SyncAnswer
 from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
@@ -86,9 +87,43 @@ class ServedOffsets(Protocol):
         """Return once `entries` includes every acknowledged commit. Raises: BasculeError."""
         ...
 
-    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
+    async def commit(
+        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
+    ) -> None:
         """Return once all commits are stored. Raises: BasculeError."""
         ...
+
+
+class ServedGroups(Protocol):
+    """The groups whose members this node coordinates; implemented by `groups.coordinator`."""
+
+    def error(self) -> ErrorCode:
+        """Why this node does not answer for groups now, or NONE."""
+        ...
+
+    async def join(self, name: str, request: JoinRequest) -> JoinAnswer: ...
+
+    async def sync(
+        self,
+        name: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Sequence[tuple[str, bytes]],
+        *,
+        protocol_type: str | None,
+        protocol: str | None,
+    ) -> SyncAnswer: ...
+
+    def heartbeat(
+        self, name: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode: ...
+
+    def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]: ...
+
+    def commit_error(
+        self, name: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +157,7 @@ class Context:
 
     partitions: ServedPartitions
     offsets: ServedOffsets
+    groups: ServedGroups
     node: NodeIdentity
     host: str
     """The address under which this connection's client reaches the node."""

@@ -1,8 +1,7 @@
-"""FindCoordinator: the node that stores committed offsets. It runs no consumer groups.
+"""FindCoordinator: the node that stores committed offsets and coordinates the groups.
 
 librdkafka derives LZ4 support from this API. Clients with a group id that assign partitions
-themselves commit and fetch their offsets here. Clients that subscribe find that JoinGroup is not
-advertised, and fail at once with an error that names it.
+themselves commit and fetch their offsets here, too.
 
 The alternative, COORDINATOR_NOT_AVAILABLE, was measured: clients retry ten times a second,
 kafka-python never reads a record, closing takes librdkafka 46 s, and aiokafka never closes.

@@ -1,8 +1,8 @@
 """OffsetCommit: stores the committed offsets of a consumer in the stream `_offsets`.
 
-It serves consumers that assign partitions themselves: they send a group id and no generation. Some
-of them send a member id, which means nothing without a generation. A request with a generation is
-refused. Kafka does the same for a group without members.
+Members of a group are fenced by their id and generation. Consumers that assign their partitions
+themselves send a group id and no generation; they are served while the group has no members. Some
+of them send a member id, which then means nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def handle_offset_commit(
               for topic in request.topics]  # fmt: skip
     if commits:
         try:
-            await context.offsets.commit(list(commits.items()))
+            await context.offsets.commit(list(commits.items()), is_checked=True)
         except BasculeError as error:
             log.warning(
                 "offsets not committed", extra={"group": request.group_id, "error": str(error)}
@@ -50,13 +50,16 @@ def _request_error(request: OffsetCommitRequest, context: Context) -> ErrorCode:
     """The error of the request as a whole, or NONE."""
     if not is_coordinator(context):
         return ErrorCode.NOT_COORDINATOR
-    if request.generation_id_or_member_epoch >= 0:
-        return ErrorCode.ILLEGAL_GENERATION
     try:
         check_consumer(request.group_id)
     except InvalidName:
         return ErrorCode.INVALID_GROUP_ID
-    return ErrorCode.NONE
+    return context.groups.commit_error(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+    )
 
 
 def _validate_topic(

@@ -31,6 +31,8 @@ async def handle_offset_fetch(
     code = ErrorCode.NONE if is_coordinator(context) else ErrorCode.NOT_COORDINATOR
     try:
         await context.offsets.wait_caught_up()
+        # A new leader may not have learnt yet that the last commits are committed.
+        code = code or context.groups.error()
     except BasculeError as error:
         log.warning("committed offsets not available", extra={"error": str(error)})
         code = code or offsets_error_code(error)

@@ -12,6 +12,10 @@ from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbea
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.heartbeat import HeartbeatRequest
+from bascule.wire.messages.group.join_group import JoinGroupRequest
+from bascule.wire.messages.group.leave_group import LeaveGroupRequest
+from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.offset_commit import OffsetCommitRequest
@@ -32,6 +36,10 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         OffsetCommitRequest,
         OffsetFetchRequest,
         FindCoordinatorRequest,
+        JoinGroupRequest,
+        HeartbeatRequest,
+        LeaveGroupRequest,
+        SyncGroupRequest,
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,
         DescribeConfigsRequest,

@@ -1,0 +1,124 @@
+"""One member of a classic group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bascule.groups.classic.messages import JoinedMember, JoinRequest
+from bascule.groups.classic.snapshot import MemberSnapshot
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(slots=True)
+class Member:
+    """A member that has joined at least once."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    join_ticket: int | None = None
+    """Of the join that waits; None: none."""
+    sync_ticket: int | None = None
+    has_synced: bool = False
+    """Whether it has sent a sync for the present generation."""
+    is_known: bool = False
+    """Whether its client has been told its id."""
+    heard_ms: int = field(default=0)
+    """When it was last heard of."""
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When its session ends; None while it waits for an answer."""
+        if self.join_ticket is not None or self.sync_ticket is not None:
+            return None
+        return self.heard_ms + self.session_timeout_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its ids and its metadata."""
+        ids = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
+        return ids + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+    def update(self, request: JoinRequest) -> None:
+        """Take over what a join says."""
+        self.protocols = request.protocols
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+
+    def metadata(self, protocol: str) -> bytes:
+        """The metadata for a protocol; empty if the member has none for it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def joined(self, protocol: str) -> JoinedMember:
+        return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
+
+    def snapshot(self, assignment: bytes) -> MemberSnapshot:
+        """The member with the assignment that it is about to be given."""
+        return MemberSnapshot(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+            assignment=assignment,
+        )
+
+
+def new_member(request: JoinRequest, member_id: str, now_ms: int) -> Member:
+    """The member that a join makes."""
+    return Member(
+        member_id=member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        heard_ms=now_ms,
+    )
+
+
+def restored_member(stored: MemberSnapshot, now_ms: int) -> Member:
+    """The member of a stored generation; its session begins now."""
+    return Member(
+        member_id=stored.member_id,
+        instance_id=stored.instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        session_timeout_ms=stored.session_timeout_ms,
+        rebalance_timeout_ms=stored.rebalance_timeout_ms,
+        protocols=stored.protocols,
+        assignment=stored.assignment,
+        has_synced=True,
+        is_known=True,
+        heard_ms=now_ms,
+    )
+
+
+def choose_protocol(members: list[Member]) -> str:
+    """The protocol that all members support and most prefer; of several the first one's choice.
+
+    Empty if the members have none in common.
+    """
+    common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+    votes = dict.fromkeys((name for name, _ in members[0].protocols if name in common), 0)
+    if not votes:
+        return ""
+    for member in members:
+        votes[next(name for name, _ in member.protocols if name in common)] += 1
+    return max(votes, key=lambda name: votes[name])

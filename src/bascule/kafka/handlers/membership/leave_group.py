@@ -1,0 +1,43 @@
+"""LeaveGroup: members leave a group, so that the others get their partitions at once."""
+
+from __future__ import annotations
+
+from bascule.kafka.handlers.context import Context
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.group.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+
+SEVERAL_SINCE = 3
+
+
+def handle_leave_group(
+    request: LeaveGroupRequest, version: int, context: Context
+) -> LeaveGroupResponse:
+    """From version 3 on several members leave, and each has an error of its own."""
+    members = request.members if version >= SEVERAL_SINCE else [MemberIdentity(request.member_id)]
+    leaving = [(each.member_id, each.group_instance_id) for each in members]
+    errors = context.groups.leave(request.group_id, leaving)
+    if version < SEVERAL_SINCE:
+        return LeaveGroupResponse(error_code=errors[0])
+    coordinates = [
+        e
+        for e in errors
+        if e
+        in (
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        )
+    ]
+    if coordinates:
+        return LeaveGroupResponse(error_code=coordinates[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(each.member_id, each.group_instance_id, error)
+            for each, error in zip(members, errors, strict=True)
+        ]
+    )

@@ -1,0 +1,88 @@
+"""Groups of consumers in a cluster of real nodes: the coordinator's node is killed, or stops."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import bascule
+from bascule.wire.offsets import OFFSETS_STREAM
+from support import http_calls
+from support.clusters import RunningCluster
+from support.group_members import GroupMembers, group_members
+
+PARTITIONS = 6
+
+
+def publish(cluster: RunningCluster, first: int, count: int) -> None:
+    with bascule.connect_sync(cluster.alive()[0].addresses["http"]) as client:
+        client.publish_many((f"flights.{n}", b"%d" % n) for n in range(first, first + count))
+
+
+def wait_read(cluster: RunningCluster, members: GroupMembers) -> None:
+    """Return once each record of the stream was read by a member."""
+    node = cluster.alive()[0]
+
+    def look() -> bool | None:
+        found = node.call("GET", "/v1/streams/flights")["partitions"]
+        stored = {(p["partition"], n) for p in found for n in range(p["high_watermark"])}
+        return True if stored <= members.read() else None
+
+    members.wait(look)
+
+
+def metric(cluster: RunningCluster, node: int, name: str) -> float:
+    text = http_calls.get(cluster.nodes[node].addresses["http"] + "/metrics")
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [
+        ("confluent-kafka", signal.SIGKILL),
+        ("kafka-python", signal.SIGKILL),
+        ("aiokafka", signal.SIGKILL),
+        ("confluent-kafka", signal.SIGTERM),
+    ],
+)
+def test_members_go_on_when_their_coordinator_ends(
+    tmp_path: Path, cluster: RunningCluster, client: str, number: signal.Signals
+) -> None:
+    node = cluster.nodes[1]
+    node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject", replicas=3)
+    cluster.wait_in_sync(OFFSETS_STREAM)
+    addresses = ",".join(each.addresses["client"] for each in cluster.alive())
+    publish(cluster, 0, 300)
+    with group_members(
+        tmp_path, node, "billing", "flights", PARTITIONS, address=addresses
+    ) as members:
+        for _ in range(3):
+            members.add(client)
+        shared = members.wait_shared()
+        wait_read(cluster, members)
+        assignments = [each.assignments() for each in members.members]
+
+        coordinator = cluster.leader(OFFSETS_STREAM)
+        cluster.nodes[coordinator].stop(number)
+        members.node = cluster.alive()[0]
+        successor = cluster.leader(OFFSETS_STREAM)
+        publish(cluster, 300, 300)
+        wait_read(cluster, members)
+
+        def committed() -> bool | None:
+            """Whether the members have committed all that there is, under their generation."""
+            node = cluster.nodes[successor]
+            stored = node.call("GET", "/v1/streams/flights")["partitions"]
+            found = node.call("GET", "/v1/offsets?consumer=billing")["offsets"]
+            ends = {(p["partition"], p["high_watermark"]) for p in stored if p["high_watermark"]}
+            return True if ends <= {(o["partition"], o["offset"]) for o in found} else None
+
+        members.wait(committed)
+        # Nobody has joined again.
+        assert members.share() == shared
+        assert [each.assignments() for each in members.members] == assignments
+        assert metric(cluster, successor, "bascule_group_rebalances_total") == 0
+        assert metric(cluster, successor, 'bascule_groups{state="Stable"}') == 1
+        assert metric(cluster, successor, "bascule_group_members ") == 3

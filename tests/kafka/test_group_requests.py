@@ -1,0 +1,274 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup, in all versions, over a real log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bascule.replica.partition import Partition
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.group.heartbeat import HeartbeatRequest
+from bascule.wire.messages.group.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from bascule.wire.messages.group.leave_group import LeaveGroupRequest, MemberIdentity
+from bascule.wire.messages.group.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from bascule.wire.messages.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from bascule.wire.offsets import OFFSETS_STREAM
+from bascule.wire.schema import Request
+from support.handlers import HandlerHarness
+from support.served_stream import NODE, make_coordinator, make_offset_store, open_stream
+
+NONE = ErrorCode.NONE
+
+
+class GroupRequests:
+    """Sends requests to the handlers, while the coordinator and its store run."""
+
+    def __init__(self, harness: HandlerHarness, log: Partition) -> None:
+        self.harness = harness
+        self.log = log
+        self.begin()
+
+    def begin(self, **limits: int) -> None:
+        """A new store and coordinator, as after a restart."""
+        self.offsets = make_offset_store(self.harness.partitions)
+        self.groups = make_coordinator(self.harness.partitions, self.offsets, **limits)
+        self.harness.context = replace(
+            self.harness.context, offsets=self.offsets, groups=self.groups
+        )
+
+    def run(self, test: Callable[[], Awaitable[None]]) -> None:
+        async def run_test() -> None:
+            self.harness.partitions.bind(asyncio.get_running_loop())
+            self.offsets.start()
+            self.groups.start()
+            await self.offsets.wait_caught_up()
+            try:
+                await asyncio.wait_for(test(), 60)
+            finally:
+                await self.groups.close()
+                await self.offsets.close()
+
+        asyncio.run(run_test())
+
+    async def send(self, request: Request[Any], version: int) -> Any:
+        return await self.harness.handle_async(request, version)
+
+    async def join(self, member_id: str = "", version: int = 9, **fields: Any) -> Any:
+        fields.setdefault("session_timeout_ms", 10_000)
+        protocols = [JoinGroupRequestProtocol("range", memoryview(b"flights"))]
+        request = JoinGroupRequest(
+            "billing",
+            rebalance_timeout_ms=60_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        for name, value in fields.items():
+            setattr(request, name, value)
+        return await self.send(request, version)
+
+    async def sync(self, joined: Any, version: int = 5) -> Any:
+        assignments = [
+            SyncGroupRequestAssignment(m.member_id, m.member_id.encode()) for m in joined.members
+        ]
+        request = SyncGroupRequest(
+            "billing", joined.generation_id, joined.member_id, assignments=assignments
+        )
+        return await self.send(request, version)
+
+    async def heartbeat(self, joined: Any, version: int = 4) -> ErrorCode:
+        request = HeartbeatRequest("billing", joined.generation_id, joined.member_id)
+        return ErrorCode((await self.send(request, version)).error_code)
+
+    async def commit(self, generation: int, member_id: str) -> ErrorCode:
+        topic = OffsetCommitTopic("flights", partitions=[OffsetCommitPartition(0, 7)])
+        request = OffsetCommitRequest("billing", generation, member_id, topics=[topic])
+        answer = await self.send(request, 9)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def member(self) -> Any:
+        """The answer to the join of a member that has its assignment."""
+        given = await self.join()
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        joined = await self.join(given.member_id)
+        synced = await self.sync(joined)
+        assert (synced.error_code, synced.assignment) == (NONE, joined.member_id.encode())
+        return joined
+
+
+@pytest.fixture
+def requests(harness: HandlerHarness, tmp_path: Path) -> GroupRequests:
+    log = open_stream(tmp_path, harness.partitions, OFFSETS_STREAM, clock=harness.clock)
+    return GroupRequests(harness, log)
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_life_in_every_version(requests: GroupRequests, version: int) -> None:
+    async def test() -> None:
+        joined = await requests.join(version=version)
+        if version >= 4:
+            assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+            joined = await requests.join(joined.member_id, version)
+        assert (joined.error_code, joined.generation_id) == (NONE, 1)
+        assert joined.member_id.startswith("test-"), "the client id"
+        assert (joined.protocol_name, joined.leader) == ("range", joined.member_id)
+        synced = await requests.sync(joined, min(version, 5))
+        assert synced.assignment == joined.member_id.encode()
+        assert await requests.heartbeat(joined, min(version, 4)) == NONE
+        assert await requests.commit(1, joined.member_id) == NONE
+        assert await requests.commit(0, joined.member_id) == ErrorCode.ILLEGAL_GENERATION
+        assert await requests.commit(1, "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await requests.commit(-1, "") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert list(requests.offsets.group_states) == ["billing"]
+        leave_version = min(version, 5)
+        if leave_version < 3:
+            left = await requests.send(
+                LeaveGroupRequest("billing", joined.member_id), leave_version
+            )
+            assert left.error_code == NONE
+        else:
+            leaving = [MemberIdentity(joined.member_id), MemberIdentity("nobody")]
+            left = await requests.send(LeaveGroupRequest("billing", members=leaving), leave_version)
+            assert [m.error_code for m in left.members] == [NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+        assert await requests.heartbeat(joined) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await requests.commit(-1, "") == NONE
+
+    requests.run(test)
+    assert requests.groups.counts().members == 0
+
+
+def test_errors_before_a_group_is_asked(requests: GroupRequests) -> None:
+    async def test() -> None:
+        refused = await requests.join(group_id="")
+        assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+        refused = await requests.join("nobody", version=5)
+        assert (refused.error_code, refused.protocol_name) == (ErrorCode.UNKNOWN_MEMBER_ID, "")
+        assert await requests.heartbeat(refused) == ErrorCode.UNKNOWN_MEMBER_ID
+        synced = await requests.sync(refused)
+        assert synced.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert not requests.groups.counts().states, "no group was made"
+
+    requests.run(test)
+
+
+def test_a_node_that_does_not_lead_refuses(requests: GroupRequests) -> None:
+    async def test() -> None:
+        joined = await requests.member()
+        waiting = asyncio.create_task(requests.join(version=3))
+        await asyncio.wait([waiting], timeout=0)
+        set_leader(requests.log, NODE.node_id + 1)
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+        elsewhere = ErrorCode.NOT_COORDINATOR
+        assert await requests.heartbeat(joined) == elsewhere
+        assert (await requests.sync(joined)).error_code == elsewhere
+        assert (await requests.join(joined.member_id)).error_code == elsewhere
+        left = await requests.send(LeaveGroupRequest("billing", members=[MemberIdentity("x")]), 5)
+        assert (left.error_code, list(left.members)) == (elsewhere, [])
+        # It leads again: the member goes on with what was stored.
+        set_leader(requests.log, NODE.node_id)
+        assert await requests.heartbeat(joined) == NONE
+        assert await requests.commit(1, joined.member_id) == NONE
+
+    requests.run(test)
+
+
+def set_leader(log: Partition, leader: int) -> None:
+    assert log.state is not None
+    state = replace(
+        log.state,
+        leader=leader,
+        isr=(leader,),
+        replicas=(leader,),
+        leader_epoch=log.leader_epoch + 1,
+        version=log.state.version + 1,
+    )
+    log.set_role(state, NODE.node_id, lag_ns_max=1)
+
+
+def test_members_are_known_to_the_next_coordinator(requests: GroupRequests) -> None:
+    joined: list[Any] = []
+
+    async def first() -> None:
+        joined.append(await requests.member())
+
+    async def second() -> None:
+        assert await requests.heartbeat(joined[0]) == NONE
+        assert await requests.commit(1, joined[0].member_id) == NONE
+        counts = requests.groups.counts()
+        assert (counts.states, counts.members, counts.rebalances) == ({"Stable": 1}, 1, 0)
+
+    requests.run(first)
+    requests.begin()
+    requests.run(second)
+
+
+def test_a_closed_connection_takes_its_join_back(requests: GroupRequests) -> None:
+    async def test() -> None:
+        joined = await requests.member()
+        for _ in range(100):
+            gone = asyncio.create_task(requests.join(version=3))
+            await asyncio.wait([gone], timeout=0)
+            gone.cancel()
+            await asyncio.wait([gone])
+        assert requests.groups.counts().members == 1
+        again = await requests.join(joined.member_id)
+        assert (again.error_code, again.generation_id) == (NONE, 2)
+
+    requests.run(test)
+
+
+def test_a_silent_member_is_removed_by_the_timer(requests: GroupRequests) -> None:
+    """On the real clock, with the shortest session."""
+
+    async def test() -> None:
+        joined = await requests.join(version=3, session_timeout_ms=1_000)
+        await requests.sync(joined)
+        appended = asyncio.Event()
+        requests.log.watchers.add(appended.set)
+        await requests.offsets.wait_caught_up()
+        while requests.offsets.group_states:
+            await appended.wait()
+            appended.clear()
+            await requests.offsets.wait_caught_up()
+        assert (requests.groups.counts().members, requests.groups.counts().expired) == (0, 1)
+
+    requests.begin(session_ms_min=1_000)
+    requests.run(test)
+
+
+def test_while_the_groups_are_loaded_clients_wait(requests: GroupRequests) -> None:
+    async def test() -> None:
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await requests.join()).error_code == loading
+        assert await requests.commit(-1, "") == loading
+
+    async def store() -> None:
+        await requests.member()
+
+    requests.run(store)
+    requests.begin()
+    # The store has not read anything yet.
+    asyncio.run(test())
+
+
+def test_groups_that_come_and_go_cost_bounded_memory(requests: GroupRequests) -> None:
+    async def test() -> None:
+        for n in range(3_000):
+            gone = asyncio.create_task(requests.join(version=3, group_id=f"group {n}"))
+            await asyncio.wait([gone], timeout=0)
+            gone.cancel()
+            await asyncio.wait([gone])
+        assert not requests.groups.counts().states
+        assert len(requests.groups._due) <= 1_001
+
+    requests.begin(initial_delay_ms=60_000)
+    requests.run(test)

@@ -1,0 +1,132 @@
+"""A member of a consumer group as a process: prints what it owns and what it reads, as JSON lines.
+
+    python group_member.py CLIENT ADDRESS GROUP TOPIC [INSTANCE]
+
+CLIENT is confluent-kafka, kafka-python or aiokafka. Lines: {"owned": [partition, ...]} after each
+assignment, {"at": [partition, offset]} for each record. SIGTERM: commit, leave and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import warnings
+from typing import Any
+
+SESSION_MS = 6_000
+stopping = False
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def stop(*_: object) -> None:
+    global stopping
+    stopping = True
+
+
+def confluent(address: str, group: str, topic: str, instance: str | None) -> None:
+    import confluent_kafka
+
+    settings: dict[str, Any] = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": 500,
+        "auto.commit.interval.ms": 500,
+    }
+    if instance is not None:
+        settings["group.instance.id"] = instance
+    consumer = confluent_kafka.Consumer(settings)
+
+    def on_assign(_: object, partitions: list[Any]) -> None:
+        say(owned=sorted(p.partition for p in partitions))
+
+    consumer.subscribe([topic], on_assign=on_assign, on_revoke=lambda *_: say(owned=[]))
+    while not stopping:
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            say(error=message.error().str())
+            continue
+        say(at=[message.partition(), message.offset()])
+    consumer.close()
+
+
+def kafka_python(address: str, group: str, topic: str, instance: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka
+
+    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            say(owned=[])
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            say(owned=sorted(p.partition for p in assigned))
+
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=500,
+        auto_commit_interval_ms=500,
+    )
+    consumer.subscribe([topic], listener=Listener())
+    while not stopping:
+        for records in consumer.poll(100).values():
+            for record in records:
+                say(at=[record.partition, record.offset])
+    consumer.close()
+
+
+async def aio(address: str, group: str, topic: str, instance: str | None) -> None:
+    import aiokafka
+
+    class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: Any) -> None:
+            say(owned=[])
+
+        async def on_partitions_assigned(self, assigned: Any) -> None:
+            say(owned=sorted(p.partition for p in assigned))
+
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=500,
+        auto_commit_interval_ms=500,
+    )
+    consumer.subscribe([topic], listener=Listener())
+    await consumer.start()
+    while not stopping:
+        for records in (await consumer.getmany(timeout_ms=100)).values():
+            for record in records:
+                say(at=[record.partition, record.offset])
+    await consumer.stop()
+
+
+def main() -> None:
+    client, address, group, topic = sys.argv[1:5]
+    instance = sys.argv[5] if len(sys.argv) > 5 else None
+    signal.signal(signal.SIGTERM, stop)
+    if client == "confluent-kafka":
+        confluent(address, group, topic, instance)
+    elif client == "kafka-python":
+        kafka_python(address, group, topic, instance)
+    else:
+        asyncio.run(aio(address, group, topic, instance))
+    say(ended=True)
+
+
+if __name__ == "__main__":
+    main()
