@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bascule.config import Config
 from bascule.kafka.handlers import handle
 from bascule.kafka.handlers.context import Context
 from bascule.listening.refusals import RefusalLog
@@ -102,6 +103,7 @@ def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
         peer="192.0.2.1:50000",
         refusals=RefusalLog(lambda: 0.0),
         cluster=OneNode(partitions),
+        config=Config(node_id=NODE.node_id),
     )
     yield HandlerHarness(partitions, clock, flights, context, purgatory)
     for stream in partitions.streams().values():

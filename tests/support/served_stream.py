@@ -95,6 +95,9 @@ class OneNode:
     def nodes(self) -> list[NodeRegistration]:
         return [NodeRegistration(NODE.node_id, "here:9093", "here:9092", "http://here:9080", 1)]
 
+    def registrations(self) -> list[NodeRegistration]:
+        return self.nodes()
+
     def states(self, stream_id: bytes) -> list[PartitionState]:
         found = self._partitions.stream_by_id(stream_id) or ()
         alone = (NODE.node_id,)

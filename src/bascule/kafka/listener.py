@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
+from bascule.config import Config
 from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
 from bascule.kafka.handlers.context import (
     ClusterView,
@@ -33,6 +34,7 @@ class ClientListener(FrameListener):
         offsets: ServedOffsets,
         node: NodeIdentity,
         cluster: ClusterView,
+        config: Config | None = None,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
     ) -> None:
@@ -43,6 +45,7 @@ class ClientListener(FrameListener):
         self._node = node
         self._advertised = advertised
         self._cluster = cluster
+        self._config = config or Config()
 
     def open(self) -> None:
         """See `FrameListener.open`."""
@@ -80,4 +83,5 @@ class ClientListener(FrameListener):
             peer=peer,
             refusals=self._refusals,
             cluster=self._cluster,
+            config=self._config,
         )

@@ -36,6 +36,7 @@ class ErrorCode(IntEnum):
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
 
 
 _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bascule.config import Config
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
@@ -111,6 +112,10 @@ class ClusterView(Protocol):
         """The nodes that are alive and have a client listener."""
         ...
 
+    def registrations(self) -> Sequence[NodeRegistration]:
+        """All nodes, also those that are lost, by id."""
+        ...
+
     def states(self, stream_id: bytes) -> Sequence[PartitionState]:
         """By partition; empty for an unknown stream."""
         ...
@@ -135,6 +140,7 @@ class Context:
     """Address and port of the client."""
     refusals: RefusalLog
     cluster: ClusterView
+    config: Config
 
 
 def find_stream(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
@@ -35,6 +36,7 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,
         DescribeConfigsRequest,
+        DescribeClusterRequest,
         ConsumerGroupHeartbeatRequest,
     )
 }
