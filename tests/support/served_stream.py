@@ -107,6 +107,16 @@ class OneNode:
         ]
 
 
+class _NoController:
+    """In place of a controller: whoever asks it for a change has made a mistake."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"there is no controller to ask for {name}")
+
+
+NO_CONTROLLER: Any = _NoController()
+
+
 def append(partition: Partition, records: Sequence[Record], *, commit: bool = True) -> None:
     """Append one batch; with `commit` it is synced, which moves the high watermark."""
     batch = build_batch(records, base_offset=records[0].offset)
@@ -216,6 +226,7 @@ class ListenerThread:
             offsets=offsets,
             node=NODE,
             cluster=OneNode(self._partitions),
+            streams=NO_CONTROLLER,
             limits=self._limits,
         )
         self.host, self.port = await self._listener.start("127.0.0.1", 0)

@@ -224,8 +224,8 @@ class LimitsConfig:
     )
     request_bytes_max: int = setting(
         1 << 20,
-        about="Largest request frame accepted from a client. Only reads are served, and those are "
-        "small.",
+        about="Largest request frame accepted from a client. Requests are small: records come from "
+        "NATS.",
         minimum=1_024,
     )
     fetch_bytes_max: int = setting(

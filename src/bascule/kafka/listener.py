@@ -13,6 +13,7 @@ from bascule.kafka.handlers.context import (
     NodeIdentity,
     ServedOffsets,
     ServedPartitions,
+    TopicAdministration,
 )
 from bascule.listening.connection import ServedConnection
 from bascule.listening.limits import ListenerLimits
@@ -34,6 +35,7 @@ class ClientListener(FrameListener):
         offsets: ServedOffsets,
         node: NodeIdentity,
         cluster: ClusterView,
+        streams: TopicAdministration,
         config: Config | None = None,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
@@ -45,6 +47,7 @@ class ClientListener(FrameListener):
         self._node = node
         self._advertised = advertised
         self._cluster = cluster
+        self._streams = streams
         self._config = config or Config()
 
     def open(self) -> None:
@@ -84,4 +87,5 @@ class ClientListener(FrameListener):
             refusals=self._refusals,
             cluster=self._cluster,
             config=self._config,
+            streams=self._streams,
         )

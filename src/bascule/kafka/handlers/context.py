@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bascule.config import Config
 from bascule.errors import (
@@ -22,7 +22,9 @@ from bascule.model import (
     CommittedOffset,
     NodeRegistration,
     PartitionState,
+    StreamConfig,
     StreamDefinition,
+    StreamInfo,
 )
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.metrics import PartitionMetrics
@@ -92,6 +94,38 @@ class ServedOffsets(Protocol):
         ...
 
 
+class TopicAdministration(Protocol):
+    """Changes of streams, from any node; implemented by `controller`."""
+
+    async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+        """The stream, and whether this call created it. Raises: BasculeError, OSError."""
+        ...
+
+    async def check_creation(
+        self, name: str, config: StreamConfig
+    ) -> tuple[StreamDefinition, bool]:
+        """As `create_stream`, and nothing is created."""
+        ...
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """`changes` is field -> plain value. Raises: BasculeError."""
+        ...
+
+    def check_alteration(self, name: str, changes: Mapping[str, Any]) -> None:
+        """As `alter_stream`, and nothing is altered."""
+        ...
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Raises: BasculeError, OSError."""
+        ...
+
+    async def delete_stream(self, name: str) -> None:
+        """Raises: BasculeError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """The node and cluster ids that clients see."""
@@ -141,6 +175,7 @@ class Context:
     refusals: RefusalLog
     cluster: ClusterView
     config: Config
+    streams: TopicAdministration
 
 
 def find_stream(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bascule.config import KEYS, Config
 from bascule.config.addresses import format_address
-from bascule.kafka.settings.kinds import ConfigSource, ConfigType, Setting
+from bascule.kafka.settings.kinds import ConfigSource, ConfigType, DescribedSetting
 from bascule.kafka.settings.topic_settings import TOPIC_SETTINGS, needed_in_sync
 
 _SECONDS: Final = 1_000
@@ -34,18 +34,18 @@ BROKER_SETTINGS: Final[Mapping[str, tuple[str, ConfigType, Callable[[Any], str]]
 topics are in `TOPIC_SETTINGS`."""
 
 
-def broker_settings(config: Config, *, host: str, port: int) -> Iterator[Setting]:
+def broker_settings(config: Config, *, host: str, port: int) -> Iterator[DescribedSetting]:
     """The settings of a node whose client listener is reached at `host` and `port`."""
     address = f"PLAINTEXT://{format_address(host, port)}"
-    for name, value, kind, about in (
+    for name, text, kind, about in (
         ("advertised.listeners", address, ConfigType.STRING, "Address of the client listener."),
         ("auto.create.topics.enable", "false", ConfigType.BOOLEAN, "Reading creates no stream."),
         ("broker.id", str(config.node_id), ConfigType.INT, KEYS["node_id"].about),
         ("log.message.timestamp.type", "LogAppendTime", ConfigType.STRING,
          "A record has the time at which it was appended."),
     ):  # fmt: skip
-        yield _setting(name, value, kind, ConfigSource.DEFAULT, about)
-    values = asdict(config)
+        yield _setting(name, text, kind, ConfigSource.DEFAULT, about)
+    values: dict[str, Any] = asdict(config)
     for name, (key, kind, show) in BROKER_SETTINGS.items():
         section, _, field = key.rpartition(".")
         value = (values[section] if section else values)[field]
@@ -64,8 +64,10 @@ def broker_settings(config: Config, *, host: str, port: int) -> Iterator[Setting
         )
 
 
-def _setting(name: str, value: str, kind: ConfigType, source: ConfigSource, about: str) -> Setting:
-    return Setting(name, value, kind, source, about, default=(name, value, source))
+def _setting(
+    name: str, value: str, kind: ConfigType, source: ConfigSource, about: str
+) -> DescribedSetting:
+    return DescribedSetting(name, value, kind, source, about, default=(name, value, source))
 
 
 def _source(config: Config, key: str) -> ConfigSource:

@@ -30,7 +30,7 @@ class ConfigSource(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DescribedSetting:
     """One setting, its value, and the default that it has or would have."""
 
     name: str

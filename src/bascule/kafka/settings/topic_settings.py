@@ -13,7 +13,7 @@ from typing import Any, Final
 from bascule.config import KEYS, Config, StreamDefaults
 from bascule.config.validation import check_value, parse_value
 from bascule.errors import ConfigError
-from bascule.kafka.settings.kinds import LONG_MAX, ConfigSource, ConfigType, Setting
+from bascule.kafka.settings.kinds import LONG_MAX, ConfigSource, ConfigType, DescribedSetting
 from bascule.model import Compression, StreamDefinition
 from bascule.wire.messages.describe_configs import STREAM_ID, SUBJECT
 
@@ -163,18 +163,18 @@ def needed_in_sync(min_isr: int, replicas: int) -> int:
 
 def topic_settings(
     definition: StreamDefinition, config: Config, *, writable: bool
-) -> Iterator[Setting]:
+) -> Iterator[DescribedSetting]:
     """The settings of a stream; `writable` says whether this listener may change them."""
-    own = asdict(definition.config)
-    defaults = asdict(config.streams)
+    own: dict[str, Any] = asdict(definition.config)
+    defaults: dict[str, Any] = asdict(config.streams)
     replicas = definition.config.replicas
-    for value, name, about in (
+    for text, name, about in (
         (definition.config.subject, SUBJECT, "NATS subject of the stream."),
         (definition.id.hex(), STREAM_ID, "Id of the stream, which is the topic's id."),
         (definition.config.group or "", GROUP, "NATS queue group of the subscription."),
         (LOG_APPEND_TIME, TIMESTAMP_TYPE, "A record has the time at which it was appended."),
     ):
-        yield Setting(name, value, ConfigType.STRING, ConfigSource.TOPIC, about)
+        yield DescribedSetting(name, text, ConfigType.STRING, ConfigSource.TOPIC, about)
     for setting in TOPIC_SETTINGS.values():
         field = setting.field
         value, default = own[field], defaults[field]
@@ -182,7 +182,7 @@ def topic_settings(
         if field == "min_isr":
             value, default = (needed_in_sync(each, replicas) for each in (value, default))
         source = _default_source(config, field)
-        yield Setting(
+        yield DescribedSetting(
             setting.name,
             setting.show(value),
             setting.type,
@@ -194,7 +194,7 @@ def topic_settings(
     for name, field in OWN_SETTINGS.items():
         value, default = own[field], defaults[field]
         source = _default_source(config, field)
-        yield Setting(
+        yield DescribedSetting(
             name,
             show_plain(value),
             _OWN_TYPES[KEYS[f"streams.{field}"].type],
@@ -231,9 +231,29 @@ def parse_setting(name: str, text: str) -> tuple[str, Any] | None:
         return OWN_SETTINGS[name], list(value) if isinstance(value, tuple) else value
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        raise ConfigError(f"there is no setting {name!r} here; known are {', '.join(NAMES)}")
+        raise _unknown(name)
     try:
         return setting.field, setting.parse(text.strip())
     except ValueError as error:
         expected = "a number" if "literal" in str(error) or "convert" in str(error) else str(error)
         raise ConfigError(f"{name} must be {expected}, got {text!r}") from None
+
+
+def field_of(name: str) -> str | None:
+    """The field of `StreamConfig` that a setting sets; None where it only can have one value.
+
+    Raises: ConfigError for a setting that there is not, or that has no default.
+    """
+    if name == TIMESTAMP_TYPE:
+        return None
+    if name in (SUBJECT, STREAM_ID, GROUP):
+        raise ConfigError(f"{name} has no default that it could return to")
+    if name in OWN_SETTINGS:
+        return OWN_SETTINGS[name]
+    if name not in TOPIC_SETTINGS:
+        raise _unknown(name)
+    return TOPIC_SETTINGS[name].field
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(f"there is no setting {name!r} here; known are {', '.join(NAMES)}")

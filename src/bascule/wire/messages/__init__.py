@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bascule.wire.messages.administration.create_partitions import CreatePartitionsRequest
+from bascule.wire.messages.administration.create_topics import CreateTopicsRequest
+from bascule.wire.messages.administration.delete_records import DeleteRecordsRequest
+from bascule.wire.messages.administration.delete_topics import DeleteTopicsRequest
 from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
+from bascule.wire.messages.administration.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+)
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
@@ -37,6 +44,11 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         OffsetForLeaderEpochRequest,
         DescribeConfigsRequest,
         DescribeClusterRequest,
+        CreateTopicsRequest,
+        DeleteTopicsRequest,
+        CreatePartitionsRequest,
+        IncrementalAlterConfigsRequest,
+        DeleteRecordsRequest,
         ConsumerGroupHeartbeatRequest,
     )
 }

@@ -7,7 +7,7 @@ from typing import Final
 
 from bascule.kafka.handlers.context import Context, find_stream
 from bascule.kafka.settings.broker_settings import broker_settings
-from bascule.kafka.settings.kinds import ConfigSource, Setting
+from bascule.kafka.settings.kinds import ConfigSource, DescribedSetting
 from bascule.kafka.settings.topic_settings import topic_settings
 from bascule.model import is_internal_stream
 from bascule.wire.error_codes import ErrorCode
@@ -40,7 +40,7 @@ def _described(
     resource: ConfigResource, request: DescribeConfigsRequest, context: Context
 ) -> DescribedResource:
     kind, name = resource.resource_type, resource.resource_name
-    settings: Iterable[Setting]
+    settings: Iterable[DescribedSetting]
     if kind == TOPIC:
         stream, code = find_stream(context, name=name)
         if not stream:
@@ -66,7 +66,7 @@ def _described(
     return DescribedResource(ErrorCode.NONE, None, kind, name, configs)
 
 
-def _config(setting: Setting, request: DescribeConfigsRequest) -> DescribedConfig:
+def _config(setting: DescribedSetting, request: DescribeConfigsRequest) -> DescribedConfig:
     return DescribedConfig(
         setting.name,
         setting.value,
@@ -78,7 +78,7 @@ def _config(setting: Setting, request: DescribeConfigsRequest) -> DescribedConfi
     )
 
 
-def _synonyms(setting: Setting) -> list[ConfigSynonym]:
+def _synonyms(setting: DescribedSetting) -> list[ConfigSynonym]:
     """Where the value is looked for, the first that is in force first."""
     found = []
     if setting.source is ConfigSource.TOPIC:

@@ -31,7 +31,7 @@ class ReplicaAssignment(Structure):
 
 
 @dataclass(slots=True)
-class TopicSetting(Structure):
+class CreatableTopicConfig(Structure):
     name: String = ""
     value: NullableString = ""
 
@@ -44,7 +44,7 @@ class CreatableTopic(Structure):
     replication_factor: Int16 = 0
     """-1: the default."""
     assignments: Array[ReplicaAssignment] = ()
-    configs: Array[TopicSetting] = ()
+    configs: Array[CreatableTopicConfig] = ()
 
 
 @dataclass(slots=True)
