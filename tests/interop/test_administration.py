@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from bascule.replica.partitions import Partitions
 from support.served_stream import (
     NODE,
+    TIMESTAMP,
     ListenerThread,
     append,
     make_records,
@@ -76,3 +78,42 @@ def test_settings_of_topics_and_brokers(
         other = kafka.admin.ConfigResource(kind.upper(), name)
         said = kafka_python.describe_configs([other], config_filter="all")
         assert said[kind][name][setting]["value"] == value
+
+
+def test_offsets_by_every_kind_of_time(
+    confluent: AdminClient, kafka_python: kafka.admin.KafkaAdminClient
+) -> None:
+    """kafka-python asks in the latest version, which has all kinds; librdkafka in version 7."""
+    flights = kafka.TopicPartition("flights", 0)
+    for timestamp, offset in (
+        (-1, 50),  # latest
+        (-2, 0),  # earliest
+        (-3, 0),  # of the largest timestamp: the batch has one
+        (-4, 0),  # earliest on this disk
+        (-5, -1),  # latest in remote storage: there is none
+        (TIMESTAMP, 0),
+        (TIMESTAMP + 1, -1),
+    ):
+        found = kafka_python.list_partition_offsets({flights: timestamp})[flights]
+        assert found.offset == offset, timestamp
+    partition = TopicPartition("flights", 0)
+    for spec, offset in (
+        (OffsetSpec.latest(), 50),
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.max_timestamp(), 0),
+        (OffsetSpec.for_timestamp(TIMESTAMP + 1), -1),
+    ):
+        (future,) = confluent.list_offsets({partition: spec}).values()
+        assert future.result(SECONDS_MAX).offset == offset
+
+
+def test_replicas_partitions_and_producers(kafka_python: kafka.admin.KafkaAdminClient) -> None:
+    (node,) = kafka_python.describe_log_dirs()
+    (directory,) = node["log_dirs"]
+    (topic,) = directory["topics"]
+    assert (node["broker"], topic["name"]) == (NODE.node_id, "flights")
+    assert topic["partitions"][0]["partition_size"] > 0
+    (topic,) = kafka_python.describe_topic_partitions(["flights"])["topics"]
+    assert topic["partitions"][0]["leader_id"] == NODE.node_id
+    flights = kafka.TopicPartition("flights", 0)
+    assert kafka_python.describe_producers([flights])[flights].active_producers == []

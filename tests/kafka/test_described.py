@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 
 from bascule.config import ClientConfig, Config, StreamDefaults
-from bascule.model import NodeRegistration
+from bascule.model import NodeRegistration, PartitionState
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
+from bascule.wire.messages.administration.describe_log_dirs import (
+    DescribableLogTopic,
+    DescribeLogDirsRequest,
+)
+from bascule.wire.messages.administration.describe_producers import (
+    DescribeProducersRequest,
+    TopicWithProducers,
+)
+from bascule.wire.messages.administration.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    PartitionCursor,
+    TopicToDescribe,
+)
 from bascule.wire.messages.describe_configs import (
     BROKER,
     TOPIC,
@@ -164,3 +177,81 @@ def test_the_nodes_of_the_cluster(harness: HandlerHarness, version: int) -> None
     ]
     answer = harness.handle(DescribeClusterRequest(endpoint_type=2), version)
     assert answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+
+# -- DescribeLogDirs, DescribeTopicPartitions, DescribeProducers --------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_the_sizes_of_replicas(harness: HandlerHarness, version: int) -> None:
+    assert harness.flights.log is not None
+    size = harness.flights.log.size_bytes()
+    (found,) = harness.handle(DescribeLogDirsRequest(None), version).results
+    assert (found.error_code, found.log_dir) == (0, "data")
+    assert [
+        (
+            topic.name,
+            [(p.partition_index, p.partition_size, p.offset_lag) for p in topic.partitions],
+        )
+        for topic in found.topics
+    ] == [("empty", [(0, 0, 0)]), ("flights", [(0, size, 0)])]
+    asked = [DescribableLogTopic("flights", [0, 5]), DescribableLogTopic("nobody", [0])]
+    (found,) = harness.handle(DescribeLogDirsRequest(asked), version).results
+    assert [topic.name for topic in found.topics] == ["flights"]
+
+
+def test_partitions_come_in_pages(harness: HandlerHarness) -> None:
+    def page(cursor: PartitionCursor | None, *names: str) -> tuple[list[Any], Any]:
+        asked = DescribeTopicPartitionsRequest([TopicToDescribe(n) for n in names], 1, cursor)
+        answer = harness.handle(asked, 0)
+        return [
+            (t.name, t.error_code, len(t.partitions)) for t in answer.topics
+        ], answer.next_cursor
+
+    found, cursor = page(None)
+    assert found == [("broken", 0, 1)]
+    found, cursor = page(cursor)
+    assert found == [("empty", 0, 1)]
+    found, cursor = page(cursor)
+    assert (found, cursor) == ([("flights", 0, 1)], None)
+    found, cursor = page(None, "flights", "nobody")
+    assert found == [("flights", 0, 1)]
+    found, cursor = page(cursor, "flights", "nobody")
+    assert (found, cursor) == ([("nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)], None)
+
+
+class WithFourPartitions(OneNode):
+    """The stream `flights` has four partitions."""
+
+    def states(self, stream_id: bytes) -> list[PartitionState]:
+        return [
+            PartitionState((7, 8, 9), (7,), 7, 5, 0, eligible=(8,), lossy=(9,)) for _ in range(4)
+        ]
+
+
+def test_a_page_may_end_within_a_topic(harness: HandlerHarness) -> None:
+    harness.context = replace(harness.context, cluster=WithFourPartitions(harness.partitions))
+    asked = DescribeTopicPartitionsRequest([TopicToDescribe("flights")], 3)
+    answer = harness.handle(asked, 0)
+    (topic,) = answer.topics
+    assert [each.partition_index for each in topic.partitions] == [0, 1, 2]
+    first = topic.partitions[0]
+    assert (first.eligible_leader_replicas, first.last_known_elr) == ((8,), (9,))
+    assert (first.leader_id, first.leader_epoch, first.offline_replicas) == (7, 5, [8, 9])
+    assert answer.next_cursor == PartitionCursor("flights", 3)
+    asked = DescribeTopicPartitionsRequest([TopicToDescribe("flights")], 3, answer.next_cursor)
+    answer = harness.handle(asked, 0)
+    assert [each.partition_index for each in answer.topics[0].partitions] == [3]
+    assert answer.next_cursor is None
+
+
+def test_partitions_have_no_producers(harness: HandlerHarness) -> None:
+    asked = [TopicWithProducers("flights", [0, 1]), TopicWithProducers("nobody", [0])]
+    answer = harness.handle(DescribeProducersRequest(asked), 0)
+    assert [
+        [(p.partition_index, p.error_code, len(p.active_producers)) for p in topic.partitions]
+        for topic in answer.topics
+    ] == [
+        [(0, 0, 0), (1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)],
+        [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)],
+    ]

@@ -12,6 +12,11 @@ from bascule.wire.messages.administration.create_topics import CreateTopicsReque
 from bascule.wire.messages.administration.delete_records import DeleteRecordsRequest
 from bascule.wire.messages.administration.delete_topics import DeleteTopicsRequest
 from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
+from bascule.wire.messages.administration.describe_log_dirs import DescribeLogDirsRequest
+from bascule.wire.messages.administration.describe_producers import DescribeProducersRequest
+from bascule.wire.messages.administration.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
 from bascule.wire.messages.administration.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
@@ -49,6 +54,9 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         CreatePartitionsRequest,
         IncrementalAlterConfigsRequest,
         DeleteRecordsRequest,
+        DescribeLogDirsRequest,
+        DescribeTopicPartitionsRequest,
+        DescribeProducersRequest,
         ConsumerGroupHeartbeatRequest,
     )
 }

@@ -14,6 +14,11 @@ from bascule.kafka.handlers.administration.alter_configs import (
 from bascule.kafka.handlers.administration.delete_records import handle_delete_records
 from bascule.kafka.handlers.administration.describe_cluster import handle_describe_cluster
 from bascule.kafka.handlers.administration.describe_configs import handle_describe_configs
+from bascule.kafka.handlers.administration.describe_log_dirs import handle_describe_log_dirs
+from bascule.kafka.handlers.administration.describe_producers import handle_describe_producers
+from bascule.kafka.handlers.administration.describe_topic_partitions import (
+    handle_describe_topic_partitions,
+)
 from bascule.kafka.handlers.administration.topics import (
     handle_create_partitions,
     handle_create_topics,
@@ -26,6 +31,11 @@ from bascule.wire.messages.administration.create_topics import CreateTopicsReque
 from bascule.wire.messages.administration.delete_records import DeleteRecordsRequest
 from bascule.wire.messages.administration.delete_topics import DeleteTopicsRequest
 from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
+from bascule.wire.messages.administration.describe_log_dirs import DescribeLogDirsRequest
+from bascule.wire.messages.administration.describe_producers import DescribeProducersRequest
+from bascule.wire.messages.administration.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
 from bascule.wire.messages.administration.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
@@ -43,6 +53,12 @@ def handle_administration(
             return handle_describe_configs(message, context)
         case DescribeClusterRequest():
             return handle_describe_cluster(message, context)
+        case DescribeTopicPartitionsRequest():
+            return handle_describe_topic_partitions(message, context)
+        case DescribeLogDirsRequest():
+            return handle_describe_log_dirs(message, context)
+        case DescribeProducersRequest():
+            return handle_describe_producers(message, context)
         case CreateTopicsRequest():
             return handle_create_topics(message, request.version, client_id, context)
         case DeleteTopicsRequest():
