@@ -22,6 +22,7 @@ from bascule.kafka.handlers.offset_commit import handle_offset_commit
 from bascule.kafka.handlers.offset_fetch import handle_offset_fetch
 from bascule.kafka.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from bascule.kafka.handlers.produce import handle_produce
+from bascule.kafka.handlers.share_group_heartbeat import handle_share_group_heartbeat
 from bascule.wire.connection import ReceivedRequest
 from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
@@ -34,6 +35,7 @@ from bascule.wire.messages.offset_commit import OffsetCommitRequest
 from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
+from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.schema import Message, Versions
 
 SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
@@ -69,5 +71,7 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_find_coordinator(message, version, context)
         case ConsumerGroupHeartbeatRequest():
             return handle_consumer_group_heartbeat(message, request.client_id, context)
+        case ShareGroupHeartbeatRequest():
+            return handle_share_group_heartbeat(message, request.client_id, context)
         case _:
             return handle_administration(request, context)

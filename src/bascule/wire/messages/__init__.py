@@ -33,6 +33,7 @@ from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRe
 from bascule.wire.messages.peer.control import ControlRequest, PeerHelloRequest
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from bascule.wire.messages.produce import ProduceRequest
+from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.schema import Request
 
 REQUESTS: Final[dict[int, type[Request[Any]]]] = {
@@ -58,6 +59,7 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         DescribeTopicPartitionsRequest,
         DescribeProducersRequest,
         ConsumerGroupHeartbeatRequest,
+        ShareGroupHeartbeatRequest,
     )
 }
 """API key -> request class."""
