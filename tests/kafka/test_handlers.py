@@ -14,7 +14,6 @@ from bascule.listening.refusals import RefusalLog
 from bascule.model import PartitionState
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.api_versions import ApiVersionsRequest
-from bascule.wire.messages.describe_configs import ConfigResource, DescribeConfigsRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -280,36 +279,6 @@ def test_offsets_that_cannot_be_listed(harness: HandlerHarness) -> None:
     assert list_offset(harness, -1, current_leader_epoch=epoch)[0] == 0
     assert list_offset(harness, -1, current_leader_epoch=epoch - 1)[0] == 74
     assert list_offset(harness, -1, current_leader_epoch=epoch + 1)[0] == 75
-
-
-# -- DescribeConfigs ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_the_settings_of_a_stream_include_its_subject(
-    harness: HandlerHarness, version: int
-) -> None:
-    asked = [
-        ConfigResource(2, "flights", None),
-        ConfigResource(2, "empty", ["bascule.subject", "nothing"]),
-        ConfigResource(2, "nobody", None),
-        ConfigResource(4, "7", None),
-        ConfigResource(2, "flights", ["retention.ms"]),
-    ]
-    answer = harness.handle(DescribeConfigsRequest(asked), version)
-    found = {(r.resource_type, r.resource_name): r for r in answer.results}
-    assert len(found) == len(answer.results) == 4, "a repeated resource is answered once"
-    (one,) = found[2, "empty"].configs
-    assert (one.name, one.value, one.read_only) == ("bascule.subject", "empty.>", True)
-    assert [c.name for c in found[2, "flights"].configs] == ["retention.ms"]
-    assert found[2, "nobody"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert found[4, "7"].error_code == ErrorCode.INVALID_REQUEST
-    answer = harness.handle(DescribeConfigsRequest(asked[:1]), version)
-    values = {c.name: c.value for c in answer.results[0].configs}
-    assert values["bascule.subject"] == "flights.>"
-    assert values["bascule.stream.id"] == FLIGHTS_ID.hex()
-    assert values["retention.ms"] == values["retention.bytes"] == "-1"
-    assert values["cleanup.policy"] == "delete"
 
 
 # -- OffsetForLeaderEpoch -----------------------------------------------------------------------

@@ -33,6 +33,8 @@ RENAMED = {
     "topic_authorized_operations": "authorized_operations",
     "cluster_authorized_operations": "authorized_operations",
 }
+NOT_REPEATED = frozenset({"DeleteTopicsRequest"})
+"""Messages that kafka-python encodes for a client only, and not again once decoded."""
 MESSAGES: tuple[type[Message], ...] = tuple(
     kind for request in REQUESTS.values() for kind in (request, request.RESPONSE)
 )
@@ -63,6 +65,8 @@ def kafka_python_class(message: type[Message]) -> type[ApiMessage]:
 
 
 def is_known_to_kafka_python(message: type[Message]) -> bool:
+    if message.__name__ in NOT_REPEATED:
+        return False
     try:
         kafka_python_class(message)
     except LookupError:
@@ -104,8 +108,11 @@ def _foreign_fields(ours: Structure, struct: Any, version: int) -> dict[str, Any
         value = getattr(ours, spec.name)
         if version not in spec.versions or (spec.tag is not None and not _is_sent(spec, value)):
             continue
-        name = RENAMED.get(spec.name, spec.name)
-        values[name] = _foreign_value(spec, value, struct.fields[name], version)
+        name = RENAMED.get(spec.name, "")
+        if name in struct.fields:
+            values[name] = None if value == spec.default else value
+            continue
+        values[spec.name] = _foreign_value(spec, value, struct.fields[spec.name], version)
     return values
 
 
@@ -114,8 +121,6 @@ def _is_sent(spec: FieldSpec, value: Any) -> bool:
 
 
 def _foreign_value(spec: FieldSpec, value: Any, field: Any, version: int) -> Any:
-    if spec.name in RENAMED:
-        return None if value == spec.default else value
     if value is None:
         return None
     if spec.kind is Kind.UUID:

@@ -96,6 +96,9 @@ class OneNode:
     def nodes(self) -> list[NodeRegistration]:
         return [NodeRegistration(NODE.node_id, "here:9093", "here:9092", "http://here:9080", 1)]
 
+    def registrations(self) -> list[NodeRegistration]:
+        return self.nodes()
+
     def states(self, stream_id: bytes) -> list[PartitionState]:
         found = self._partitions.stream_by_id(stream_id) or ()
         alone = (NODE.node_id,)
@@ -103,6 +106,16 @@ class OneNode:
             PartitionState(alone, alone, NODE.node_id, partition.leader_epoch, 0)
             for partition in found
         ]
+
+
+class _NoController:
+    """In place of a controller: whoever asks it for a change has made a mistake."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"there is no controller to ask for {name}")
+
+
+NO_CONTROLLER: Any = _NoController()
 
 
 def append(partition: Partition, records: Sequence[Record], *, commit: bool = True) -> None:
@@ -225,6 +238,7 @@ class ListenerThread:
             groups=groups,
             node=NODE,
             cluster=OneNode(self._partitions),
+            streams=NO_CONTROLLER,
             limits=self._limits,
         )
         self.host, self.port = await self._listener.start("127.0.0.1", 0)

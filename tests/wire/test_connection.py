@@ -141,7 +141,7 @@ def test_a_response_without_a_request_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "version", "text"),
     [
-        (11, 0, "api key 11 is not served"),
+        (67, 0, "api key 67 is not served"),
         (-1, 0, "api key -1 is not served"),
         (1, 3, "FetchRequest version 3 is not served, expected 4-17"),
         (1, 18, "FetchRequest version 18 is not served"),

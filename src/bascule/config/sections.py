@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from bascule.config.addresses import PORT_MAX
+from bascule.config.addresses import PORT_MAX, is_loopback
 from bascule.model import (
     PARTITION_COUNT_MAX,
     AckPolicy,
@@ -113,6 +113,24 @@ class ClientConfig:
     advertised: str = setting(
         "", about="host:port given to clients as this node's address; empty: the bound address."
     )
+    administration: str = setting(
+        "auto",
+        about="Whether clients may create, alter, purge and delete streams as topics; `auto`: "
+        "where `client.host` is a loopback address.",
+        choices=("auto", "on", "off"),
+    )
+    topic_prefix: str = setting(
+        "topics",
+        about="A topic that a client creates has this subject, a dot and its name; empty: its "
+        "name.",
+    )
+
+    @property
+    def administers(self) -> bool:
+        """Whether clients may change streams."""
+        if self.administration == "auto":
+            return is_loopback(self.host)
+        return self.administration == "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +255,8 @@ class LimitsConfig:
     )
     request_bytes_max: int = setting(
         1 << 20,
-        about="Largest request frame accepted from a client. Only reads are served, and those are "
-        "small.",
+        about="Largest request frame accepted from a client. Requests are small: records come from "
+        "NATS.",
         minimum=1_024,
     )
     fetch_bytes_max: int = setting(

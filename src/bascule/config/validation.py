@@ -15,6 +15,8 @@ _TYPE_NAMES: Final = {
     bool: "true or false", int: "a whole number", str: "a string", tuple: "a list of strings",
 }  # fmt: skip
 
+_PREFIX: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+"""A NATS subject without wildcards."""
 _CLUSTER_NAME: Final = re.compile("[A-Za-z0-9_-]{1,64}")
 
 _CREDENTIALS: Final = (("user", "password"), ("token",), ("nkey",), ("nkey_seed",), ("creds",))
@@ -81,6 +83,7 @@ def check_config(config: Config) -> None:
     _check_addresses(config)
     _check_founding(config)
     _check_groups(config)
+    _check_topic_prefix(config)
     if config.nats.embedded:
         for key in _NEEDS_URLS:
             if getattr(config.nats, key):
@@ -100,6 +103,15 @@ def _check_addresses(config: Config) -> None:
                 parse_address(text)
             except ValueError as error:
                 raise ConfigError(f"{_origin(config, key)} {error}") from None
+
+
+def _check_topic_prefix(config: Config) -> None:
+    prefix = config.client.topic_prefix
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise ConfigError(
+            f"{_origin(config, 'client.topic_prefix')} is {prefix!r}, expected the beginning of a "
+            "NATS subject, without wildcards and without a dot at its end"
+        )
 
 
 def _check_founding(config: Config) -> None:

@@ -2,10 +2,12 @@
 
     listener      the listener, with what its connections share
     handlers      one module per request: Fetch, Metadata, ListOffsets, OffsetCommit, ...
+    settings      the settings of streams and nodes under Kafka's names
 
 Sockets, limits and counters are those of `listening`. A fetch returns only records below the high
 watermark. It never stores records: Produce is refused with the NATS subject to publish to. Groups
-of consumers are those of the classic protocol; `groups` coordinates them.
+of consumers are those of the classic protocol; `groups` coordinates them. Changes of streams, as
+topics, go to the controller; `client.administration` says whether they are taken.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
+from bascule.config import Config
 from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
 from bascule.kafka.handlers.context import (
     ClusterView,
@@ -13,6 +14,7 @@ from bascule.kafka.handlers.context import (
     ServedGroups,
     ServedOffsets,
     ServedPartitions,
+    TopicAdministration,
 )
 from bascule.listening.connection import ServedConnection
 from bascule.listening.limits import ListenerLimits
@@ -35,6 +37,8 @@ class ClientListener(FrameListener):
         groups: ServedGroups,
         node: NodeIdentity,
         cluster: ClusterView,
+        streams: TopicAdministration,
+        config: Config | None = None,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
     ) -> None:
@@ -46,6 +50,8 @@ class ClientListener(FrameListener):
         self._node = node
         self._advertised = advertised
         self._cluster = cluster
+        self._streams = streams
+        self._config = config or Config()
 
     def open(self) -> None:
         """See `FrameListener.open`."""
@@ -84,4 +90,6 @@ class ClientListener(FrameListener):
             peer=peer,
             refusals=self._refusals,
             cluster=self._cluster,
+            config=self._config,
+            streams=self._streams,
         )

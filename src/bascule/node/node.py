@@ -453,6 +453,8 @@ class Node:
             ),
             advertised=_host_and_port(config.client.advertised),
             cluster=self._controller.views,
+            streams=self._controller,
+            config=config,
         )
         self.status.client_statistics = self._client_listener.statistics
         self.status.client_address = await bind_listener(

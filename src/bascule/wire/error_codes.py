@@ -30,7 +30,13 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44
     KAFKA_STORAGE_ERROR = 56
@@ -43,6 +49,7 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
 
 
 _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
@@ -58,6 +65,12 @@ _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
     (errors.CorruptData, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.LimitExceeded, ErrorCode.POLICY_VIOLATION),
+    (errors.InternalStream, ErrorCode.POLICY_VIOLATION),
+    (errors.StreamConflict, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.ConfigError, ErrorCode.INVALID_CONFIG),
+    (errors.CannotAlter, ErrorCode.INVALID_CONFIG),
+    (errors.NotEnoughNodes, ErrorCode.INVALID_REPLICATION_FACTOR),
+    (errors.Indeterminate, ErrorCode.REQUEST_TIMED_OUT),
     (errors.LocalProtocolError, ErrorCode.UNSUPPORTED_VERSION),
     (errors.RemoteProtocolError, ErrorCode.INVALID_REQUEST),
 )

@@ -45,6 +45,7 @@ from bascule.errors.plain import from_plain, to_plain
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
+from bascule.metadata.commands import CreateStream
 from bascule.metadata.controller import STREAM_ID_BYTES
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
@@ -54,6 +55,7 @@ from bascule.metadata.requests import (
     Delete,
     SetPaused,
     StepDown,
+    decide,
 )
 from bascule.model import (
     NO_LEADER,
@@ -321,13 +323,7 @@ class ClusterController:
         DiskFull, Indeterminate, OSError.
         """
         await asyncio.to_thread(self._check_disk, name)
-        request = Create(
-            name=name,
-            config=config,
-            id=self._random.bytes(STREAM_ID_BYTES),
-            now_ms=self._clock.now_ms(),
-            internal=internal,
-        )
+        request = self._creation(name, config, internal=internal)
         index = await self._metadata.submit(request)
         definition = self.views.definition(name)
         created = definition.id == request.id
@@ -340,6 +336,28 @@ class ClusterController:
             raise
         log.info("stream created", extra={"stream": name, "subject": config.subject})
         return definition, True
+
+    async def check_creation(
+        self, name: str, config: StreamConfig
+    ) -> tuple[StreamDefinition, bool]:
+        """What `create_stream` would return as far as this node knows; nothing is created.
+
+        Raises: as `create_stream`.
+        """
+        await asyncio.to_thread(self._check_disk, name)
+        for command in decide(self.image, self._creation(name, config)):
+            if isinstance(command, CreateStream):
+                return command.definition, True
+        return self.views.definition(name), False
+
+    def _creation(self, name: str, config: StreamConfig, *, internal: bool = False) -> Create:
+        return Create(
+            name=name,
+            config=config,
+            id=self._random.bytes(STREAM_ID_BYTES),
+            now_ms=self._clock.now_ms(),
+            internal=internal,
+        )
 
     def _check_disk(self, name: str) -> None:
         """Whether a stream of this name can be stored. Raises: InvalidName, DiskFull, OSError."""
@@ -372,6 +390,10 @@ class ClusterController:
         await self._wait_in_force(definition, index)
         log.info("stream altered", extra={"stream": name, **changes})
         return definition
+
+    def check_alteration(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Raises what `alter_stream` would, as far as this node knows; nothing is altered."""
+        decide(self.image, Alter(name, dict(changes)))
 
     async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
         """Show the unclean elections of a stream, or of one partition, no longer.

@@ -105,6 +105,10 @@ class ClusterViews:
         """The nodes that are alive and have a client listener."""
         return [each for each in self._metadata.image.nodes.values() if each.alive and each.client]
 
+    def registrations(self) -> list[NodeRegistration]:
+        """All nodes, also those that are lost, by id."""
+        return [node for _, node in sorted(self._metadata.image.nodes.items())]
+
     def states(self, stream_id: bytes) -> Sequence[PartitionState]:
         """The states of a stream's partitions; empty for an unknown stream."""
         return self._metadata.image.partitions.get(stream_id, ())

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from bascule.errors import RemoteProtocolError
+from bascule.kafka.handlers.administration import handle_administration
 from bascule.kafka.handlers.api_versions import handle_api_versions
 from bascule.kafka.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from bascule.kafka.handlers.context import Context
-from bascule.kafka.handlers.describe_configs import handle_describe_configs
 from bascule.kafka.handlers.fetch import handle_fetch
 from bascule.kafka.handlers.find_coordinator import handle_find_coordinator
 from bascule.kafka.handlers.list_offsets import handle_list_offsets
@@ -27,11 +26,11 @@ from bascule.kafka.handlers.offset_commit import handle_offset_commit
 from bascule.kafka.handlers.offset_fetch import handle_offset_fetch
 from bascule.kafka.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from bascule.kafka.handlers.produce import handle_produce
+from bascule.kafka.handlers.share_group_heartbeat import handle_share_group_heartbeat
 from bascule.wire.connection import ReceivedRequest
 from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.group.heartbeat import HeartbeatRequest
@@ -44,6 +43,7 @@ from bascule.wire.messages.offset_commit import OffsetCommitRequest
 from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
+from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.schema import Message, Versions
 
 SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
@@ -83,11 +83,11 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_offset_for_leader_epoch(message, version, context)
         case ProduceRequest():
             return handle_produce(message, request.client_id, context)
-        case DescribeConfigsRequest():
-            return handle_describe_configs(message, context)
         case FindCoordinatorRequest():
             return handle_find_coordinator(message, version, context)
         case ConsumerGroupHeartbeatRequest():
             return handle_consumer_group_heartbeat(message, request.client_id, context)
+        case ShareGroupHeartbeatRequest():
+            return handle_share_group_heartbeat(message, request.client_id, context)
         case _:
-            raise RemoteProtocolError(f"api key {request.api_key} has no handler")
+            return handle_administration(request, context)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from bascule.config import Config
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
@@ -22,7 +23,9 @@ from bascule.model import (
     CommittedOffset,
     NodeRegistration,
     PartitionState,
+    StreamConfig,
     StreamDefinition,
+    StreamInfo,
 )
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.metrics import PartitionMetrics
@@ -126,6 +129,38 @@ class ServedGroups(Protocol):
     ) -> ErrorCode: ...
 
 
+class TopicAdministration(Protocol):
+    """Changes of streams, from any node; implemented by `controller`."""
+
+    async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+        """The stream, and whether this call created it. Raises: BasculeError, OSError."""
+        ...
+
+    async def check_creation(
+        self, name: str, config: StreamConfig
+    ) -> tuple[StreamDefinition, bool]:
+        """As `create_stream`, and nothing is created."""
+        ...
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """`changes` is field -> plain value. Raises: BasculeError."""
+        ...
+
+    def check_alteration(self, name: str, changes: Mapping[str, Any]) -> None:
+        """As `alter_stream`, and nothing is altered."""
+        ...
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Raises: BasculeError, OSError."""
+        ...
+
+    async def delete_stream(self, name: str) -> None:
+        """Raises: BasculeError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """The node and cluster ids that clients see."""
@@ -144,6 +179,10 @@ class ClusterView(Protocol):
 
     def nodes(self) -> Sequence[NodeRegistration]:
         """The nodes that are alive and have a client listener."""
+        ...
+
+    def registrations(self) -> Sequence[NodeRegistration]:
+        """All nodes, also those that are lost, by id."""
         ...
 
     def states(self, stream_id: bytes) -> Sequence[PartitionState]:
@@ -171,6 +210,8 @@ class Context:
     """Address and port of the client."""
     refusals: RefusalLog
     cluster: ClusterView
+    config: Config
+    streams: TopicAdministration
 
 
 def find_stream(

@@ -32,7 +32,7 @@ def handle_metadata(request: MetadataRequest, version: int, context: Context) ->
     """
     if request.topics is None or (version == 0 and not request.topics):
         streams = sorted(context.partitions.streams().items())
-        topics = [_topic_metadata(s, context) for _, s in streams if s and not s[0].deleted]
+        topics = [topic_metadata(s, context) for _, s in streams if s and not s[0].deleted]
     else:
         # Each topic once: a short request that repeats one must not cause a huge response.
         distinct = {(topic.topic_id, topic.name): topic for topic in request.topics}.values()
@@ -63,14 +63,15 @@ def _requested_topic(topic: MetadataRequestTopic, version: int, context: Context
         return MetadataTopic(ErrorCode.INVALID_TOPIC, topic.name or "")
     stream, code = find_stream(context, name=topic.name or "", id=topic.topic_id)
     if stream:
-        return _topic_metadata(stream, context)
+        return topic_metadata(stream, context)
     if topic.topic_id == NO_ID:
         return MetadataTopic(code, topic.name)
     # Only from version 12 on may the name of an unknown id be null.
     return MetadataTopic(code, None if version >= 12 else "", topic.topic_id)
 
 
-def _topic_metadata(stream: tuple[ServedPartition, ...], context: Context) -> MetadataTopic:
+def topic_metadata(stream: tuple[ServedPartition, ...], context: Context) -> MetadataTopic:
+    """A stream and the leaders and replicas of its partitions."""
     definition = stream[0].definition
     alive = {node.node_id for node in context.cluster.nodes()}
     states = enumerate(context.cluster.states(definition.id))

@@ -7,6 +7,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bascule.wire.messages.administration.create_partitions import CreatePartitionsRequest
+from bascule.wire.messages.administration.create_topics import CreateTopicsRequest
+from bascule.wire.messages.administration.delete_records import DeleteRecordsRequest
+from bascule.wire.messages.administration.delete_topics import DeleteTopicsRequest
+from bascule.wire.messages.administration.describe_cluster import DescribeClusterRequest
+from bascule.wire.messages.administration.describe_log_dirs import DescribeLogDirsRequest
+from bascule.wire.messages.administration.describe_producers import DescribeProducersRequest
+from bascule.wire.messages.administration.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
+from bascule.wire.messages.administration.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+)
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
@@ -24,6 +37,7 @@ from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRe
 from bascule.wire.messages.peer.control import ControlRequest, PeerHelloRequest
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from bascule.wire.messages.produce import ProduceRequest
+from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.schema import Request
 
 REQUESTS: Final[dict[int, type[Request[Any]]]] = {
@@ -43,7 +57,17 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,
         DescribeConfigsRequest,
+        DescribeClusterRequest,
+        CreateTopicsRequest,
+        DeleteTopicsRequest,
+        CreatePartitionsRequest,
+        IncrementalAlterConfigsRequest,
+        DeleteRecordsRequest,
+        DescribeLogDirsRequest,
+        DescribeTopicPartitionsRequest,
+        DescribeProducersRequest,
         ConsumerGroupHeartbeatRequest,
+        ShareGroupHeartbeatRequest,
     )
 }
 """API key -> request class."""

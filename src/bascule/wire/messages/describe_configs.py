@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): the settings of topics, by name."""
+"""DescribeConfigs (key 32): the settings of topics and brokers, by name."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from bascule.wire.schema import (
 
 TOPIC: Final = 2
 """The resource type of topics."""
+BROKER: Final = 4
+"""The resource type of nodes."""
 SUBJECT: Final = "bascule.subject"
 """The NATS subject of a stream. Without wildcards it is that of records without such a header."""
 STREAM_ID: Final = "bascule.stream.id"

@@ -1,0 +1,64 @@
+"""Whether clients may change streams here, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from bascule.errors import BasculeError, CannotAlter, ConfigError, RequestExpired
+from bascule.kafka.handlers.context import Context
+from bascule.wire.error_codes import ErrorCode, code_of
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+AT_ONCE_MAX: Final = 16
+"""Changes of one request that are under way: those that come together share a commit."""
+_OF_FIELDS: Final = {
+    "partitions": ErrorCode.INVALID_PARTITIONS,
+    "replicas": ErrorCode.INVALID_REPLICATION_FACTOR,
+}
+"""Settings of a stream that are not settings of a topic in Kafka."""
+
+
+def refusal(context: Context, client_id: str | None, api: str) -> str:
+    """Why clients may not change streams here; empty: they may. A refusal is logged."""
+    client = context.config.client
+    if client.administers:
+        return ""
+    why = f"client.administration is {client.administration}"
+    if client.administration == "auto":
+        why += f" and client.host is {client.host}, which is not a loopback address"
+    reason = f"{why}: change streams over HTTP, or set client.administration to on"
+    context.refusals.note(context.peer, client_id, api=api, reason=reason)
+    return reason
+
+
+def described_error(error: BasculeError | OSError) -> tuple[ErrorCode, str]:
+    """The code and the text for a change that was not made.
+
+    A code that clients retry in silence is used where a retry can help soon.
+    """
+    if isinstance(error, ConfigError | CannotAlter) and error.field in _OF_FIELDS:
+        return _OF_FIELDS[error.field], str(error)
+    if isinstance(error, OSError | RequestExpired):
+        return ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return code_of(error), str(error)
+
+
+async def each(change: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
+    """The results of a change of each item, in order; some changes at a time."""
+    gate = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def run(item: S) -> T:
+        async with gate:
+            return await change(item)
+
+    return await asyncio.gather(*map(run, items))
+
+
+def named_twice(names: Iterable[str]) -> set[str]:
+    """The names that a request has more than once: which one is meant is not known."""
+    seen: set[str] = set()
+    return {name for name in names if name in seen or seen.add(name)}  # type: ignore[func-returns-value]

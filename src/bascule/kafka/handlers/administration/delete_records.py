@@ -1,0 +1,54 @@
+"""DeleteRecords: the oldest records of partitions are purged."""
+
+from __future__ import annotations
+
+from bascule.errors import BasculeError
+from bascule.kafka.handlers.administration.access import described_error, each, refusal
+from bascule.kafka.handlers.context import Context
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.administration.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    PartitionToPurge,
+    PartitionWithoutRecords,
+    TopicToPurge,
+    TopicWithoutRecords,
+)
+
+TO_END = -1
+"""In place of an offset: the high watermark."""
+
+
+async def handle_delete_records(
+    request: DeleteRecordsRequest, client_id: str | None, context: Context
+) -> DeleteRecordsResponse:
+    """Remove the records before an offset from each partition, on all replicas in sync."""
+    is_refused = bool(refusal(context, client_id, "DeleteRecords"))
+    topics = []
+    for topic in request.topics:
+        purged = await each(
+            lambda partition, topic=topic: _purged(topic, partition, context, is_refused),  # type: ignore[misc]
+            topic.partitions,
+        )
+        topics.append(TopicWithoutRecords(topic.name, purged))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _purged(
+    topic: TopicToPurge, partition: PartitionToPurge, context: Context, is_refused: bool
+) -> PartitionWithoutRecords:
+    index, offset = partition.partition_index, partition.offset
+    if is_refused:
+        return PartitionWithoutRecords(index, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if offset < TO_END:
+        return PartitionWithoutRecords(index, -1, ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        info = await context.streams.purge_stream(
+            topic.name,
+            to_offset=None if offset == TO_END else offset,
+            before_ms=None,
+            partition=index,
+        )
+    except (BasculeError, OSError) as error:
+        return PartitionWithoutRecords(index, -1, described_error(error)[0])
+    return PartitionWithoutRecords(index, info.partitions[index].start_offset)

@@ -1,0 +1,1 @@
+"""The messages of administration: topics, their settings and their records."""
