@@ -11,7 +11,7 @@ import bascule
 from bascule.wire.offsets import OFFSETS_STREAM
 from support import http_calls
 from support.clusters import RunningCluster
-from support.group_members import GroupMembers, group_members
+from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
 
 PARTITIONS = 6
 
@@ -56,7 +56,13 @@ def test_members_go_on_when_their_coordinator_ends(
     addresses = ",".join(each.addresses["client"] for each in cluster.alive())
     publish(cluster, 0, 300)
     with group_members(
-        tmp_path, node, "billing", "flights", PARTITIONS, address=addresses
+        tmp_path,
+        node,
+        "billing",
+        "flights",
+        PARTITIONS,
+        address=addresses,
+        session_ms=SESSION_MS_LONG,
     ) as members:
         for _ in range(3):
             members.add(client)

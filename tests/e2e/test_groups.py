@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bascule
-from support.group_members import GroupMembers, group_members
+from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
 from support.processes import Node, running_node
 
 CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
@@ -59,7 +59,7 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
             node.start()
             publish(node, 900, 300)
             wait_read(node, members)
-            assert members.share()
+            members.wait_shared()
 
             members.alive()[0].stop()
             assert len(members.wait_shared()) == 2
@@ -83,7 +83,9 @@ def test_different_clients_form_one_group(tmp_path: Path) -> None:
 def test_a_static_member_comes_back_without_a_rebalance(tmp_path: Path) -> None:
     with running_node(tmp_path / "node") as node:
         node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
-        with group_members(tmp_path, node, "static", "flights", PARTITIONS) as members:
+        with group_members(
+            tmp_path, node, "static", "flights", PARTITIONS, session_ms=SESSION_MS_LONG
+        ) as members:
             first = members.add("confluent-kafka", "one")
             second = members.add("confluent-kafka", "two")
             members.wait_shared()

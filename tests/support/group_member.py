@@ -1,6 +1,6 @@
 """A member of a consumer group as a process: prints what it owns and what it reads, as JSON lines.
 
-    python group_member.py CLIENT ADDRESS GROUP TOPIC [INSTANCE]
+    SESSION_MS=6000 python group_member.py CLIENT ADDRESS GROUP TOPIC [INSTANCE]
 
 CLIENT is confluent-kafka, kafka-python or aiokafka. Lines: {"owned": [partition, ...]} after each
 assignment, {"at": [partition, offset]} for each record. SIGTERM: commit, leave and end.
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import warnings
 from typing import Any
 
-SESSION_MS = 6_000
+SESSION_MS = int(os.environ["SESSION_MS"])
 stopping = False
 
 

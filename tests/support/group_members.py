@@ -15,6 +15,9 @@ from typing import Any
 
 from support.processes import WAIT_SECONDS_MAX, Node, note_started, wait_for
 
+SESSION_MS_MIN = 6_000
+SESSION_MS_LONG = 60_000
+"""For tests in which nobody may be taken for dead, however loaded the machine is."""
 PROGRAM = Path(__file__).with_name("group_member.py")
 
 
@@ -61,6 +64,7 @@ class GroupMembers:
     group: str
     topic: str
     partitions: int
+    session_ms: int = SESSION_MS_MIN
     members: list[GroupMember] = field(default_factory=list)
 
     def add(self, client: str, instance: str | None = None) -> GroupMember:
@@ -73,7 +77,7 @@ class GroupMembers:
                 ],
                 stdout=file,
                 stderr=errors,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "SESSION_MS": str(self.session_ms)},
             )  # fmt: skip
         note_started(process, None)
         member = GroupMember(process, output)
@@ -108,11 +112,18 @@ class GroupMembers:
 
 @contextlib.contextmanager
 def group_members(
-    directory: Path, node: Node, group: str, topic: str, partitions: int, *, address: str = ""
+    directory: Path,
+    node: Node,
+    group: str,
+    topic: str,
+    partitions: int,
+    *,
+    address: str = "",
+    session_ms: int = SESSION_MS_MIN,
 ) -> Iterator[GroupMembers]:
     """Members of a group, all ended when the block ends."""
     members = GroupMembers(
-        directory, node, address or node.addresses["client"], group, topic, partitions
+        directory, node, address or node.addresses["client"], group, topic, partitions, session_ms
     )
     try:
         yield members
