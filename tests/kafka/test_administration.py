@@ -50,7 +50,7 @@ from bascule.wire.messages.administration.incremental_alter_configs import (
 from bascule.wire.messages.describe_configs import BROKER, TOPIC
 from bascule.wire.schema import Message, Request
 from support.controlled_node import NODE, ControlledNode
-from support.served_stream import make_offset_store
+from support.served_stream import make_coordinator, make_offset_store
 
 DEFAULTS = -1
 
@@ -60,9 +60,11 @@ class Asked:
 
     def __init__(self, node: ControlledNode, config: Config) -> None:
         self.node = node
+        offsets = make_offset_store(node.partitions)
         self.context = Context(
             partitions=node.partitions,
-            offsets=make_offset_store(node.partitions),
+            offsets=offsets,
+            groups=make_coordinator(node.partitions, offsets),
             node=NodeIdentity(NODE, "c"),
             host="here",
             port=9092,
