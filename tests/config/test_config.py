@@ -196,3 +196,29 @@ def test_addresses_are_read_as_they_are_written(text: str, address: tuple[str, i
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port with a port from 1 to 65535"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "administers"),
+    [
+        ("", True),
+        ('host = "localhost"', True),
+        ('host = "::1"', True),
+        ('host = "0.0.0.0"', False),
+        ('host = "log-1.example.org"', False),
+        ('host = "::"\nadministration = "on"', True),
+        ('administration = "off"', False),
+    ],
+)
+def test_clients_change_streams_where_only_their_machine_can_connect(
+    text: str, administers: bool
+) -> None:
+    config = merge(layer_from_toml(f"[client]\n{text}\n", "b.toml"))
+    assert config.client.administers is administers
+
+
+@pytest.mark.parametrize("prefix", ["a.", ".a", "a..b", "a.>", "a b", "*"])
+def test_a_prefix_of_topics_is_the_beginning_of_a_subject(prefix: str) -> None:
+    with pytest.raises(ConfigError, match=r"topic_prefix .* expected the beginning of a NATS"):
+        merge(layer_from_toml(f'[client]\ntopic_prefix = "{prefix}"\n', "b.toml"))
+    merge(layer_from_toml('[client]\ntopic_prefix = "from.kafka-1"\n', "b.toml"))
