@@ -202,3 +202,29 @@ def test_sessions_of_which_none_is_possible_are_refused() -> None:
     assert "groups.session_ms_min" in error_of(
         "[groups]\nsession_ms_min = 20000\nsession_ms_max = 10000\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "administers"),
+    [
+        ("", True),
+        ('host = "localhost"', True),
+        ('host = "::1"', True),
+        ('host = "0.0.0.0"', False),
+        ('host = "log-1.example.org"', False),
+        ('host = "::"\nadministration = "on"', True),
+        ('administration = "off"', False),
+    ],
+)
+def test_clients_change_streams_where_only_their_machine_can_connect(
+    text: str, administers: bool
+) -> None:
+    config = merge(layer_from_toml(f"[client]\n{text}\n", "b.toml"))
+    assert config.client.administers is administers
+
+
+@pytest.mark.parametrize("prefix", ["a.", ".a", "a..b", "a.>", "a b", "*"])
+def test_a_prefix_of_topics_is_the_beginning_of_a_subject(prefix: str) -> None:
+    with pytest.raises(ConfigError, match=r"topic_prefix .* expected the beginning of a NATS"):
+        merge(layer_from_toml(f'[client]\ntopic_prefix = "{prefix}"\n', "b.toml"))
+    merge(layer_from_toml('[client]\ntopic_prefix = "from.kafka-1"\n', "b.toml"))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bascule.config import ClientConfig, Config
 from bascule.kafka.handlers import handle
 from bascule.kafka.handlers.context import Context
 from bascule.listening.refusals import RefusalLog
@@ -27,6 +26,7 @@ from bascule.wire.schema import Message, Request
 from support.served_stream import (
     NO_CONTROLLER,
     NODE,
+    READING,
     ManualClock,
     OneNode,
     append,
@@ -107,7 +107,7 @@ def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
         peer="192.0.2.1:50000",
         refusals=RefusalLog(lambda: 0.0),
         cluster=OneNode(partitions),
-        config=Config(node_id=NODE.node_id, client=ClientConfig(administration="off")),
+        config=READING,
         streams=NO_CONTROLLER,
     )
     yield HandlerHarness(partitions, clock, flights, context, purgatory)

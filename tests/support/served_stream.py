@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bascule.config import ClientConfig, Config
 from bascule.errors import PartitionFailed
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.groups.classic import GroupLimits
@@ -27,6 +28,8 @@ from support.replicas import lead_alone
 
 T = TypeVar("T")
 NODE = NodeIdentity(node_id=7, cluster_id="served-stream-tests")
+READING = Config(node_id=NODE.node_id, client=ClientConfig(administration="off"))
+"""Of a node whose clients may not change streams: there is no controller here."""
 TIMESTAMP = 1_700_000_000_000
 
 
@@ -239,6 +242,7 @@ class ListenerThread:
             node=NODE,
             cluster=OneNode(self._partitions),
             streams=NO_CONTROLLER,
+            config=READING,
             limits=self._limits,
         )
         self.host, self.port = await self._listener.start("127.0.0.1", 0)

@@ -38,7 +38,7 @@ class ClientListener(FrameListener):
         node: NodeIdentity,
         cluster: ClusterView,
         streams: TopicAdministration,
-        config: Config | None = None,
+        config: Config,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class ClientListener(FrameListener):
         self._advertised = advertised
         self._cluster = cluster
         self._streams = streams
-        self._config = config or Config()
+        self._config = config
 
     def open(self) -> None:
         """See `FrameListener.open`."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from bascule.errors import BasculeError, ConfigError
+from bascule.errors import BasculeError, ConfigError, UnknownStream
 from bascule.kafka.handlers.administration.access import (
     described_error,
     each,
@@ -15,7 +15,6 @@ from bascule.kafka.handlers.administration.access import (
 )
 from bascule.kafka.handlers.context import Context, find_stream
 from bascule.kafka.settings.topic_settings import field_of, parse_setting
-from bascule.model import StreamDefinition
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.administration.incremental_alter_configs import (
     APPEND,
@@ -52,11 +51,8 @@ async def handle_incremental_alter_configs(
             return answer(ErrorCode.INVALID_REQUEST, f"resource type {kind}: {ONLY_TOPICS}")
         if name in twice:
             return answer(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-        stream, code = find_stream(context, name=name)
-        if not stream:
-            return answer(code, f"no stream is named {name!r}")
         try:
-            changes = _changes(resource, stream[0].definition, context)
+            changes = _changes(resource, context)
             if request.validate_only:
                 context.streams.check_alteration(name, changes)
             else:
@@ -68,23 +64,19 @@ async def handle_incremental_alter_configs(
     return IncrementalAlterConfigsResponse(responses=await each(alter, request.resources))
 
 
-def _changes(
-    resource: ResourceToAlter, definition: StreamDefinition, context: Context
-) -> dict[str, Any]:
-    """Field -> plain value of the settings to change. Raises: ConfigError."""
+def _changes(resource: ResourceToAlter, context: Context) -> dict[str, Any]:
+    """Field -> plain value of the settings to change. Raises: ConfigError, UnknownStream."""
     if twice := named_twice(each.name for each in resource.configs):
         raise ConfigError(f"{min(twice)} is changed twice")
     changes = {}
     for asked in resource.configs:
-        change = _change(asked, definition, context)
+        change = _change(asked, resource.resource_name, context)
         if change is not None:
             changes[change[0]] = change[1]
     return changes
 
 
-def _change(
-    asked: AlterableConfig, definition: StreamDefinition, context: Context
-) -> tuple[str, Any] | None:
+def _change(asked: AlterableConfig, stream: str, context: Context) -> tuple[str, Any] | None:
     name, operation = asked.name, asked.config_operation
     if operation == DELETE:
         field = field_of(name)
@@ -102,7 +94,10 @@ def _change(
     field, words = change
     if not isinstance(words, list):
         raise ConfigError(f"{name} is not a list: set it")
-    present = [str(word) for word in getattr(definition.config, field)]
+    found, _ = find_stream(context, name=stream)
+    if not found:
+        raise UnknownStream(stream)
+    present = [str(word) for word in getattr(found[0].definition.config, field)]
     if operation == APPEND:
         return field, present + [word for word in words if word not in present]
     return field, [word for word in present if word not in words]

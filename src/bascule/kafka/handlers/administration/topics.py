@@ -166,11 +166,10 @@ async def handle_create_partitions(
             return failed(ErrorCode.INVALID_REQUEST, TWICE)
         if topic.assignments:
             return failed(ErrorCode.INVALID_REPLICA_ASSIGNMENT, NO_ASSIGNMENT)
-        stream, code = find_stream(context, name=topic.name)
-        if not stream:
-            return failed(code, f"no stream is named {topic.name!r}")
-        if (present := stream[0].definition.partition_count) == topic.count:
-            text = f"stream {topic.name!r} has {present} partitions already"
+        # A stream that this node has not heard of yet may be known to the controller.
+        stream, _ = find_stream(context, name=topic.name)
+        if stream and stream[0].definition.partition_count == topic.count:
+            text = f"stream {topic.name!r} has {topic.count} partitions already"
             return failed(ErrorCode.INVALID_PARTITIONS, text)
         try:
             changes = {"partitions": topic.count}
