@@ -66,7 +66,7 @@ def test_kafka_python_s_idempotent_and_transactional_producers(
                 producer.init_transactions()
             producer.send("flights", b"x").get(SECONDS_MAX)
     finally:
-        producer.close(1)
+        producer.close(SECONDS_MAX)
 
 
 @pytest.mark.parametrize("settings", [{"enable_idempotence": True}, {"transactional_id": "t"}])
