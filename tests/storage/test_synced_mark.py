@@ -44,9 +44,11 @@ def test_few_files_stay_open_and_each_mark_is_the_last_one_written(
         assert latest == LogPosition(400 + number, 0, 4)
 
 
+@pytest.mark.parametrize("checkpoints", [0, 5 * OPEN_MAX])
 def test_a_mark_that_is_written_again_and_again_stays_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int
 ) -> None:
+    """Also after it was released and opened more often than files may be open."""
     monkeypatch.setattr(synced_mark, "OPEN_MAX", OPEN_MAX)
     opened = 0
 
@@ -56,10 +58,20 @@ def test_a_mark_that_is_written_again_and_again_stays_open(
             opened += 1
             return super().open(path, **options)
 
-    mark = SyncedMark(Counting(), str(tmp_path))  # type: ignore[arg-type]
+    files = Counting()
+    marks = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        marks.append(SyncedMark(files, f"{tmp_path}/{number}"))  # type: ignore[arg-type]
+    for _ in range(checkpoints):
+        for mark in marks:
+            mark.write(LogPosition(0, 0, 0))
+            mark.release()
+    opened = 0
     for offset in range(100):
-        mark.write(LogPosition(offset, 0, 0))
-    assert opened == 1
+        for mark in marks:
+            mark.write(LogPosition(offset, 0, 0))
+    assert opened == 2
 
 
 def test_marks_and_their_files_are_forgotten_with_their_logs(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
 
 
 _opened: WeakKeyDictionary[Files, deque[ref[SyncedMark]]] = WeakKeyDictionary()
-"""The marks that have opened their files, the oldest first; some have released them since."""
+"""Each mark that has opened its file, once, the oldest first; some have released theirs since."""
 
 
 class SyncedMark:
@@ -83,6 +83,8 @@ class SyncedMark:
         self._path = f"{directory}/{FILE_NAME}"
         self._file: File | None = None
         self._slot = 0
+        self._is_noted = False
+        """Whether it is in `_opened`."""
 
     def write(self, synced: LogPosition) -> None:
         """Record that everything below `synced` is synced.
@@ -114,12 +116,20 @@ class SyncedMark:
     def _keep(self, file: File) -> None:
         """Keep the file open for the next write, and release the oldest one beyond `OPEN_MAX`."""
         self._file = file
+        if self._is_noted:
+            return
+        self._is_noted = True
         marks = _opened.setdefault(self._files, deque())
         marks.append(ref(self))
         if len(marks) > OPEN_MAX:
             oldest = marks.popleft()()
             if oldest is not None:
-                oldest.release()
+                oldest.evict()
+
+    def evict(self) -> None:
+        """Release the file to make room for that of another mark. Any thread may call it."""
+        self._is_noted = False
+        self.release()
 
     def release(self) -> None:
         """Release the file. The next write opens it again. Any thread may call it."""
