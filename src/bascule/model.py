@@ -275,6 +275,11 @@ class NodeRegistration:
         return self.alive and not self.is_leaving and not self.is_drained
 
 
+def min_isr_in_force(min_isr: int, replicas: int) -> int:
+    """How many replicas a setting of `min_isr` demands; 0 is more than half of them."""
+    return min_isr or replicas // 2 + 1
+
+
 @dataclass(frozen=True, slots=True)
 class StreamDefinition:
     """One stream in the metadata; an alteration creates a new definition with the same id."""
@@ -317,7 +322,7 @@ class StreamDefinition:
     @property
     def min_isr(self) -> int:
         """Replicas that must be in sync for a record to be committed."""
-        return self.config.min_isr or self.config.replicas // 2 + 1
+        return min_isr_in_force(self.config.min_isr, self.config.replicas)
 
     def needed_in_sync(self, state: PartitionState) -> int:
         """As `min_isr`, for a partition that may be on its way to more replicas."""

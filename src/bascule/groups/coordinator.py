@@ -104,7 +104,7 @@ class GroupCoordinator:
         self.refresh()
 
     async def close(self) -> None:
-        """GroupAnswer all that wait, so that clients look for another coordinator."""
+        """Answer all that wait, so that clients look for another coordinator."""
         self._is_closed = True
         self._unload()
         for task in self._storing:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 from typing import Final
+
+from bascule.config.addresses import is_loopback
 
 LOOPBACK_CONGESTION: Final = b"reno"
 """Congestion control of connections within the machine; every Linux kernel has it, and any process
@@ -40,5 +41,4 @@ def bind(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 def _is_loopback(listener: socket.socket) -> bool:
-    host = listener.getsockname()[0].partition("%")[0]
-    return ipaddress.ip_address(host).is_loopback
+    return is_loopback(listener.getsockname()[0].partition("%")[0])

@@ -232,7 +232,7 @@ class ClassicGroup:
         self._replacements[self._store(self._present_assignments())] = ticket, answer
 
     def _fence_replacement(self, member_id: str) -> None:
-        """GroupAnswer the join of a static member that is replaced before its state was stored."""
+        """Answer the join of a static member that is replaced before its state was stored."""
         for number, (ticket, answer) in list(self._replacements.items()):
             if answer.member_id == member_id:
                 del self._replacements[number]

@@ -84,7 +84,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """GroupAnswer the request that came with `ticket`."""
+    """Answer the request that came with `ticket`."""
 
     ticket: int
     answer: JoinAnswer | SyncAnswer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from bascule.config import Config
+from bascule.config.addresses import parse_address
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
@@ -212,6 +213,12 @@ class Context:
     cluster: ClusterView
     config: Config
     streams: TopicAdministration
+
+    def address_of(self, node: NodeRegistration) -> tuple[str, int]:
+        """This node where the client has reached it, any other where it says."""
+        if node.node_id == self.node.node_id:
+            return self.host, self.port
+        return parse_address(node.client)
 
 
 def find_stream(

@@ -9,7 +9,6 @@ kafka-python never reads a record, closing takes librdkafka 46 s, and aiokafka n
 
 from __future__ import annotations
 
-from bascule.config.addresses import parse_address
 from bascule.kafka.handlers.context import Context
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.find_coordinator import (
@@ -43,10 +42,9 @@ def is_coordinator(context: Context) -> bool:
 
 def _coordinator(context: Context) -> tuple[int, str, int] | None:
     """Node id, host and port; None while nobody leads the stream of committed offsets."""
-    here = context.node.node_id, context.host, context.port
     stream = context.partitions.stream(OFFSETS_STREAM)
     states = context.cluster.states(stream[0].definition.id) if stream else ()
     for node in context.cluster.nodes():
         if states and node.node_id == states[0].leader:
-            return here if node.node_id == here[0] else (node.node_id, *parse_address(node.client))
+            return node.node_id, *context.address_of(node)
     return None

@@ -9,7 +9,8 @@ from typing import Any, Final
 from bascule.config import KEYS, Config
 from bascule.config.addresses import format_address
 from bascule.kafka.settings.kinds import ConfigSource, ConfigType, DescribedSetting
-from bascule.kafka.settings.topic_settings import TOPIC_SETTINGS, needed_in_sync
+from bascule.kafka.settings.topic_settings import TOPIC_SETTINGS
+from bascule.model import min_isr_in_force
 
 _SECONDS: Final = 1_000
 
@@ -54,7 +55,7 @@ def broker_settings(config: Config, *, host: str, port: int) -> Iterator[Describ
     for setting in TOPIC_SETTINGS.values():
         value = streams[setting.field]
         if setting.field == "min_isr":
-            value = needed_in_sync(value, streams["replicas"])
+            value = min_isr_in_force(value, streams["replicas"])
         yield _setting(
             setting.broker_name,
             setting.show(value),

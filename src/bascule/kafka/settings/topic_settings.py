@@ -14,7 +14,7 @@ from bascule.config import KEYS, Config, StreamDefaults
 from bascule.config.validation import check_value, parse_value
 from bascule.errors import ConfigError
 from bascule.kafka.settings.kinds import LONG_MAX, ConfigSource, ConfigType, DescribedSetting
-from bascule.model import Compression, StreamDefinition
+from bascule.model import Compression, StreamDefinition, min_isr_in_force
 from bascule.wire.messages.describe_configs import STREAM_ID, SUBJECT
 
 OWN: Final = "bascule."
@@ -156,11 +156,6 @@ def show_plain(value: Any) -> str:
     return ",".join(value) if isinstance(value, list | tuple) else str(value)
 
 
-def needed_in_sync(min_isr: int, replicas: int) -> int:
-    """The value of min.insync.replicas: 0 is more than half of the replicas."""
-    return min_isr or replicas // 2 + 1
-
-
 def topic_settings(
     definition: StreamDefinition, config: Config, *, writable: bool
 ) -> Iterator[DescribedSetting]:
@@ -180,7 +175,7 @@ def topic_settings(
         value, default = own[field], defaults[field]
         is_own = _differs(value, default)
         if field == "min_isr":
-            value, default = (needed_in_sync(each, replicas) for each in (value, default))
+            value, default = (min_isr_in_force(each, replicas) for each in (value, default))
         source = _default_source(config, field)
         yield DescribedSetting(
             setting.name,

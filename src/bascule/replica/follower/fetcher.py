@@ -133,7 +133,6 @@ class FollowerFetcher:
         with self._lock:
             self._followed[followed.key] = followed
             self._forgotten.pop(followed.key, None)
-            self._retries.pop(followed.key, None)
             self._unheard.begin(followed.key, self._clock.monotonic_ns())
             is_connected = self._connection is not None
         self._wake.set()

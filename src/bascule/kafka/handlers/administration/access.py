@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
@@ -47,7 +48,7 @@ def described_error(error: BasculeError | OSError) -> tuple[ErrorCode, str]:
     return code_of(error), str(error)
 
 
-async def each(change: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
+async def change_each(change: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
     """The results of a change of each item, in order; some changes at a time."""
     gate = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -60,5 +61,4 @@ async def each(change: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[
 
 def named_twice(names: Iterable[str]) -> set[str]:
     """The names that a request has more than once: which one is meant is not known."""
-    seen: set[str] = set()
-    return {name for name in names if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
+    return {name for name, count in Counter(names).items() if count > 1}

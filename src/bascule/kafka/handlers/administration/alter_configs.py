@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError, ConfigError, UnknownStream
 from bascule.kafka.handlers.administration.access import (
+    change_each,
     described_error,
-    each,
     named_twice,
     refusal,
 )
@@ -61,7 +61,7 @@ async def handle_incremental_alter_configs(
             return answer(*described_error(error))
         return answer(ErrorCode.NONE, None)
 
-    return IncrementalAlterConfigsResponse(responses=await each(alter, request.resources))
+    return IncrementalAlterConfigsResponse(responses=await change_each(alter, request.resources))
 
 
 def _changes(resource: ResourceToAlter, context: Context) -> dict[str, Any]:

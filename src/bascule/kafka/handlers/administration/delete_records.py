@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bascule.errors import BasculeError
-from bascule.kafka.handlers.administration.access import described_error, each, refusal
+from bascule.kafka.handlers.administration.access import change_each, described_error, refusal
 from bascule.kafka.handlers.context import Context
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.administration.delete_records import (
@@ -11,7 +13,6 @@ from bascule.wire.messages.administration.delete_records import (
     DeleteRecordsResponse,
     PartitionToPurge,
     PartitionWithoutRecords,
-    TopicToPurge,
     TopicWithoutRecords,
 )
 
@@ -26,16 +27,14 @@ async def handle_delete_records(
     is_refused = bool(refusal(context, client_id, "DeleteRecords"))
     topics = []
     for topic in request.topics:
-        purged = await each(
-            lambda partition, topic=topic: _purged(topic, partition, context, is_refused),  # type: ignore[misc]
-            topic.partitions,
-        )
+        purge = partial(_purged, topic.name, context, is_refused)
+        purged = await change_each(purge, topic.partitions)
         topics.append(TopicWithoutRecords(topic.name, purged))
     return DeleteRecordsResponse(topics=topics)
 
 
 async def _purged(
-    topic: TopicToPurge, partition: PartitionToPurge, context: Context, is_refused: bool
+    name: str, context: Context, is_refused: bool, partition: PartitionToPurge
 ) -> PartitionWithoutRecords:
     index, offset = partition.partition_index, partition.offset
     if is_refused:
@@ -44,7 +43,7 @@ async def _purged(
         return PartitionWithoutRecords(index, -1, ErrorCode.OFFSET_OUT_OF_RANGE)
     try:
         info = await context.streams.purge_stream(
-            topic.name,
+            name,
             to_offset=None if offset == TO_END else offset,
             before_ms=None,
             partition=index,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bascule.config.addresses import parse_address
 from bascule.kafka.handlers.context import Context
 from bascule.model import NodeRegistration
 from bascule.wire.error_codes import ErrorCode
@@ -37,8 +36,5 @@ def handle_describe_cluster(
 
 
 def _broker(node: NodeRegistration, context: Context) -> ClusterBroker:
-    if node.node_id == context.node.node_id:
-        host, port = context.host, context.port
-    else:
-        host, port = parse_address(node.client)
+    host, port = context.address_of(node)
     return ClusterBroker(node.node_id, host, port, node.rack or None, is_fenced=not node.alive)

@@ -9,8 +9,8 @@ from typing import Final
 from bascule.config import stream_config
 from bascule.errors import BasculeError, ConfigError
 from bascule.kafka.handlers.administration.access import (
+    change_each,
     described_error,
-    each,
     named_twice,
     refusal,
 )
@@ -68,7 +68,7 @@ async def handle_create_topics(
             return _not_created(topic.name, *described_error(error))
 
     distinct = {topic.name: topic for topic in request.topics}
-    return CreateTopicsResponse(topics=await each(create, distinct.values()))
+    return CreateTopicsResponse(topics=await change_each(create, distinct.values()))
 
 
 def _not_created(name: str, code: ErrorCode, text: str) -> CreatedTopic:
@@ -148,7 +148,7 @@ async def handle_delete_topics(
             return failed(*described_error(error))
         return DeletedTopic(name, topic.topic_id)
 
-    return DeleteTopicsResponse(responses=await each(delete, distinct.values()))
+    return DeleteTopicsResponse(responses=await change_each(delete, distinct.values()))
 
 
 async def handle_create_partitions(
@@ -182,4 +182,4 @@ async def handle_create_partitions(
         return TopicWithPartitions(topic.name)
 
     distinct = {topic.name: topic for topic in request.topics}
-    return CreatePartitionsResponse(results=await each(extend, distinct.values()))
+    return CreatePartitionsResponse(results=await change_each(extend, distinct.values()))

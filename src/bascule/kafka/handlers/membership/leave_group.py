@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from bascule.kafka.handlers.context import Context
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.group.leave_group import (
@@ -11,7 +13,13 @@ from bascule.wire.messages.group.leave_group import (
     MemberResponse,
 )
 
-SEVERAL_SINCE = 3
+SEVERAL_SINCE: Final = 3
+_OF_COORDINATOR: Final = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
+"""Errors of the whole request."""
 
 
 def handle_leave_group(
@@ -23,18 +31,8 @@ def handle_leave_group(
     errors = context.groups.leave(request.group_id, leaving)
     if version < SEVERAL_SINCE:
         return LeaveGroupResponse(error_code=errors[0])
-    coordinates = [
-        e
-        for e in errors
-        if e
-        in (
-            ErrorCode.NOT_COORDINATOR,
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        )
-    ]
-    if coordinates:
-        return LeaveGroupResponse(error_code=coordinates[0])
+    if errors and errors[0] in _OF_COORDINATOR:  # then each has it
+        return LeaveGroupResponse(error_code=errors[0])
     return LeaveGroupResponse(
         members=[
             MemberResponse(each.member_id, each.group_instance_id, error)
