@@ -32,8 +32,9 @@ HISTORY: Final = (
     VersionNotes(1, "what releases had before there were cluster versions, and these"),
     VersionNotes(
         2,
-        "ReplicaFetch says whether a log may have gaps; drains have a reason; operators recover "
-        "partitions without a setting of the stream; PeerHello has the cluster id",
+        "ReplicaFetch says whether a log may have gaps, and where a follower's starts; drains have "
+        "a reason; operators recover partitions without a setting of the stream; PeerHello has the "
+        "cluster id; groups of the consumer protocol",
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -43,11 +44,14 @@ OLDEST: Final = HISTORY[0].number
 NEWEST: Final = 2
 """The newest version that this release supports: the last one of `HISTORY`."""
 
-LOGS_TELL_GAPS: Final = 2
-"""ReplicaFetch version 1: a leader says whether its log may have gaps."""
+LOG_DETAILS: Final = 2
+"""ReplicaFetch version 1: a leader says whether its log may have gaps, a follower where its log
+starts."""
 RECOVERIES: Final = 2
 """`ElectUncleanly.by_operator`: an operator accepts the loss, and not the stream."""
 DRAIN_REASONS: Final = 2
 """`NodeRegistration.drain_reason`."""
 CLUSTER_IDS: Final = 2
 """PeerHello version 1: a node says the id of its cluster. Every hello between members has it."""
+CONSUMER_GROUPS: Final = 2
+"""Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""

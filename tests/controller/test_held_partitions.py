@@ -190,7 +190,7 @@ def test_records_are_given_up_only_when_asked(committed: int) -> None:
             return committed if (stream, partition) == ("a", 0) else 0
 
     async def repair(node: ControlledNode) -> None:
-        node.controller.attach_offsets(Offsets())
+        node.controller.attach_groups(Offsets(), None)
         with pytest.raises(UnknownPartition):
             await node.controller.repair_stream("a", partition=2, accept_loss=True)
         with pytest.raises(UnknownStream):

@@ -185,7 +185,7 @@ def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     end = log.end.offset
 
     def fetch(node: int, end: int) -> None:
-        partition.on_fetch(node, 1, log_end=end, synced_end=end)
+        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
 
     fetch(2, end)
     assert partition.committed_offset == end

@@ -222,11 +222,11 @@ def test_a_follower_has_no_limits_of_its_own() -> None:
     state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
     assert under_test.tick() == 0
-    partition.leader_start_offset = 24
+    partition.told_start_offset = 24
     assert under_test.tick() == 24
     assert under_test.tick() == 24
     # It leads before it has moved: what its leader has removed is not served again.
-    partition.leader_start_offset = 36
+    partition.told_start_offset = 36
     again = replace(state, leader=1, leader_epoch=epoch + 1, version=2, isr=(1,))
     partition.set_role(again, 1, lag_ns_max=1 << 60)
     partition.configure(replace(partition.definition, config=CONFIG))
@@ -240,7 +240,7 @@ def test_a_leader_removes_nothing_that_came_instead_of_what_its_predecessor_has_
     partition, epoch = under_test.partition, under_test.log.epochs.latest + 1
     state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
-    partition.leader_start_offset = 30
+    partition.told_start_offset = 30
     alone = PartitionState((1,), (1,), 1, epoch + 1, 2)
     partition.set_role(alone, 1, lag_ns_max=1 << 60)
     end = under_test.log.end.offset

@@ -330,7 +330,7 @@ def test_a_proposal_is_of_the_state_in_force() -> None:
     group.leader.append(message())
     group.leader.sync()
     group.replicate(2, 3)
-    wanted = commitment.wanted_isr({})
+    wanted = commitment.wanted_isr({}, log_start=0)
     assert wanted == (1, 2, 3)
     assert group.leader.state is not None
     assert commitment.on_isr_proposed(wanted, group.leader.state)
@@ -388,7 +388,7 @@ def test_a_leader_alone_commits_what_it_syncs_and_gets_followers_later() -> None
     assert "error" in decode_acks(group.leader.append(message(b"in.0")))["in.0"]
     group.apply(replicas=(1, 2, 3), isr=(1,))
     group.replicate(2)
-    assert group.leader.commitment.wanted_isr({}) == (1, 2)
+    assert group.leader.commitment.wanted_isr({}, log_start=0) == (1, 2)
     group.apply(isr=(1, 2))
     group.leader.append(message(b"in.1"))
     assert decode_acks(group.replicate(2))["in.1"]["replicas"] == 2

@@ -158,6 +158,22 @@ def test_a_replica_is_added_at_the_watermark_and_the_start_of_the_epoch() -> Non
     assert leader.high_watermark == 20
 
 
+def test_a_replica_whose_log_starts_earlier_is_not_added() -> None:
+    leader = leading(1, end=10, min_isr=2)
+    leader.on_fetch(2, 1, 10, 10, 1, 10, log_start=4)
+    assert leader.wanted_isr(2, log_start=5) is None
+    leader.on_fetch(2, 1, 10, 10, 2, 10, log_start=5)
+    assert leader.wanted_isr(3, log_start=5) == (1, 2)
+    leader.configure(state(1, 2, version=2), 2)
+    assert leader.wanted_isr(4, log_start=6) is None, "who is in sync follows soon"
+
+
+def test_a_replica_that_does_not_say_where_its_log_starts_is_added() -> None:
+    leader = leading(1, end=10, min_isr=2)
+    leader.on_fetch(2, 1, 10, 10, 1, 10, log_start=UNKNOWN)
+    assert leader.wanted_isr(2, log_start=5) == (1, 2)
+
+
 def test_a_replica_that_is_not_heard_of_is_not_added() -> None:
     leader = leading(1, end=10, min_isr=2)
     leader.on_fetch(2, 1, 10, 10, 0, 10)

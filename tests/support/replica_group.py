@@ -143,7 +143,8 @@ class ReplicaGroup:
         follower = self.replicas[node]
         return self.leader.on_fetch(
             node, follower.node_epoch,
-            log_end=follower.log.end.offset, synced_end=follower.log.synced.offset,
+            log_start=follower.log.start_offset, log_end=follower.log.end.offset,
+            synced_end=follower.log.synced.offset,
         )  # fmt: skip
 
     def replicate(self, *nodes: int) -> bytes:

@@ -19,7 +19,7 @@ from bascule.wire.schema import Message
 
 STREAM = bytes(range(16))
 REQUEST = ReplicaFetchRequest(
-    500, 4096, [ReplicaFetchPartition(STREAM, 7, 3, 5, 4, 100, 90, 80)],
+    500, 4096, [ReplicaFetchPartition(STREAM, 7, 3, 5, 4, 100, 90, 80, 10)],
     [ForgottenPartition(STREAM, 8)],
 )  # fmt: skip
 PARTITION = ReplicaFetchPartitionResponse(
@@ -39,6 +39,7 @@ def test_the_bytes_are_those_of_the_document() -> None:
         "000001f4 00001000 00000001 "
         f"{STREAM.hex(' ', 4)} 00000007 00000003 00000005 00000004 "
         "00000000 00000064 00000000 0000005a 00000000 00000050 "
+        "00000000 0000000a "
         f"00000001 {STREAM.hex(' ', 4)} 00000008"
     )
     assert encoded(RESPONSE) == (
@@ -50,9 +51,16 @@ def test_the_bytes_are_those_of_the_document() -> None:
     )
 
 
+def test_version_0_does_not_say_where_the_log_starts() -> None:
+    data = encoded(REQUEST, 0)
+    start = bytes.fromhex("00000050 00000000 0000000a")
+    assert data == encoded(REQUEST).replace(start, start[:4])
+    (found,) = decode(ReplicaFetchRequest, 0, memoryview(data)).partitions
+    assert (found.synced_end, found.log_start) == (80, -1)
+
+
 def test_version_0_does_not_say_whether_the_log_may_have_gaps() -> None:
     """So a follower takes those that there are."""
-    assert encoded(REQUEST, 0) == encoded(REQUEST)
     data = encoded(RESPONSE, 0)
     assert data == encoded(RESPONSE).replace(b"\1\0\0\0\0\7b", b"\1\0\0\0\7b")
     (found,) = decode(ReplicaFetchResponse, 0, memoryview(data)).partitions

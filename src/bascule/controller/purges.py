@@ -1,7 +1,8 @@
 """Purges: the leader of a partition moves the start of its log, then its followers do.
 
-A purge is confirmed once no replica in sync has the records any more: who leads next does not serve
-them again. A replica that is not in sync moves its start when it follows again.
+A purge is confirmed once no replica that may lead has the records any more: who leads next does not
+serve them again. Other replicas move their starts when they follow again, and before they are in
+sync.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class _Starts(msgspec.Struct, array_like=True):
     stream_id: bytes
     starts: dict[int, int]
     """Partition -> offset."""
+    leader_epochs: dict[int, int] = {}
+    """Partition -> the leader epoch of who asks. Whoever follows a later one refuses: its leader
+    may have taken replicas in sync that start earlier. An earlier release does not say."""
 
 
 class Purges:
@@ -114,32 +118,43 @@ class Purges:
             async with asyncio.timeout(CONFIRM_SECONDS_MAX):
                 await self._have_followed(asked.stream_id, starts)
         except TimeoutError:
-            raise Indeterminate(
-                "a replica in sync has not removed the records yet; they come back if it leads: "
-                "purge again"
-            ) from None
+            raise _not_confirmed("a replica that may lead still has the records") from None
         return b""
 
     async def _have_followed(self, stream_id: bytes, starts: Mapping[int, int]) -> None:
-        """Return once all replicas in sync have moved the starts of their logs."""
+        """Return once all replicas that may lead have moved the starts of their logs.
+
+        Raises: Indeterminate where this node does not lead any more.
+        """
         done: set[tuple[int, int]] = set()
         while True:
-            waiting: dict[int, dict[int, int]] = {}
-            states = self._metadata.image.partitions.get(stream_id, ())
+            waiting: dict[int, _Starts] = {}
             for index, offset in starts.items():
-                for node in states[index].isr if index < len(states) else ():
+                epoch, nodes = self._may_lead(stream_id, index)
+                for node in nodes:
                     if node != self._node_id and (node, index) not in done:
-                        waiting.setdefault(node, {})[index] = offset
+                        asked = waiting.setdefault(node, _Starts(stream_id, {}, {}))
+                        asked.starts[index], asked.leader_epochs[index] = offset, epoch
             if not waiting:
                 return
-            answers = await asyncio.gather(
-                *(self._ask(node, _Starts(stream_id, mine)) for node, mine in waiting.items())
-            )
-            for node, has_followed in zip(waiting, answers, strict=True):
-                done |= {(node, index) for index in waiting[node]} if has_followed else set()
+            answers = await asyncio.gather(*map(self._ask, waiting, waiting.values()))
+            for (node, asked), has_followed in zip(waiting.items(), answers, strict=True):
+                done |= {(node, index) for index in asked.starts} if has_followed else set()
             if not all(answers):
                 # A node that is lost leaves the ISR soon.
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _may_lead(self, stream_id: bytes, index: int) -> tuple[int, list[int]]:
+        """The leader epoch that this node leads, and the replicas that may lead the next one: those
+        that are in sync, are about to be, or are eligible without that."""
+        held = self._partitions.stream_by_id(stream_id) or ()
+        if index >= len(held) or not held[index].is_leader:
+            raise _not_confirmed("another node leads the partition now")
+        # Before the image, which has what was proposed when this does not any more.
+        proposed = held[index].commitment.proposed_isr
+        states = self._metadata.image.partitions.get(stream_id, ())
+        found = (states[index].isr, states[index].eligible) if index < len(states) else ()
+        return held[index].leader_epoch, sorted({*proposed, *(n for some in found for n in some)})
 
     async def _ask(self, node: int, starts: _Starts) -> bool:
         body = msgspec.msgpack.encode(starts)
@@ -162,6 +177,10 @@ class Purges:
                 await self._follow(chosen)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not moved the starts of its logs") from None
+        for index, epoch in asked.leader_epochs.items():
+            later = partitions[index].leader_epoch
+            if later > epoch:
+                raise Broken(f"node {self._node_id} follows leader epoch {later}, not {epoch}")
         return b""
 
     async def _follow(self, chosen: Sequence[tuple[Partition, int]]) -> None:
@@ -170,3 +189,7 @@ class Purges:
                 await asyncio.sleep(POLL_SECONDS)
             await asyncio.to_thread(self._reserve.run, follow_start, partition, offset)
             self._partitions.notify_watchers(partition)
+
+
+def _not_confirmed(why: str) -> Indeterminate:
+    return Indeterminate(f"{why}; the records may come back: purge again")

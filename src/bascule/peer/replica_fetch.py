@@ -197,8 +197,9 @@ class ReplicaFetchHandler:
         if report.leader_epoch != partition.leader_epoch:
             return  # the next look at the partition says so
         acks = partition.on_fetch(
-            peer.node_id, peer.node_epoch, log_end=report.log_end, synced_end=report.synced_end
-        )
+            peer.node_id, peer.node_epoch, log_start=report.log_start,
+            log_end=report.log_end, synced_end=report.synced_end,
+        )  # fmt: skip
         self._unsettled.add(partition)
         if acks:
             self._send_acks(acks)
@@ -400,7 +401,7 @@ class ReplicaFetchHandler:
             # Before the look: the log writer may give the partition another ISR meanwhile.
             self._unsettled.discard(partition)
             commitment = partition.commitment
-            isr = commitment.wanted_isr(heard)
+            isr = commitment.wanted_isr(heard, log_start=partition.start_offset)
             if isr is not None or not commitment.is_settled:
                 self._unsettled.add(partition)
             if isr is not None and partition.state is not None:

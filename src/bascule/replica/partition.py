@@ -80,10 +80,10 @@ class Partition:
         """What has come for the leader that this node is about to be."""
         self.has_handed_over = False
         """Whether this leader leaves messages to its successor, which is about to lead."""
-        self.leader_start_offset = 0
-        """Where the log of the leader starts, as this follower was told; retention applies it."""
-        self.on_synced: Callable[[Partition], None] | None = None
-        """Called on a sync thread after each sync."""
+        self.told_start_offset = 0
+        """Where the log of another replica starts; retention has this one start there, too."""
+        self.on_position: Callable[[Partition], None] | None = None
+        """Called by any thread after a sync, and after the start of the log has moved."""
         self.watchers: set[Callable[[], None]] = set()
         self.replica_watchers: set[Callable[[], None]] = set()
         """Called as `watchers`, and after appends of a leader with followers."""
@@ -275,8 +275,8 @@ class Partition:
             now_ns=self.synced_at_ns,
             is_dirty=self.is_dirty,
         )
-        if self.on_synced is not None:
-            self.on_synced(self)
+        if self.on_position is not None:
+            self.on_position(self)
         return self._after(self.commitment.on_synced(synced))
 
     def _after(self, released: bytes | None) -> bytes:
@@ -304,8 +304,10 @@ class Partition:
         self.checkpointed_bytes = written
 
     def notify(self) -> None:
-        """Tell all watchers of a change that others made."""
+        """Tell all watchers, and the leader, of a change that others made."""
         self._on_changed(self)
+        if self.on_position is not None:
+            self.on_position(self)
 
     def fail(self, cause: str, *, reason: str = "internal error", is_damage: bool = False) -> bytes:
         """Stop the partition; return error acks for every waiting publisher.
@@ -449,7 +451,7 @@ class Partition:
 
     def _forget_start_beyond(self, end: int) -> None:
         """Behind the end of this log other records follow than those that a leader has removed."""
-        self.leader_start_offset = min(self.leader_start_offset, end)
+        self.told_start_offset = min(self.told_start_offset, end)
 
     def restart_replicated(self, offset: int) -> None:
         """Replace the log by an empty one that starts at `offset`, the leader's log start.
@@ -467,16 +469,20 @@ class Partition:
         if self.commitment.on_leader_watermark(offset):
             self._on_changed(self)
 
-    def on_fetch(self, node: int, node_epoch: int, *, log_end: int, synced_end: int) -> bytes:
+    def on_fetch(
+        self, node: int, node_epoch: int, *, log_start: int, log_end: int, synced_end: int
+    ) -> bytes:
         """A follower's log is equal to this one up to `log_end`; return the acks to send now.
 
         Any thread may call it.
         """
         if self.log is None or self.failure is not None:
             return b""
+        # A follower is ahead where an earlier leader was lost before this node heard of its start.
+        self.told_start_offset = max(self.told_start_offset, log_start)
         return self._after(
             self.commitment.on_fetch(
-                node, node_epoch,
+                node, node_epoch, log_start=log_start,
                 log_end=log_end, synced_end=synced_end, own_end=self.log.end.offset,
             )
         )  # fmt: skip

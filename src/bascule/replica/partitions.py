@@ -27,6 +27,8 @@ class Partitions:
         """`on_added` is called with the number of partitions that were not there before."""
         self.subjects = subjects
         """Of all streams that are present; None: streams know nothing of each other."""
+        self.changes = 0
+        """One more whenever streams or partitions are added or removed."""
         self._on_added = on_added
         self._by_name: dict[str, tuple[Partition, ...]] = {}
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
@@ -49,6 +51,7 @@ class Partitions:
         Who watches a partition that is replaced watches the new one from now on, and is told.
         """
         definition = partitions[0].definition
+        self.changes += 1
         present = {partition.index: partition for partition in self._by_id.get(definition.id, ())}
         for partition in partitions:
             partition.failed_reads.on_damage = partial(self.notify_damage, partition)
@@ -70,6 +73,7 @@ class Partitions:
         """Remove a stream, if it is present, and notify its watchers."""
         partitions = self._by_id.pop(definition.id, ())
         if partitions:
+            self.changes += 1
             del self._by_name[definition.name]
             if self.subjects is not None:
                 self.subjects.remove(definition)

@@ -24,6 +24,8 @@ class _Follower:
     node_epoch: int = NO_NODE_EPOCH
     position: int = UNKNOWN
     """The follower has the leader's records below this offset, as safely as the policy says."""
+    log_start: int = UNKNOWN
+    """Where its log starts; UNKNOWN where it does not say."""
     fetched_ns: int = 0
     """When the last fetch arrived."""
     mark_end: int = UNKNOWN
@@ -168,8 +170,11 @@ class LeaderReplication:
         synced_end: int,
         now_ns: int,
         log_end: int,
+        *,
+        log_start: int = UNKNOWN,
     ) -> bool:
-        """A follower's log ends at `fetch_offset` and is synced up to `synced_end`.
+        """A follower's log starts at `log_start`, ends at `fetch_offset` and is synced up to
+        `synced_end`.
 
         The caller has checked that the follower's log is a prefix of the leader's, which ends at
         `log_end`. A fetch that `accepts` refuses changes nothing. Returns whether the high
@@ -180,6 +185,7 @@ class LeaderReplication:
             return False
         self._log_end = max(self._log_end, log_end)
         follower.node_epoch = node_epoch
+        follower.log_start = log_start
         position = min(synced_end, fetch_offset) if self.counts_synced else fetch_offset
         follower.on_position(min(position, log_end), log_end, now_ns)
         return self._advance()
@@ -210,14 +216,16 @@ class LeaderReplication:
     # -- the in-sync replica set ---------------------------------------------------------------
 
     def wanted_isr(
-        self, now_ns: int, heard_ns: Mapping[int, int] = _NEVER_HEARD
+        self, now_ns: int, heard_ns: Mapping[int, int] = _NEVER_HEARD, *, log_start: int = 0
     ) -> tuple[int, ...] | None:
         """The ISR to propose, sorted; None if it is as it should be, or a proposal is under way.
 
         A member that has not been at the end of the log for `lag_ns_max` is left out. A replica
         that has reached the high watermark and the start of this leader epoch is added, if it was
-        heard of within that time. `heard_ns` says when followers that fetch this partition were
-        last heard of, where that is later than their last fetch of it.
+        heard of within that time and its log does not start before `log_start`, where the leader's
+        starts: what is purged must not come back with another leader. `heard_ns` says when
+        followers that fetch this partition were last heard of, where that is later than their last
+        fetch of it.
         """
         if self.pending_isr is not None:
             return None
@@ -227,7 +235,8 @@ class LeaderReplication:
                 keeps = not self._lags(follower, now_ns)
             else:
                 heard = max(follower.fetched_ns, heard_ns.get(node, 0))
-                keeps = self._has_reached(follower) and now_ns - heard <= self.lag_ns_max
+                is_heard = now_ns - heard <= self.lag_ns_max
+                keeps = is_heard and self._may_join(follower, log_start)
                 if keeps:
                     follower.caught_up_ns = max(follower.caught_up_ns, now_ns)
             if keeps:
@@ -253,9 +262,11 @@ class LeaderReplication:
             return False
         return now_ns - follower.caught_up_ns > self.lag_ns_max
 
-    def _has_reached(self, follower: _Follower) -> bool:
-        position = follower.position
-        return position != UNKNOWN and position >= max(self.high_watermark, self.epoch_start)
+    def _may_join(self, follower: _Follower, log_start: int) -> bool:
+        """Whether its log has what a member of the ISR has to have, and nothing that is purged."""
+        position, start = follower.position, follower.log_start
+        has_reached = position >= max(self.high_watermark, self.epoch_start)
+        return position != UNKNOWN and has_reached and (start == UNKNOWN or start >= log_start)
 
     def _latest_ns(self) -> int:
         return max((f.caught_up_ns for f in self._followers.values()), default=0)

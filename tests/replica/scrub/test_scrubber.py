@@ -101,6 +101,21 @@ def test_each_log_is_read_once_a_period() -> None:
     play(scene)
 
 
+def test_a_clock_that_is_set_back_does_not_hold_scrubs_up() -> None:
+    async def scene() -> None:
+        tested = ScrubberUnderTest()
+        await tested.period()
+        assert len(tested.done) == 2
+        tested.clock.ms -= 5 * PERIOD_MS
+        await tested.all()
+        assert len(tested.done) == 4, "whenever they were read before"
+        await tested.period()
+        assert len(tested.done) == 6
+        await tested.scrubber.close()
+
+    play(scene)
+
+
 def test_the_time_of_a_log_within_the_period_is_its_own_and_that_of_its_replicas() -> None:
     async def scene() -> None:
         found = list[dict[str, int]]()

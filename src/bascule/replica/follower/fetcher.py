@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, cast
 
 from bascule.cluster_identity import ClusterIdentity, ForeignPeer
-from bascule.cluster_version import LOGS_TELL_GAPS, NEWEST
+from bascule.cluster_version import LOG_DETAILS, NEWEST
 from bascule.errors import BasculeError, Broken, CorruptData, RemoteProtocolError
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
@@ -73,7 +73,7 @@ class PeerIdentity:
 
 def _version(cluster_version: int) -> int:
     """The version of ReplicaFetch that every node of the cluster knows."""
-    return 1 if cluster_version >= LOGS_TELL_GAPS else 0
+    return 1 if cluster_version >= LOG_DETAILS else 0
 
 
 class FollowerFetcher:
@@ -161,8 +161,8 @@ class FollowerFetcher:
         """Whether nothing is followed."""
         return not self._followed
 
-    def on_synced(self, followed: FollowedPartition) -> None:
-        """A sync of the partition has ended. Called on a sync thread."""
+    def on_position(self, followed: FollowedPartition) -> None:
+        """A sync has ended, or the start of the log has moved. Any thread may call it."""
         self._note_changed(followed)
 
     def close(self) -> None:

@@ -136,6 +136,7 @@ class FollowedPartition:
                 fetch_offset=self.fetch_offset,
                 log_end=store.end.offset,
                 synced_end=synced,
+                log_start=store.start_offset,
             )
 
     def on_news(self, response: ReplicaFetchPartitionResponse) -> None:
@@ -146,9 +147,7 @@ class FollowedPartition:
             ReplicatedEnd(response.version, response.replicated_offset)
         )
         self.leader_watermark = max(self.leader_watermark, response.high_watermark)
-        partition.leader_start_offset = max(
-            partition.leader_start_offset, response.log_start_offset
-        )
+        partition.told_start_offset = max(partition.told_start_offset, response.log_start_offset)
         partition.on_leader_watermark(self.leader_watermark)
 
     def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:

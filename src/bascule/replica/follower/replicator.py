@@ -167,13 +167,13 @@ class Replicator:
             if found is not None:
                 del self._followed[key]
                 found[0].forget(found[1])
-            partition.on_synced = None
+            partition.on_position = None
             if self._is_closed or state is None or partition.role is not PartitionRole.FOLLOWER:
                 return
             fetcher = self._fetcher(state.leader)
             followed = FollowedPartition(partition, state.leader_epoch)
             self._followed[key] = fetcher, followed
-        partition.on_synced = lambda _: fetcher.on_synced(followed)
+        partition.on_position = lambda _: fetcher.on_position(followed)
         fetcher.follow(followed)
 
     def _fetcher(self, leader: int) -> FollowerFetcher:

@@ -24,7 +24,7 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
     if before_ms is not None:
         found = store.find_timestamp(before_ms, end=committed)
         offset = min(offset, committed.offset if found is None else found[0])
-    _sync_to(partition, store, offset)
+    sync_to(partition, store, offset)
     with partition.maintenance_lock:
         store.advance_start(offset, high_watermark=committed.offset)
     partition.notify()
@@ -37,15 +37,16 @@ def follow_start(partition: Partition, offset: int) -> None:
     Raises: Broken where the log does not reach so far; PartitionFailed, LogFailed, Closed, OSError.
     """
     store = _usable_log(partition)
-    _sync_to(partition, store, offset)
+    sync_to(partition, store, offset)
     with partition.maintenance_lock:
         store.advance_start(offset, high_watermark=partition.committed_offset)
     if store.start_offset < offset:
         raise Broken(f"the log ends at offset {store.synced.offset}, before {offset}")
+    partition.notify()
 
 
-def _sync_to(partition: Partition, store: PartitionLog, offset: int) -> None:
-    """Only what is synced can be removed; under `sync = never` little is."""
+def sync_to(partition: Partition, store: PartitionLog, offset: int) -> None:
+    """Sync the log up to `offset`: only what is synced can be removed. Blocks on the disk."""
     if store.synced.offset < offset and (acks := partition.sync()):
         partition.commitment.send_kept(acks)
 

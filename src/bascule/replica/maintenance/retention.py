@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from bascule.errors import BasculeError, Closed, CorruptData
 from bascule.host.api import Clock
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.failure_run import FailureRun
+from bascule.replica.maintenance.purging import sync_to
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import PartitionLog
@@ -100,9 +101,9 @@ class Retention:
         if due:
             await asyncio.to_thread(self._enforce_all, due)
 
-    def _known(self) -> set[Partition]:
-        """All partitions; the state of removed ones is dropped."""
-        known = {p for ps in self._partitions.streams().values() for p in ps}
+    def _known(self) -> Collection[Partition]:
+        """All partitions, in order; the state of removed ones is dropped."""
+        known = dict.fromkeys(p for ps in self._partitions.streams().values() for p in ps)
         self._due = {p: due for p, due in self._due.items() if p in known}
         self._failing = {p: run for p, run in self._failing.items() if p in known}
         return known
@@ -181,17 +182,17 @@ class Retention:
             self._due[partition] = limits, _next_check_ms(store, limits, now_ms, ahead_ms)
 
     def _has_to_follow(self, partition: Partition) -> bool:
-        told = min(partition.leader_start_offset, partition.committed_offset)
+        told = min(partition.told_start_offset, partition.committed_offset)
         return told > partition.start_offset
 
     def _follow_start(self, partition: Partition, store: PartitionLog) -> None:
+        offset = partition.told_start_offset
+        sync_to(partition, store, min(offset, partition.committed_offset))
         with partition.maintenance_lock:
             if partition.deleted:
                 return
             removed = self._reserve.run(
-                store.advance_start,
-                partition.leader_start_offset,
-                high_watermark=partition.committed_offset,
+                store.advance_start, offset, high_watermark=partition.committed_offset
             )
         if removed.records:
             self._note_removed(partition, removed.records, removed.segments, removed.bytes)

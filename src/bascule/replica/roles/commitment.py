@@ -195,9 +195,17 @@ class Commitment:
             return replies + self._release()
 
     def on_fetch(
-        self, node: int, node_epoch: int, *, log_end: int, synced_end: int, own_end: int
+        self,
+        node: int,
+        node_epoch: int,
+        *,
+        log_start: int,
+        log_end: int,
+        synced_end: int,
+        own_end: int,
     ) -> bytes | None:
-        """A follower's log ends at `log_end` and is synced up to `synced_end`; see `replication`.
+        """A follower's log starts at `log_start`, ends at `log_end` and is synced up to
+        `synced_end`; see `replication`.
 
         `own_end` is the end of this leader's log.
         """
@@ -206,8 +214,9 @@ class Commitment:
             if not isinstance(watermark, LeaderWatermark):
                 return None
             watermark.replication.on_fetch(
-                node, node_epoch, log_end, synced_end, self._clock.monotonic_ns(), own_end
-            )
+                node, node_epoch, log_end, synced_end, self._clock.monotonic_ns(), own_end,
+                log_start=log_start,
+            )  # fmt: skip
             return self._release() if watermark.on_replication() else None
 
     def on_leader_watermark(self, offset: int) -> bool:
@@ -285,13 +294,20 @@ class Commitment:
             if (replication := self.replication) is not None:
                 replication.on_forgotten(node, node_epoch)
 
-    def wanted_isr(self, heard_ns: Mapping[int, int]) -> tuple[int, ...] | None:
+    def wanted_isr(self, heard_ns: Mapping[int, int], *, log_start: int) -> tuple[int, ...] | None:
         """The ISR to propose now; see `LeaderReplication.wanted_isr`."""
         with self._lock:
             replication = self.replication
             if replication is None:
                 return None
-            return replication.wanted_isr(self._clock.monotonic_ns(), heard_ns)
+            return replication.wanted_isr(self._clock.monotonic_ns(), heard_ns, log_start=log_start)
+
+    @property
+    def proposed_isr(self) -> tuple[int, ...]:
+        """The ISR that this leader has proposed, while it does not know what became of it."""
+        with self._lock:
+            replication = self.replication
+            return (replication.pending_isr or ()) if replication is not None else ()
 
     def node_epochs(self, nodes: Iterable[int]) -> dict[int, int]:
         """The incarnations of those of `nodes` that fetch from this leader."""

@@ -85,7 +85,10 @@ class ScrubSchedule:
         known = self.progress.get(key, ScrubProgress(now_ms))
         point = zlib.crc32(stream_id, index) % self._period_ms
         latest_ms = now_ms - (now_ms - point) % self._period_ms
-        return max(known.known_ms, known.finished_ms) < latest_ms
+        seen_ms = max(known.known_ms, known.finished_ms)
+        # By a clock that has been set back since then.
+        is_ahead = seen_ms > now_ms + self._period_ms
+        return seen_ms < latest_ms or is_ahead
 
 
 def _is_readable(partition: Partition) -> bool:

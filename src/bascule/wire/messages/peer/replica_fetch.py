@@ -54,6 +54,8 @@ class ReplicaFetchPartition(Structure):
     """The end of what it has appended."""
     synced_end: Int64 = 0
     """The end of what it has synced."""
+    log_start: Annotated[Int64, Versions("1+")] = -1
+    """Where its log starts: what was below is removed for good. -1: it does not say."""
 
 
 @dataclass(slots=True)
