@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import shutil
 import struct
@@ -24,6 +25,7 @@ from bascule.wire.connection import NEED_DATA, ClientConnection, ServerConnectio
 from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest, FetchResponse
+from bascule.wire.messages.group.consumer_protocol import decode_assignment, decode_subscription
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, Request
 from fuzz.target import Target, agree, chunks, twins
@@ -273,10 +275,23 @@ def run_acks(data: bytes) -> None:
         assert (said["stream"], said["offset"], said["partition"]) == ("s", offset, partition)
 
 
+SUBSCRIPTION = b"\0\1\0\0\0\2\0\7flights\0\3a.b\xff\xff\xff\xff\0\0\0\0"
+ASSIGNMENT = b"\0\1\0\0\0\1\0\7flights\0\0\0\2\0\0\0\0\0\0\0\7\xff\xff\xff\xff"
+
+
+def run_consumer_protocol(data: bytes) -> None:
+    """What members send is read or refused, and never makes more than it has bytes for."""
+    with contextlib.suppress(RemoteProtocolError):
+        assert len(decode_subscription(data).topics) <= len(data)
+    with contextlib.suppress(RemoteProtocolError):
+        assert sum(map(len, decode_assignment(data).values())) <= len(data)
+
+
 TARGETS = [
     Target("kafka-codec", _codec_seeds, run_codec),
     Target("kafka-listener", _listener_seeds, run_listener),
     Target("kafka-client", _client_seeds, run_client),
     Target("fetch-head", _fetch_head_seeds, run_fetch_head),
+    Target("consumer-protocol", lambda: [SUBSCRIPTION, ASSIGNMENT], run_consumer_protocol),
     Target("acks", lambda: [ACK, ACK[:-1] + b',"domain":"x","duplicate":false}'], run_acks),
 ]

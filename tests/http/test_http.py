@@ -148,6 +148,9 @@ class ImageAdmin:
             "client_listener": {"connections": 2, "requests": Counter(Fetch=5)},
         }
 
+    async def group_lags(self) -> dict[str, Any]:
+        return {"lag": {("billing", "a", 0): 12}}
+
 
 @pytest.fixture
 def admin() -> ImageAdmin:
@@ -161,7 +164,7 @@ Call = Callable[..., httpx.Response]
 def call(admin: ImageAdmin) -> Call:
     app = create_app(
         admin,
-        None,  # tests/e2e/test_offsets.py tests offsets against a real node
+        None,  # tests/e2e/test_group_administration.py tests groups against a real node
         admin,
         None,  # tests/e2e/test_cluster_operations.py tests a real cluster
         defaults=StreamDefaults(sync="interval"),
@@ -266,7 +269,8 @@ def test_unknown_paths_and_methods(call: Call) -> None:
     for path, allowed in (
         ("/v1/streams", "GET, HEAD, POST"),
         ("/v1/streams/a", "DELETE, GET, HEAD, PATCH"),
-        ("/v1/offsets", "DELETE, GET, HEAD, POST"),
+        ("/v1/offsets", "GET, HEAD"),
+        ("/v1/groups/a/b", "DELETE, GET, HEAD"),
         ("/v1/streams/a/pause", "POST"),
         ("/healthz", "GET, HEAD"),
     ):
@@ -281,10 +285,12 @@ def test_unknown_paths_and_methods(call: Call) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
-        ("DELETE", "/v1/offsets?consumer=a&streem=b", "'streem'; did you mean 'stream'?"),
-        ("DELETE", "/v1/offsets?consumer=a&stream=b&stream=c", "'stream' is given twice"),
-        ("DELETE", "/v1/offsets?consumer=a&stream=", "'stream' is empty"),
-        ("DELETE", "/v1/offsets?consumer=a&xyz=1", "known are consumer, stream, partition"),
+        ("DELETE", "/v1/groups/a?streem=b", "'streem'; did you mean 'stream'?"),
+        ("DELETE", "/v1/groups/a?stream=b&stream=c", "'stream' is given twice"),
+        ("DELETE", "/v1/groups/a?stream=", "'stream' is empty"),
+        ("DELETE", "/v1/groups/a?xyz=1", "known are stream, partition"),
+        ("DELETE", "/v1/groups/a?partition=1", "partition needs stream"),
+        ("DELETE", "/v1/groups/a?stream=b&partition=x", "partition 'x' is not a number"),
         ("GET", "/v1/offsets?partition=1", "unknown parameter 'partition'; known are consumer"),
         ("GET", "/v1/offsets?group=a", "unknown parameter 'group'"),
         ("DELETE", "/v1/streams/a?dry_run=true", "'dry_run'; there is no parameter here"),
@@ -475,6 +481,7 @@ def test_metrics(call: Call, admin: ImageAdmin) -> None:
         'bascule_partition_high_watermark{stream="a",partition="0"} 40',
         'bascule_partition_failed{stream="a",partition="0"} 1',
         "bascule_uptime_seconds 1.5",
+        'bascule_group_lag{group="billing",stream="a",partition="0"} 12',
     ):
         assert line in lines
     assert "note" not in response.text

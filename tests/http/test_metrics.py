@@ -141,6 +141,7 @@ SECTIONS = {
     "HttpStatistics": "http_listener",
     "OffsetsCounts": "offsets",
     "GroupCounts": "groups",
+    "GroupLagStatistics": "group",
     "RetentionCounts": "retention",
     "CompactionCounts": "compaction",
     "SupervisorCounts": "nats_server",

@@ -1,7 +1,7 @@
 """Messages through foreign codecs: kafka-python's, and kio's as a second opinion.
 
 Field names agree because both sides take them from the protocol's schema files; the few that
-kafka-python renames are listed.
+kafka-python renames, or takes as sets of bits, are listed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ with warnings.catch_warnings():
     from kafka.protocol.api_message import ApiMessage
 
 RENAMED = {
+    "authorized_operations": "authorized_operations",
     "topic_authorized_operations": "authorized_operations",
     "cluster_authorized_operations": "authorized_operations",
 }
@@ -184,7 +185,10 @@ def plain(value: Any) -> Any:
     """The value with lists for tuples and bytes for views, at all depths, so that `==` compares
     contents."""
     if isinstance(value, Structure):
-        assert all(f.default is not MISSING for f in fields(value))  # type: ignore[arg-type]
+        assert all(
+            f.default is not MISSING or f.default_factory is not MISSING
+            for f in fields(value)  # type: ignore[arg-type]
+        )
         return {s.name: plain(getattr(value, s.name)) for s in field_specs(type(value))}
     if isinstance(value, memoryview):
         return bytes(value)

@@ -244,6 +244,27 @@ class GroupsConfig:
         minimum=1,
         maximum=10_000,
     )
+    lag_series_max: int = setting(
+        5_000,
+        about="Most groups and partitions with a lag in the metrics; those with members first. "
+        "0: none.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    consumer_session_ms: int = setting(
+        45_000,
+        about="Session time-out of members of the consumer protocol (KIP-848). Kafka's "
+        "group.consumer.session.timeout.ms.",
+        minimum=1_000,
+        maximum=3_600_000,
+    )
+    consumer_heartbeat_ms: int = setting(
+        5_000,
+        about="How often these members send heartbeats. Kafka's "
+        "group.consumer.heartbeat.interval.ms.",
+        minimum=100,
+        maximum=600_000,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,13 @@ def _check_credentials(config: Config) -> None:
 
 def _check_groups(config: Config) -> None:
     groups = config.groups
+    if groups.consumer_heartbeat_ms >= groups.consumer_session_ms:
+        session = _origin(config, "groups.consumer_session_ms")
+        interval = _origin(config, "groups.consumer_heartbeat_ms")
+        raise ConfigError(
+            f"{interval} is {groups.consumer_heartbeat_ms}, expected less than {session}, "
+            f"{groups.consumer_session_ms}: members would be removed between two heartbeats"
+        )
     if groups.session_ms_min > groups.session_ms_max:
         shortest = _origin(config, "groups.session_ms_min")
         longest = _origin(config, "groups.session_ms_max")

@@ -168,12 +168,42 @@ class InternalStream(BasculeError):
         self.name = name
 
 
+class UnknownGroup(BasculeError):
+    """There is no group of this name: it has neither members nor committed offsets."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"group {name!r} does not exist: it has no members and no offsets")
+        self.name = name
+
+
 class GroupHasMembers(BasculeError):
     """The consumer is a group with members, which alone commit for it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"group {name!r} has members, which commit for it; stop them first")
         self.name = name
+
+
+class GroupRefused(BasculeError):
+    """The coordinator of a group does not let this member join; the text says what to do."""
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(f"group {group!r} refuses this member: {why}")
+        self.group = group
+        self.why = why
+
+
+class CommitFenced(BasculeError):
+    """The group went on without this member, so it cannot commit. Its messages come again."""
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(
+            f"offsets of group {group!r} are not committed: {why}. Others have the partitions now, "
+            "and messages since the last commit are delivered to them again. The next request for "
+            "a message joins the group again"
+        )
+        self.group = group
+        self.why = why
 
 
 class NotLeader(BasculeError):

@@ -2,8 +2,14 @@
 
     committed_offsets    follows the stream, answers queries, publishes commits and removals
     offset_records       decodes the records of the stream; resolves positions for a reset
+    running              a group that this node coordinates, stored and restored
+    deadlines            one timer for all groups
     coordinator          runs the groups with members whose partition of the stream this node leads
+    subscribable         the streams of this node, as groups see them
     classic              the classic group protocol, as a pure state machine
+    consumer             the consumer group protocol (KIP-848), as a pure state machine
+    described            groups as they are listed and described, of whatever kind
+    administration       lists, describes and deletes groups
 
 The stream is the source of truth. Every publisher that may publish to its subjects may commit;
 `wire.offsets` defines the format. The node reads the stream when it starts and follows it from
@@ -23,12 +29,15 @@ The members of a group are records of the stream, too, with a key that nobody el
 new leader of the partition knows them, and they go on without joining again.
 """
 
+from bascule.groups.administration import GroupAdministration
 from bascule.groups.committed_offsets import OFFSETS_CONFIG, CommittedOffsetStore, OffsetsCounts
-from bascule.groups.coordinator import GroupCoordinator, GroupCounts
+from bascule.groups.coordinator import GroupCoordinator
+from bascule.groups.running import GroupCounts
 
 __all__ = [
     "OFFSETS_CONFIG",
     "CommittedOffsetStore",
+    "GroupAdministration",
     "GroupCoordinator",
     "GroupCounts",
     "OffsetsCounts",

@@ -40,6 +40,7 @@ from bascule.wire.offsets import (
     commit_subject,
     encode_commit,
     group_subject,
+    member_subject,
 )
 
 log = logging.getLogger("bascule.offsets")
@@ -94,9 +95,14 @@ class CommittedOffsetStore:
         self._to_repair: set[OffsetKey] = set()
         """Keys whose last record in the stream is malformed or not a member's."""
         self.group_states: dict[str, bytes] = {}
-        """The stored members of each group that has some; see `groups.classic.snapshot`."""
+        """The record of each group that has members: see `groups.classic.snapshot` and
+        `groups.consumer.records`."""
+        self.member_states: dict[str, dict[str, bytes]] = {}
+        """The records of members by their ids, of each group that has such records."""
         self.on_read: Callable[[], None] = lambda: None
         """Called after everything committed was read, and when the partition's role changed."""
+        self.has_members: Callable[[str], bool] = lambda _: False
+        """Whether a consumer is a group with members here, which may not be stored yet."""
         self._position = 0
         """First offset of the stream not yet read."""
         self._wake = asyncio.Event()
@@ -192,9 +198,35 @@ class CommittedOffsetStore:
             await self._publish([(key, None) for key in keys])
         return keys
 
-    async def resolve(self, stream: str, partition: int, to: int | str, *, at_ms: int) -> int:
+    async def remove_keys(self, keys: Sequence[OffsetKey]) -> None:
+        """Remove commits in one batch, as their coordinator. Raises: as `commit`."""
+        await self._publish([(key, None) for key in keys])
+
+    def consumers(self) -> list[str]:
+        """The names of those that have commits, in the order of their first ones."""
+        return list(self._keys_by_consumer)
+
+    def has_commits(self, consumer: str) -> bool:
+        """Whether a consumer has a commit for a stream that is there."""
+        keys = self._keys_by_consumer.get(consumer, ())
+        return any(self._valid(key) is not None for key in keys)
+
+    def keys(self, consumer: str) -> list[OffsetKey]:
+        """The keys of all commits of a consumer."""
+        return sorted(self._keys_by_consumer.get(consumer, ()))
+
+    async def resolve(
+        self,
+        stream: str,
+        partition: int,
+        to: int | str,
+        *,
+        at_ms: int,
+        is_clamped: bool = False,
+    ) -> int:
         """The offset of a position in a partition: a number, `earliest`, `latest`, or `time`, the
-        first record at or after `at_ms`, or the end if there is none.
+        first record at or after `at_ms`, or the end if there is none. With `is_clamped` a number
+        out of range is the nearest one within.
 
         Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, CorruptData, OSError.
         """
@@ -203,7 +235,7 @@ class CommittedOffsetStore:
             raise UnknownStream(stream)
         if not 0 <= partition < len(found):
             raise UnknownPartition(stream, partition, len(found))
-        return await resolve_offset(found[partition], to, at_ms=at_ms)
+        return await resolve_offset(found[partition], to, at_ms=at_ms, is_clamped=is_clamped)
 
     @property
     def has_read_all(self) -> bool:
@@ -211,13 +243,25 @@ class CommittedOffsetStore:
         return self._position >= self._partition().high_watermark.offset
 
     async def store_group(self, name: str, state: bytes | None) -> None:
-        """Store the members of a group; return once that is committed. Raises: as `commit`."""
-        subject = group_subject(name)
-        await self._append([InternalRecord(subject, subject.encode(), state)])
+        """Store the record of a group; return once that is committed. Raises: as `commit`."""
+        await self.store_members(name, [(None, state)])
+
+    async def store_members(
+        self, name: str, records: Sequence[tuple[str | None, bytes | None]]
+    ) -> None:
+        """Store records of a group (None) and of its members, by id, in one batch.
+
+        Raises: as `commit`.
+        """
+        batch = []
+        for member_id, state in records:
+            subject = group_subject(name) if member_id is None else member_subject(name, member_id)
+            batch.append(InternalRecord(subject, subject.encode(), state))
+        await self._append(batch)
 
     def _check_no_members(self, consumers: Iterable[str]) -> None:
         for name in consumers:
-            if name in self.group_states:
+            if name in self.group_states or self.has_members(name):
                 raise GroupHasMembers(name)
 
     def _partition(self) -> Partition:
@@ -356,7 +400,7 @@ class CommittedOffsetStore:
     def _apply_change(self, change: OffsetChange) -> bool:
         """Apply one record; False if it was ignored as malformed or beyond COMMITS_MAX."""
         if change.group is not None:
-            self._apply_group(change.group, change.members)
+            self._apply_group(change.group, change.member_id, change.state)
             return True
         key, stored, read_up_to, error = change[:4]
         if key is None:
@@ -388,8 +432,16 @@ class CommittedOffsetStore:
             return False
         return True
 
-    def _apply_group(self, name: str, state: bytes | None) -> None:
-        if state is None:
+    def _apply_group(self, name: str, member_id: str | None, state: bytes | None) -> None:
+        if member_id is not None:
+            members = self.member_states.setdefault(name, {})
+            if state is None:
+                members.pop(member_id, None)
+            else:
+                members[member_id] = state
+            if not members:
+                del self.member_states[name]
+        elif state is None:
             self.group_states.pop(name, None)
         else:
             self.group_states[name] = state

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
-from bascule.errors import BasculeError, NotLeader
+import msgspec
+
+from bascule.errors import NeedsClusterVersion
 from bascule.groups.classic import (
     ClassicGroup,
+    Effect,
     GroupAnswer,
     GroupLimits,
     GroupState,
@@ -22,8 +24,30 @@ from bascule.groups.classic import (
     Store,
     SyncAnswer,
 )
-from bascule.groups.classic.snapshot import decode_snapshot, encode_snapshot
 from bascule.groups.committed_offsets import CommittedOffsetStore
+from bascule.groups.consumer import (
+    JOINS,
+    ConsumerEffect,
+    ConsumerGroup,
+    MemberAnswer,
+    MemberHeartbeat,
+    ReadyAnswer,
+    StoreRecords,
+    to_classic_group,
+    to_consumer_group,
+)
+from bascule.groups.consumer.heartbeats import HeartbeatRefusal, request_error
+from bascule.groups.deadlines import Deadlines
+from bascule.groups.described import DescribedGroup, GroupSummary
+from bascule.groups.descriptions import describe_group, summary_of
+from bascule.groups.running import (
+    Group,
+    GroupCounts,
+    RunningGroup,
+    restore_group,
+    store_group,
+)
+from bascule.groups.subscribable import SubscribableStreams
 from bascule.host.api import Random
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -36,37 +60,10 @@ GROUPS_MAX: Final = 10_000
 """Groups with members at a time; further ones are told to try again."""
 BYTES_MAX: Final = 256 << 20
 """Metadata and assignments of all groups together. Beyond it joins are refused."""
-STALE_ENTRIES_MAX: Final = 1_000
-"""Of the timer's heap, for groups that are forgotten or due earlier, beyond one of each group."""
 CLIENT_ID_LENGTH_MAX: Final = 100
 """Of a client id or an instance id within a member id."""
 
-T = TypeVar("T", JoinAnswer, SyncAnswer)
-
-
-@dataclass(slots=True)
-class GroupCounts:
-    """Counters for metrics; `states` and `members` are of now."""
-
-    rebalances: int = 0
-    expired: int = 0
-    """Members removed because they were not heard of, or did not join in time."""
-    states: dict[str, int] = field(default_factory=dict)
-    """State -> groups in it."""
-    members: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A group, and what the coordinator knows about it."""
-
-    name: str
-    group: ClassicGroup
-    due_ms: int | None = None
-    """The earliest entry of the heap for it."""
-    size_bytes: int = 0
-    generation: int = 0
-    """The last one that was logged."""
+T = TypeVar("T", JoinAnswer, SyncAnswer, MemberAnswer)
 
 
 class GroupCoordinator:
@@ -78,20 +75,23 @@ class GroupCoordinator:
         offsets: CommittedOffsetStore,
         dice: Random,
         limits: GroupLimits | None = None,
+        *,
+        check_version: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_version` raises NeedsClusterVersion where not all nodes know the records of groups
+        of the consumer protocol."""
         self._partitions = partitions
+        self._topics = SubscribableStreams(partitions)
+        self._check_version = check_version
         self._offsets = offsets
         self._dice = dice
         self._limits = limits or GroupLimits()
-        self._groups: dict[str, _Running] = {}
+        self._groups: dict[str, RunningGroup] = {}
         self._epoch: int | None = None
         """The leader epoch of `_offsets` for which the groups are loaded; None: they are not."""
         self._tickets = itertools.count()
-        self._waiting: dict[int, asyncio.Future[JoinAnswer | SyncAnswer]] = {}
-        self._due: list[tuple[int, int, _Running]] = []
-        """Heap of due time, number, group. An entry may be earlier than the group's deadline."""
-        self._numbers = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._due = Deadlines(self._on_due, self._is_present, lambda: len(self._groups))
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._size_bytes = 0
@@ -101,6 +101,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Coordinate the groups whenever this node leads the stream. `offsets` must run."""
         self._offsets.on_read = self.refresh
+        self._offsets.has_members = lambda name: self.summary(name) is not None
         self.refresh()
 
     async def close(self) -> None:
@@ -122,6 +123,26 @@ class GroupCoordinator:
             sum(len(each.group.members) for each in running),
         )
 
+    # -- views ----------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Of the groups; some may have no members yet."""
+        return list(self._groups)
+
+    def summary(self, name: str) -> GroupSummary | None:
+        """A group with members as it is listed, or None."""
+        running = self._groups.get(name)
+        if running is None or not running.group.members:
+            return None
+        return summary_of(name, running.group)
+
+    def describe(self, name: str) -> DescribedGroup | None:
+        """A group with members, or None."""
+        running = self._groups.get(name)
+        if running is None or not running.group.members:
+            return None
+        return describe_group(name, running.group)
+
     # -- requests -------------------------------------------------------------------------------
 
     async def join(self, name: str, request: JoinRequest) -> JoinAnswer:
@@ -135,12 +156,12 @@ class GroupCoordinator:
         if error:
             return JoinAnswer(error, member_id=request.member_id)
         if running is None:
-            running = self._groups[name] = _Running(name, ClassicGroup(self._limits))
+            running = self._groups[name] = RunningGroup(name, ClassicGroup(self._limits))
         prefix = request.instance_id or request.client_id
         drawn = f"{prefix[:CLIENT_ID_LENGTH_MAX]}-{self._dice.bytes(16).hex()}"
         ticket, answer = self._wait_for(JoinAnswer)
         request = replace(request, new_member_id=drawn)
-        running.group.on_join(request, ticket, self._now_ms())
+        running.group.on_join(request, ticket, self._due.now_ms())
         self._carry_out(running)
         return await self._answered(running, ticket, answer)
 
@@ -166,7 +187,7 @@ class GroupCoordinator:
             generation,
             assignments,
             ticket,
-            self._now_ms(),
+            self._due.now_ms(),
             protocol_type=protocol_type,
             protocol=protocol,
         )
@@ -180,14 +201,18 @@ class GroupCoordinator:
         error, running = self._find(name)
         if running is None:
             return error
-        return running.group.on_heartbeat(member_id, instance_id, generation, self._now_ms())
+        error = running.group.on_heartbeat(member_id, instance_id, generation, self._due.now_ms())
+        if error and isinstance(running.group, ConsumerGroup):
+            # From now on the group may wait for its join.
+            self._carry_out(running)
+        return error
 
     def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave, named by id, instance id or both; the error of each."""
         error, running = self._find(name)
         if running is None:
             return [error] * len(leaving)
-        errors = running.group.on_leave(leaving, self._now_ms())
+        errors = running.group.on_leave(leaving, self._due.now_ms())
         self._carry_out(running)
         return errors
 
@@ -201,9 +226,105 @@ class GroupCoordinator:
         running = self._groups.get(name)
         if running is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        return running.group.on_commit(member_id, instance_id, generation, self._now_ms())
+        return running.group.on_commit(member_id, instance_id, generation, self._due.now_ms())
 
-    def _find(self, name: str) -> tuple[ErrorCode, _Running | None]:
+    def fetch_error(self, name: str, member_id: str, epoch: int) -> ErrorCode:
+        """Why a member may not read offsets, or NONE. Those of classic groups always may."""
+        error, running = self._find(name)
+        if running is None:
+            return error
+        if isinstance(running.group, ConsumerGroup):
+            return running.group.on_fetch(member_id, epoch)
+        return ErrorCode.NONE
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """A group of the consumer protocol with members, to be read."""
+        running = self._groups.get(name)
+        group = None if running is None else running.group
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def member_heartbeat(
+        self, name: str, request: MemberHeartbeat
+    ) -> MemberAnswer | Awaitable[MemberAnswer]:
+        """A heartbeat of the consumer protocol. The answer waits if something has to be stored."""
+        error = self.error()
+        if error:
+            return MemberAnswer(error)
+        if not request.member_id and request.epoch == JOINS:
+            request = msgspec.structs.replace(request, member_id=self._dice.bytes(16).hex())
+        running = self._groups.get(name)
+        if running is None or not isinstance(running.group, ConsumerGroup):
+            found = self._joined_group(name, running, request)
+            if isinstance(found, MemberAnswer):
+                return found
+            running = found
+        assert isinstance(running.group, ConsumerGroup)
+        ticket = next(self._tickets)
+        answer = running.group.on_member_heartbeat(request, ticket, self._due.now_ms())
+        if answer is not None:
+            if answer.error:
+                # The group may have been made, or converted, for a member that is refused.
+                self._carry_out(running)
+            return answer
+        waiting: asyncio.Future[MemberAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = waiting
+        self._carry_out(running)
+        return self._answered(running, ticket, waiting)
+
+    def _joined_group(
+        self, name: str, running: RunningGroup | None, request: MemberHeartbeat
+    ) -> RunningGroup | MemberAnswer:
+        """The group of the consumer protocol that a member joins; there has been none."""
+        if request.epoch != JOINS:
+            return MemberAnswer(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no such member")
+        if self._size_bytes > BYTES_MAX or (running is None and len(self._groups) >= GROUPS_MAX):
+            return MemberAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        refusal = self._version_refusal() or request_error(request)
+        if refusal is not None:
+            return MemberAnswer(refusal.error, refusal.reason)
+        incarnation = self._dice.bytes(8).hex()
+        if running is None:
+            group = ConsumerGroup.empty(self._limits, self._topics, incarnation)
+            running = self._groups[name] = RunningGroup(name, group)
+            return running
+        assert isinstance(running.group, ClassicGroup)
+        now_ms = self._due.now_ms()
+        converted = to_consumer_group(
+            running.group, self._limits, self._topics, incarnation, now_ms
+        )
+        if converted is None:
+            return MemberAnswer(
+                ErrorCode.GROUP_ID_NOT_FOUND, "the members of the group are no consumers"
+            )
+        running.group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._deliver(running, running.group.take_effects())
+        self._note_conversion(running, converted, "consumer")
+        return running
+
+    def _version_refusal(self) -> HeartbeatRefusal | None:
+        """Why no member may join that speaks the consumer protocol."""
+        try:
+            self._check_version()
+        except NeedsClusterVersion as error:
+            if error.behind:
+                return HeartbeatRefusal(ErrorCode.UNSUPPORTED_VERSION, str(error))
+            # It will be in force within a moment.
+            return HeartbeatRefusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error))
+        return None
+
+    def _note_conversion(self, running: RunningGroup, group: Group, protocol: str) -> None:
+        running.group, running.due_ms = group, None
+        log.info(
+            "group converted",
+            extra={
+                "group": running.name,
+                "to_protocol": protocol,
+                "members": len(group.members),
+                "generation": group.generation,
+            },
+        )
+
+    def _find(self, name: str) -> tuple[ErrorCode, RunningGroup | None]:
         error = self.error()
         found = None if error else self._groups.get(name)
         return error or ErrorCode.UNKNOWN_MEMBER_ID, found
@@ -220,38 +341,47 @@ class GroupCoordinator:
         self._waiting[ticket] = answer
         return ticket, answer
 
-    async def _answered(self, running: _Running, ticket: int, answer: asyncio.Future[T]) -> T:
+    async def _answered(self, running: RunningGroup, ticket: int, answer: asyncio.Future[T]) -> T:
         try:
             return await answer
         except asyncio.CancelledError:
             # The client has closed its connection.
             self._waiting.pop(ticket, None)
-            running.group.on_disconnect(ticket, self._now_ms())
+            running.group.on_disconnect(ticket, self._due.now_ms())
             self._carry_out(running)
             raise
 
     # -- groups ---------------------------------------------------------------------------------
 
-    def _carry_out(self, running: _Running) -> None:
+    def _carry_out(self, running: RunningGroup) -> None:
         """Carry out the effects of a group, and see to its deadline."""
         group = running.group
-        for effect in group.take_effects():
-            match effect:
-                case GroupAnswer():
-                    waiting = self._waiting.pop(effect.ticket, None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(effect.answer)
-                case Store():
-                    task = asyncio.create_task(self._store(running, effect))
-                    self._storing.add(task)
-                    task.add_done_callback(self._storing.discard)
+        self._deliver(running, group.take_effects())
         self._account(running)
+        if isinstance(group, ConsumerGroup) and group.has_only_classic_members:
+            classic, store = to_classic_group(group, self._limits, self._due.now_ms())
+            self._deliver(running, group.end())
+            self._note_conversion(running, classic, "classic")
+            self._deliver(running, [store, *classic.take_effects()])
+            group = classic
         if group.is_forgettable:
             self._forget(running)
         else:
-            self._schedule(running)
+            self._due.note(running, group.next_deadline_ms())
 
-    def _account(self, running: _Running) -> None:
+    def _deliver(self, running: RunningGroup, effects: Iterable[Effect | ConsumerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case GroupAnswer() | ReadyAnswer():
+                    waiting = self._waiting.pop(effect.ticket, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(effect.answer)
+                case Store() | StoreRecords():
+                    task = asyncio.create_task(self._store(running, running.group, effect))
+                    self._storing.add(task)
+                    task.add_done_callback(self._storing.discard)
+
+    def _account(self, running: RunningGroup) -> None:
         group = running.group
         size = group.size_bytes
         self._size_bytes += size - running.size_bytes
@@ -264,7 +394,7 @@ class GroupCoordinator:
                 extra={"group": running.name, "members": group.expired},
             )
         group.rebalances = group.expired = 0
-        if group.state is GroupState.STABLE and running.generation != group.generation:
+        if group.state == GroupState.STABLE and running.generation != group.generation:
             running.generation = group.generation
             log.info(
                 "generation of a group",
@@ -276,71 +406,26 @@ class GroupCoordinator:
                 },
             )
 
-    def _forget(self, running: _Running) -> None:
+    def _forget(self, running: RunningGroup) -> None:
         self._size_bytes -= running.size_bytes
         running.size_bytes = 0
         if self._groups.get(running.name) is running:
             del self._groups[running.name]
 
-    async def _store(self, running: _Running, effect: Store) -> None:
-        error = ErrorCode.NONE
-        try:
-            state = None if effect.snapshot is None else encode_snapshot(effect.snapshot)
-            await self._offsets.store_group(running.name, state)
-        except BasculeError as failure:
-            log.warning(
-                "members of a group not stored",
-                extra={"group": running.name, "error": str(failure)},
-            )
-            is_elsewhere = isinstance(failure, NotLeader)
-            error = (
-                ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            )
-        running.group.on_stored(effect.number, error, self._now_ms())
-        if self._groups.get(running.name) is running:
+    async def _store(
+        self, running: RunningGroup, group: Group, effect: Store | StoreRecords
+    ) -> None:
+        error = await store_group(self._offsets, running.name, effect)
+        group.on_stored(effect.number, error, self._due.now_ms())
+        if self._is_present(running) and running.group is group:
             self._carry_out(running)
 
-    # -- time -----------------------------------------------------------------------------------
+    def _on_due(self, running: RunningGroup, now_ms: int) -> None:
+        running.group.on_time(now_ms)
+        self._carry_out(running)
 
-    def _now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    def _schedule(self, running: _Running) -> None:
-        """Note the group's deadline, unless there is an earlier entry for it already."""
-        deadline = running.group.next_deadline_ms()
-        if deadline is None or (running.due_ms is not None and running.due_ms <= deadline):
-            return
-        running.due_ms = deadline
-        heapq.heappush(self._due, (deadline, next(self._numbers), running))
-        if len(self._due) > 2 * len(self._groups) + STALE_ENTRIES_MAX:
-            self._due = [entry for entry in self._due if self._is_present(entry)]
-            heapq.heapify(self._due)
-        if self._due[0][2] is running:
-            self._set_timer()
-
-    def _is_present(self, entry: tuple[int, int, _Running]) -> bool:
-        due_ms, _, running = entry
-        return running.due_ms == due_ms and self._groups.get(running.name) is running
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._due:
-            # One millisecond later: the times of the groups are rounded down.
-            at = (self._due[0][0] + 1) / 1000
-            self._timer = asyncio.get_running_loop().call_at(at, self._on_timer)
-
-    def _on_timer(self) -> None:
-        now_ms = self._now_ms()
-        while self._due and self._due[0][0] <= now_ms:
-            entry = heapq.heappop(self._due)
-            if self._is_present(entry):
-                running = entry[2]
-                running.due_ms = None
-                running.group.on_time(now_ms)
-                self._carry_out(running)
-        self._set_timer()
+    def _is_present(self, running: RunningGroup) -> bool:
+        return self._groups.get(running.name) is running
 
     # -- which groups ---------------------------------------------------------------------------
 
@@ -381,16 +466,12 @@ class GroupCoordinator:
 
     def _load(self, epoch: int) -> None:
         self._epoch = epoch
-        for name, state in self._offsets.group_states.items():
-            try:
-                snapshot = decode_snapshot(state)
-            except ValueError as error:
-                log.warning(
-                    "members of a group cannot be read", extra={"group": name, "error": str(error)}
-                )
+        for name in list(self._offsets.group_states):
+            now_ms = self._due.now_ms()
+            group = restore_group(self._offsets, name, self._limits, self._topics, now_ms)
+            if group is None:
                 continue
-            group = ClassicGroup.restore(snapshot, self._limits, self._now_ms())
-            running = _Running(name, group, generation=group.generation)
+            running = RunningGroup(name, group, generation=group.generation)
             self._groups[name] = running
             self._carry_out(running)
         log.info("groups loaded", extra={"groups": len(self._groups), "leader_epoch": epoch})
@@ -401,4 +482,3 @@ class GroupCoordinator:
             running.group.unload(ErrorCode.NOT_COORDINATOR)
             self._carry_out(running)
         self._due.clear()
-        self._set_timer()

@@ -56,9 +56,11 @@ class OffsetChange(NamedTuple):
     is_checked: bool = False
     """Whether the coordinator has written it."""
     group: str | None = None
-    """The group whose members the record has, if it is no commit."""
-    members: bytes | None = None
-    """The state of that group; None: it has no members any more."""
+    """The group whose record it is, if it is no commit."""
+    member_id: str | None = None
+    """The member of the group; None: the record is of the group as a whole."""
+    state: bytes | None = None
+    """Of that group or member; None: it has no members any more, or is gone."""
 
 
 def read_changes(
@@ -91,8 +93,8 @@ def _change_of(record: Record) -> OffsetChange:
     key: OffsetKey | None = None
     try:
         if (record.key or b"").startswith(GROUP_PREFIX.encode()):
-            name = parse_group_subject((record.key or b"").decode())
-            return OffsetChange(None, group=name, members=record.value)
+            name, member_id = parse_group_subject((record.key or b"").decode())
+            return OffsetChange(None, group=name, member_id=member_id, state=record.value)
         key = _key_of(record)
         headers = dict(record.headers)
         is_checked = headers.get(CHECKED_HEADER, b"") is None
@@ -120,13 +122,19 @@ def _key_of(record: Record) -> OffsetKey:
     return parse_commit_subject(record.key.decode())
 
 
-async def resolve_offset(partition: Partition, to: int | str, *, at_ms: int) -> int:
+async def resolve_offset(
+    partition: Partition, to: int | str, *, at_ms: int, is_clamped: bool
+) -> int:
     """The offset that `to` means: an offset itself, `earliest`, `latest` or `time` (`at_ms`).
+
+    With `is_clamped` an offset out of range is the nearest one within.
 
     Raises: OffsetOutOfRange, PartitionFailed, CorruptData, OSError.
     """
     end = partition.high_watermark
     if isinstance(to, int):
+        if is_clamped:
+            to = min(max(to, partition.start_offset), end.offset)
         if not partition.start_offset <= to <= end.offset:
             raise OffsetOutOfRange(to, partition.start_offset, end.offset)
         return to

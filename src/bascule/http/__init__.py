@@ -5,7 +5,7 @@
     schemas      the response bodies, and conversion from the model
     responses    JSON responses; the one table from errors to HTTP statuses
     app          the application: handlers between HTTP and the ports of the node
-    offsets      the handlers and bodies of committed offsets
+    groups       the handlers and bodies of groups and committed offsets
     health       checks of the parts of a node
     openapi      the OpenAPI document and the page /docs
     listener     the socket, its limits, and the guard of loopback addresses
@@ -18,7 +18,7 @@ Promises:
 * The OpenAPI document describes every operation, field and error code that is served.
 * A request to a loopback address is refused unless its Host is an address or localhost.
 
-It never makes decisions: handlers pass requests to `StreamAdmin` and `OffsetsAdmin`, and encode
+It never makes decisions: handlers pass requests to `StreamAdmin` and `GroupsAdmin`, and encode
 their results.
 """
 

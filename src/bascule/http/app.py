@@ -16,10 +16,10 @@ from starlette.routing import Route
 from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
 from bascule.http.cluster import ClusterAdmin, ClusterApi
+from bascule.http.groups import GroupsAdmin, GroupsApi
 from bascule.http.listener import LoopbackGuard
 from bascule.http.metrics import exposition
 from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
-from bascule.http.offsets import OffsetsAdmin, OffsetsApi
 from bascule.http.openapi import docs_page, openapi_document
 from bascule.http.requests import (
     AcknowledgeLossRequest,
@@ -143,21 +143,25 @@ class StatusSource(Protocol):
 
     def statistics(self) -> dict[str, Any]: ...
 
+    async def group_lags(self) -> Mapping[str, Any]:
+        """The statistics of the groups that this node coordinates."""
+        ...
 
-class AdminApi(OffsetsApi, ClusterApi):
+
+class AdminApi(GroupsApi, ClusterApi):
     """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
         self,
         streams: StreamAdmin,
-        offsets: OffsetsAdmin,
+        groups: GroupsAdmin,
         node: StatusSource,
         cluster: ClusterAdmin,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
     ) -> None:
-        OffsetsApi.__init__(self, offsets)
+        GroupsApi.__init__(self, groups)
         ClusterApi.__init__(self, cluster)
         self._streams = streams
         self._node = node
@@ -254,6 +258,7 @@ class AdminApi(OffsetsApi, ClusterApi):
     async def handle_metrics(self, request: Request) -> Response:
         node, streams = self._node.node_info(), self._streams.stream_infos()
         statistics = self._node.statistics()
+        statistics["group"] = await self._node.group_lags()
         # Thousands of streams make tens of thousands of lines: too slow for the event loop.
         text = await asyncio.to_thread(exposition.render, node, statistics, streams)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
@@ -317,7 +322,7 @@ def _checked(handler: Handler, *, query: Sequence[str] = (), has_body: bool = Fa
 
 def create_app(
     streams: StreamAdmin,
-    offsets: OffsetsAdmin,
+    groups: GroupsAdmin,
     node: StatusSource,
     cluster: ClusterAdmin,
     *,
@@ -328,7 +333,7 @@ def create_app(
     """The application; `defaults` are the values that a creation request leaves out."""
     handlers = AdminApi(
         streams,
-        offsets,
+        groups,
         node,
         cluster,
         defaults=defaults or StreamDefaults(),
@@ -336,7 +341,8 @@ def create_app(
     )
     routes = [
         Route(
-            operation.path,
+            # A group's name may have slashes.
+            operation.path.replace("{group}", "{group:path}"),
             _checked(
                 getattr(handlers, f"handle_{name}"),
                 query=[parameter for parameter, _ in operation.query],

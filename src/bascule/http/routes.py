@@ -20,7 +20,14 @@ from bascule.http.cluster import (
     RecoverRequest,
     ThrottleRequest,
 )
-from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
+from bascule.http.groups import (
+    GroupBody,
+    GroupList,
+    OffsetList,
+    OffsetResets,
+    OffsetsRemoved,
+    ResetOffsetsRequest,
+)
 from bascule.http.openapi import ApiOperation
 from bascule.http.requests import (
     AcknowledgeLossRequest,
@@ -378,42 +385,69 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
     "list_offsets": ApiOperation(
         "GET",
         "/v1/offsets",
-        "List committed offsets",
+        "List committed offsets of all groups",
         {200: ("All commits, or the selected ones.", OffsetList)},
         errors=_OFFSETS,
         query=(("consumer", "Only of this consumer."), ("stream", "Only for this stream.")),
         example="curl '$SERVER/v1/offsets?consumer=billing'",
     ),
+    "list_groups": ApiOperation(
+        "GET",
+        "/v1/groups",
+        "List the consumer groups: those with members, and those with committed offsets",
+        {200: ("All groups, by name, or the selected ones.", GroupList)},
+        errors=_OFFSETS,
+        query=(
+            ("stream", "Only those with offsets for this stream; lag is that of this stream."),
+            ("state", "Only those in this state, such as Stable or Empty."),
+            ("type", "Only those of this type: classic or consumer."),
+        ),
+        example="curl '$SERVER/v1/groups?state=Empty'",
+    ),
+    "group": ApiOperation(
+        "GET",
+        "/v1/groups/{group}",
+        "One group: its members, and per partition the committed offset, end, lag and owner",
+        {200: ("The group.", GroupBody)},
+        errors=((404, "unknown_group"), *_OFFSETS),
+        example="curl $SERVER/v1/groups/billing",
+    ),
     "reset_offsets": ApiOperation(
         "POST",
-        "/v1/offsets",
-        "Reset the committed offsets of a consumer; stop the consumer first",
-        {200: ("The new committed offset of each partition.", OffsetList)},
+        "/v1/groups/{group}/reset-offsets",
+        "Reset the committed offsets of a group without members, or show what that would do",
+        {200: ("The offset of each partition, before and after.", OffsetResets)},
         request=ResetOffsetsRequest,
         errors=(
             *_BODY,
             *_OFFSETS,
             (400, "invalid_name"),
+            (400, "invalid_config"),
             (400, "offset_out_of_range"),
+            (404, "unknown_group"),
             (404, "unknown_stream"),
             (404, "unknown_partition"),
             (409, "group_has_members"),
         ),
-        example='curl --json \'{"consumer": "billing", "stream": "flights", "to": "earliest"}\' '
-        "$SERVER/v1/offsets",
+        example='curl --json \'{"stream": "flights", "to": "earliest", "dry_run": true}\' '
+        "$SERVER/v1/groups/billing/reset-offsets",
     ),
-    "remove_offsets": ApiOperation(
+    "delete_group": ApiOperation(
         "DELETE",
-        "/v1/offsets",
-        "Remove the committed offsets of a consumer",
-        {200: ("The number of removed commits.", OffsetsRemoved)},
-        errors=((400, "malformed_request"), *_OFFSETS, (409, "group_has_members")),
-        query=(
-            ("consumer", "The consumer; required."),
-            ("stream", "Only for this stream."),
-            ("partition", "Only of this partition."),
+        "/v1/groups/{group}",
+        "Delete a group without members, or only its committed offsets for a stream",
+        {200: ("The number of removed offsets.", OffsetsRemoved)},
+        errors=(
+            (400, "malformed_request"),
+            (404, "unknown_group"),
+            *_OFFSETS,
+            (409, "group_has_members"),
         ),
-        example="curl -X DELETE '$SERVER/v1/offsets?consumer=billing&stream=flights'",
+        query=(
+            ("stream", "Only the offsets for this stream."),
+            ("partition", "Only the offset of this partition of the stream."),
+        ),
+        example="curl -X DELETE '$SERVER/v1/groups/billing?stream=flights'",
     ),
     "metrics": ApiOperation(
         "GET",

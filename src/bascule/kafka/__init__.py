@@ -6,8 +6,9 @@
 
 Sockets, limits and counters are those of `listening`. A fetch returns only records below the high
 watermark. It never stores records: Produce is refused with the NATS subject to publish to. Groups
-of consumers are those of the classic protocol; `groups` coordinates them. Changes of streams, as
-topics, go to the controller; `client.administration` says whether they are taken.
+of consumers are those of the classic and of the consumer protocol; `groups` coordinates them.
+Changes of streams, as topics, go to the controller; `client.administration` says whether they are
+taken.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 from typing import Final, TypeAlias
 
@@ -68,6 +69,7 @@ class ServedConnection:
         """As the last request said."""
         self._limits = limits
         self._statistics = statistics
+        self._run_on_thread = run_on_thread
         self._loop = asyncio.get_running_loop()
         self._sender = Sender(
             sock,
@@ -178,7 +180,11 @@ class ServedConnection:
         response = self._handle(request)
         if not isinstance(response, Message):
             response = await response
-        pieces = self._protocol.send(request, response)
+        if response.is_large:
+            send = partial(self._protocol.send, request, response)
+            pieces = await self._run_on_thread(send)
+        else:
+            pieces = self._protocol.send(request, response)
         self._on_progress()
         size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
         try:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from bascule.controller.cluster.offsets import ClusterOffsets
+from bascule.controller.cluster.groups import ClusterGroups
 from bascule.errors import BasculeError
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
@@ -32,7 +32,7 @@ class ArchiveProgress:
         self,
         partitions: Partitions,
         store: CommittedOffsetStore,
-        cluster: ClusterOffsets,
+        cluster: ClusterGroups,
         clock: Clock,
     ) -> None:
         self._partitions = partitions

@@ -18,13 +18,13 @@ from bascule.config import KEYS, Config
 from bascule.config.addresses import parse_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.cluster.offsets import ClusterOffsets
+from bascule.controller.cluster.groups import ClusterGroups, GroupLags
+from bascule.controller.cluster.groups.coordinator import make_coordinator
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore, GroupCoordinator
-from bascule.groups.classic import GroupLimits
 from bascule.host.lasting_objects import LastingObjects
 from bascule.host.lasting_tasks import start_lasting
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
@@ -197,27 +197,26 @@ class Node:
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets(cluster)
-        self._groups = self.status.groups = GroupCoordinator(
-            self._partitions,
-            self._offsets,
-            self._random,
-            GroupLimits(
-                self._config.groups.initial_delay_ms,
-                self._config.groups.session_ms_min,
-                self._config.groups.session_ms_max,
-                self._config.groups.members_max,
-            ),
+        self._groups = self.status.groups = make_coordinator(
+            self._config.groups, self._partitions, self._offsets, self._random, cluster.controller
         )
         self._groups.start()
-        cluster_offsets = self._controller.attach_offsets(self._offsets)
+        cluster_groups, ends = self._controller.attach_groups(self._offsets, self._groups)
+        self.status.lags = GroupLags(
+            self._groups,
+            self._offsets,
+            ends,
+            asyncio.get_running_loop().time,
+            series_max=self._config.groups.lag_series_max,
+        )
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
             await self._nats.open()
         await self._start_announcer(self._ingest)
-        await self._open_listeners(self._offsets, self._groups, cluster_offsets)
+        await self._open_listeners(self._offsets, self._groups, cluster_groups)
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
-            ArchiveProgress(self._partitions, self._offsets, cluster_offsets, self._clock)
+            ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)
         )
         self.status.ready = True
         self._lasting.settle()
@@ -432,7 +431,7 @@ class Node:
         self,
         offsets: CommittedOffsetStore,
         groups: GroupCoordinator,
-        cluster_offsets: ClusterOffsets,
+        cluster_groups: ClusterGroups,
     ) -> None:
         config, limits = self._config, self._config.limits
         self._client_listener = ClientListener(
@@ -465,7 +464,7 @@ class Node:
         )
         app = create_app(
             self._controller,
-            cluster_offsets,
+            cluster_groups,
             self.status,
             self._controller.operations,
             defaults=config.streams,

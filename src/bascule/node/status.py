@@ -10,6 +10,7 @@ from bascule.config import Config
 from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.groups import GroupLags
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock
 from bascule.host.real import RealFiles
@@ -66,6 +67,7 @@ class NodeStatus:
         """Where the NATS server is embedded."""
         self.offsets: CommittedOffsetStore | None = None
         self.groups: GroupCoordinator | None = None
+        self.lags: GroupLags | None = None
         self.announcer: Announcer | None = None
         """Where announcements are exchanged."""
         self.replication_statistics: Callable[[], dict[str, Any]] | None = None
@@ -156,6 +158,10 @@ class NodeStatus:
     def _streams_health(self) -> PartHealth:
         refusal = None if self.announcer is None else self.announcer.refusal
         return health.streams_health(self._conflicts(), cluster_id=self.cluster_id, refusal=refusal)
+
+    async def group_lags(self) -> Mapping[str, Any]:
+        """Size and lag of the groups that this node coordinates."""
+        return _counters(None if self.lags is None else await self.lags.collect())
 
     def statistics(self) -> dict[str, Any]:
         streams = self._partitions.streams()

@@ -114,12 +114,22 @@ def group_subject(name: str) -> str:
     return GROUP_PREFIX + _token(name)
 
 
-def parse_group_subject(subject: str) -> str:
-    """The inverse of `group_subject`. Raises: ValueError for every other text."""
-    name = unquote_to_bytes(subject.removeprefix(GROUP_PREFIX)).decode()
-    if not subject.startswith(GROUP_PREFIX) or GROUP_PREFIX + _token(name) != subject:
-        raise ValueError(f"expected {GROUP_PREFIX}GROUP, got {subject!r}")
-    return name
+def member_subject(name: str, member_id: str) -> str:
+    """The key of the record of one member of a group. Raises: InvalidName."""
+    return f"{group_subject(name)}.{_token(member_id)}"
+
+
+def parse_group_subject(subject: str) -> tuple[str, str | None]:
+    """The inverse of `group_subject` and `member_subject`: the group, and the member or None.
+
+    Raises: ValueError for every other text.
+    """
+    tokens = subject.removeprefix(GROUP_PREFIX).split(".")
+    names = [unquote_to_bytes(token).decode(errors="surrogatepass") for token in tokens]
+    canonical = GROUP_PREFIX + ".".join(map(_token, names))
+    if len(names) > 2 or not all(names) or canonical != subject:
+        raise ValueError(f"expected {GROUP_PREFIX}GROUP or .MEMBER behind it, got {subject!r}")
+    return names[0], names[1] if len(names) > 1 else None
 
 
 def encode_commit(commit: Commit) -> bytes:

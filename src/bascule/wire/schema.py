@@ -123,6 +123,11 @@ class Message(Structure):
     FLEXIBLE: ClassVar[Versions] = NEVER
     """Versions with compact lengths and tagged fields."""
 
+    @property
+    def is_large(self) -> bool:
+        """Whether encoding takes some ms, which is too long for an event loop."""
+        return False
+
 
 ResponseT = TypeVar("ResponseT", bound=Message, covariant=True)
 
@@ -215,8 +220,11 @@ def field_specs(structure: type[Structure]) -> tuple[FieldSpec, ...]:
     specs = []
     for field in fields(structure):  # type: ignore[arg-type]
         where = f"{structure.__name__}.{field.name}"
-        assert field.default is not MISSING, f"{where} needs a default"
-        specs.append(_field_spec(where, field.name, hints[field.name], field.default))
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()  # a structure that is never null
+        assert default is not MISSING, f"{where} needs a default"
+        specs.append(_field_spec(where, field.name, hints[field.name], default))
     return tuple(specs)
 
 

@@ -22,10 +22,10 @@ import msgspec
 
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.groups import ENDS, OFFSETS, ClusterGroups, PartitionEnds
 from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
-from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
 from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
@@ -42,7 +42,7 @@ from bascule.errors import (
     UnknownPartition,
 )
 from bascule.errors.plain import from_plain, to_plain
-from bascule.groups import CommittedOffsetStore
+from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.commands import CreateStream
@@ -265,13 +265,18 @@ class ClusterController:
         self._announcer = announcer
         announcer.on_streams(self.image.streams)
 
-    def attach_offsets(self, offsets: CommittedOffsetStore) -> ClusterOffsets:
+    def attach_groups(
+        self, offsets: CommittedOffsetStore, groups: GroupCoordinator
+    ) -> tuple[ClusterGroups, PartitionEnds]:
         """Remove the committed offsets of a stream with it from now on; return what operates on
-        those of the cluster."""
+        the groups of the cluster, and what knows the ends of their partitions."""
         self._repairs.offsets = offsets
-        found = ClusterOffsets(self._node_id, self._partitions, offsets, self.views, self._peers)
-        self._controls[OFFSETS] = found.answer
-        return found
+        ends = PartitionEnds(self._node_id, self._partitions, self.views, self._peers)
+        found = ClusterGroups(
+            self._node_id, self._partitions, offsets, groups, ends, self.views, self._peers
+        )
+        self._controls |= {OFFSETS: found.answer, ENDS: ends.answer}
+        return found, ends
 
     def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
         before, self._seen = self._seen, image

@@ -4,6 +4,7 @@
     member       one member
     group        the state machine
     snapshot     the state of a group as it is stored
+    description  a group as it is listed and described
 
 The group has no clock, does not wait and draws nothing. The caller gives the time in milliseconds
 of any clock that does not go back, and the id that a new member will have. Results come as data:

@@ -257,6 +257,10 @@ class ClassicGroup:
 
     # -- rebalances -----------------------------------------------------------------------------
 
+    def begin_rebalance(self, now_ms: int) -> None:
+        """All members have to join again."""
+        self._prepare(now_ms)
+
     def _prepare(self, now_ms: int) -> None:
         """Begin a rebalance: from now on joins wait, and heartbeats say that members must join."""
         begins_empty = self.state is GroupState.EMPTY

@@ -23,6 +23,10 @@ class GroupLimits:
     bytes_max: int = 1 << 20
     """Metadata of all members, and their assignments. A state is one record of `_offsets`, and as
     JSON it must fit into a segment. 1,000 members of 200 bytes with 5 assignments take 0.3 MiB."""
+    consumer_session_ms: int = 45_000
+    """Of members of the consumer protocol. From Kafka's group.consumer.session.timeout.ms."""
+    consumer_heartbeat_ms: int = 5_000
+    """From Kafka's group.consumer.heartbeat.interval.ms."""
 
 
 @dataclass(frozen=True, slots=True)

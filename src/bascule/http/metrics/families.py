@@ -283,7 +283,26 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "groups", "Groups with members that this node coordinates, by state.", label="state"
     ),
     "groups.members": _gauge("group_members", "Members of these groups."),
-    "groups.rebalances": MetricFamily("group_rebalances", "Rebalances that began."),
+    "group.size": _gauge(
+        "group_size",
+        "Members of a group that this node coordinates, by its state.",
+        label=("group", "state"),
+    ),
+    "group.lag": _gauge(
+        "group_lag",
+        "Records between the committed offset of a group that this node coordinates and the end of "
+        "the partition, of at most groups.lag_series_max offsets.",
+        label=("group", "stream", "partition"),
+    ),
+    "group.left_out": _gauge(
+        "group_lags_left_out",
+        "Committed offsets without a lag in these metrics: beyond groups.lag_series_max, or the "
+        "end of the partition is not known.",
+    ),
+    "groups.rebalances": MetricFamily(
+        "group_rebalances",
+        "Rebalances that began, and targets computed for groups of the consumer protocol.",
+    ),
     "groups.expired": MetricFamily(
         "group_members_expired",
         "Members removed because their sessions ended, or because they did not join in time.",

@@ -12,11 +12,22 @@ from typing import Final
 
 from bascule.kafka.handlers.administration import handle_administration
 from bascule.kafka.handlers.api_versions import handle_api_versions
-from bascule.kafka.handlers.consumer_group_heartbeat import handle_consumer_group_heartbeat
 from bascule.kafka.handlers.context import Context
 from bascule.kafka.handlers.fetch import handle_fetch
 from bascule.kafka.handlers.find_coordinator import handle_find_coordinator
+from bascule.kafka.handlers.group_administration import (
+    handle_delete_groups,
+    handle_describe_groups,
+    handle_list_groups,
+    handle_offset_delete,
+)
 from bascule.kafka.handlers.list_offsets import handle_list_offsets
+from bascule.kafka.handlers.membership.consumer_group_describe import (
+    handle_consumer_group_describe,
+)
+from bascule.kafka.handlers.membership.consumer_group_heartbeat import (
+    handle_consumer_group_heartbeat,
+)
 from bascule.kafka.handlers.membership.heartbeat import handle_heartbeat
 from bascule.kafka.handlers.membership.join_group import handle_join_group
 from bascule.kafka.handlers.membership.leave_group import handle_leave_group
@@ -30,12 +41,17 @@ from bascule.kafka.handlers.share_group_heartbeat import handle_share_group_hear
 from bascule.wire.connection import ReceivedRequest
 from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
-from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.consumer_group_describe import ConsumerGroupDescribeRequest
+from bascule.wire.messages.group.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from bascule.wire.messages.group.delete_groups import DeleteGroupsRequest
+from bascule.wire.messages.group.describe_groups import DescribeGroupsRequest
 from bascule.wire.messages.group.heartbeat import HeartbeatRequest
 from bascule.wire.messages.group.join_group import JoinGroupRequest
 from bascule.wire.messages.group.leave_group import LeaveGroupRequest
+from bascule.wire.messages.group.list_groups import ListGroupsRequest
+from bascule.wire.messages.group.offset_delete import OffsetDeleteRequest
 from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
@@ -85,8 +101,18 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_produce(message, request.client_id, context)
         case FindCoordinatorRequest():
             return handle_find_coordinator(message, version, context)
+        case ListGroupsRequest():
+            return handle_list_groups(message, context)
+        case DescribeGroupsRequest():
+            return handle_describe_groups(message, version, context)
+        case DeleteGroupsRequest():
+            return handle_delete_groups(message, request.client_id, context)
+        case OffsetDeleteRequest():
+            return handle_offset_delete(message, request.client_id, context)
         case ConsumerGroupHeartbeatRequest():
             return handle_consumer_group_heartbeat(message, request.client_id, context)
+        case ConsumerGroupDescribeRequest():
+            return handle_consumer_group_describe(message, context)
         case ShareGroupHeartbeatRequest():
             return handle_share_group_heartbeat(message, request.client_id, context)
         case _:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +16,10 @@ from bascule.errors import (
     UnknownEpoch,
     UnknownPartition,
 )
+from bascule.groups.administration import GroupOffsets
 from bascule.groups.classic import JoinAnswer, JoinRequest, SyncAnswer
+from bascule.groups.consumer import ConsumerGroup, MemberAnswer, MemberHeartbeat
+from bascule.groups.described import RunningGroups
 from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
@@ -80,7 +83,7 @@ class ServedPartitions(Protocol):
     def streams(self) -> Mapping[str, tuple[ServedPartition, ...]]: ...
 
 
-class ServedOffsets(Protocol):
+class ServedOffsets(GroupOffsets, Protocol):
     """The committed offsets of consumers."""
 
     def entries(
@@ -98,7 +101,7 @@ class ServedOffsets(Protocol):
         ...
 
 
-class ServedGroups(Protocol):
+class ServedGroups(RunningGroups, Protocol):
     """The groups whose members this node coordinates; implemented by `groups.coordinator`."""
 
     def error(self) -> ErrorCode:
@@ -125,9 +128,17 @@ class ServedGroups(Protocol):
 
     def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]: ...
 
+    def fetch_error(self, name: str, member_id: str, epoch: int) -> ErrorCode: ...
+
     def commit_error(
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode: ...
+
+    def member_heartbeat(
+        self, name: str, request: MemberHeartbeat
+    ) -> MemberAnswer | Awaitable[MemberAnswer]: ...
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None: ...
 
 
 class TopicAdministration(Protocol):

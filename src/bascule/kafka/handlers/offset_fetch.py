@@ -58,7 +58,9 @@ def _group_response(
     group: OffsetFetchGroup, code: ErrorCode, version: int, context: Context
 ) -> OffsetFetchGroupResponse:
     if group.member_id and group.member_epoch >= 0:
-        code = code or ErrorCode.UNKNOWN_MEMBER_ID
+        code = code or context.groups.fetch_error(
+            group.group_id, group.member_id, group.member_epoch
+        )
     if code and version >= 2:
         return OffsetFetchGroupResponse(group.group_id, error_code=code)
     committed: dict[str, dict[int, CommittedOffset]] = {}

@@ -21,13 +21,18 @@ from bascule.wire.messages.administration.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from bascule.wire.messages.api_versions import ApiVersionsRequest
-from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.consumer_group_describe import ConsumerGroupDescribeRequest
+from bascule.wire.messages.group.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from bascule.wire.messages.group.delete_groups import DeleteGroupsRequest
+from bascule.wire.messages.group.describe_groups import DescribeGroupsRequest
 from bascule.wire.messages.group.heartbeat import HeartbeatRequest
 from bascule.wire.messages.group.join_group import JoinGroupRequest
 from bascule.wire.messages.group.leave_group import LeaveGroupRequest
+from bascule.wire.messages.group.list_groups import ListGroupsRequest
+from bascule.wire.messages.group.offset_delete import OffsetDeleteRequest
 from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
@@ -54,6 +59,8 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         HeartbeatRequest,
         LeaveGroupRequest,
         SyncGroupRequest,
+        DescribeGroupsRequest,
+        ListGroupsRequest,
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,
         DescribeConfigsRequest,
@@ -64,9 +71,12 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         IncrementalAlterConfigsRequest,
         DeleteRecordsRequest,
         DescribeLogDirsRequest,
+        DeleteGroupsRequest,
+        OffsetDeleteRequest,
         DescribeTopicPartitionsRequest,
         DescribeProducersRequest,
         ConsumerGroupHeartbeatRequest,
+        ConsumerGroupDescribeRequest,
         ShareGroupHeartbeatRequest,
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from bascule.wire.schema import (
     Array,
@@ -17,6 +17,9 @@ from bascule.wire.schema import (
     Structure,
     Versions,
 )
+
+KEYS_AT_ONCE: Final = 300
+"""A key takes about 5 us to encode."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,10 @@ class FindCoordinatorResponse(Message):
     host: Annotated[String, Versions("0-3")] = ""
     port: Annotated[Int32, Versions("0-3")] = -1
     coordinators: Annotated[Array[Coordinator], Versions("4+")] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.coordinators) > KEYS_AT_ONCE
 
 
 @dataclass(slots=True)

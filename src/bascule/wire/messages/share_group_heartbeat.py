@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bascule.wire.messages.consumer_group_heartbeat import GroupAssignment
+from bascule.wire.messages.group.consumer_group_heartbeat import GroupAssignment
 from bascule.wire.schema import (
     Int16,
     Int32,

@@ -242,7 +242,6 @@ class Healer:
     async def _heal(self, key: Key, partition: Partition) -> None:
         """Open the log again up to its damage. Raises: OSError, BasculeError."""
         definition, index = partition.definition, partition.index
-        await asyncio.to_thread(self._history.add, key)
         log.warning(
             "healing a replica",
             extra={"stream": definition.name, "partition": index, "cause": _cause(partition)},
@@ -267,12 +266,17 @@ class Healer:
             state = self._state(partition)
             if state is None or not self._can_heal(state) or not self._is_ill(partition):
                 return
+            if part is None:
+                await asyncio.to_thread(self._check_aside, definition.name, index)
+            # Before anything is changed: a node that does not survive it does not try for ever.
+            await asyncio.to_thread(self._history.add, key)
             done = await asyncio.to_thread(self._replace, partition, directory, part)
             await self._reconciler.let_go(definition, [index])
             await self._follower.reconcile_locked()
             present = (self._partitions.stream_by_id(definition.id) or ())[index]
             if present.failure is not None and part is not None:
                 # More than batches is damaged: the identity of the log, for example.
+                await asyncio.to_thread(self._check_aside, definition.name, index)
                 done = await asyncio.to_thread(self._replace, present, directory, None)
                 await self._reconciler.let_go(definition, [index])
                 await self._follower.reconcile_locked()
@@ -292,7 +296,6 @@ class Healer:
         """Have the log end where `part` ends, or begin an empty one. Raises: OSError, Broken."""
         definition, index = partition.definition, partition.index
         if part is None:
-            self._check_aside(f"{definition.name}-{index}.")
             moved_to = replace_log(
                 self._directories, self._clock, definition, index, start_offset=0
             )
@@ -302,13 +305,13 @@ class Healer:
         keep_part(files, directory, part, self._clock)
         return _Done(part.end.offset, kept, size)
 
-    def _check_aside(self, prefix: str) -> None:
+    def _check_aside(self, name: str, index: int) -> None:
         """Raises: Broken where a directory of the partition is in `aside` already."""
         files, aside = self._directories.files, self._directories.aside
-        names = files.list_dir(aside) if files.exists(aside) else []
-        for name in names:
-            if name.startswith(prefix):
-                raise Broken(f"{aside}/{name} is there already: look at it, and remove it")
+        kept = files.list_dir(aside) if files.exists(aside) else []
+        for found in kept:
+            if found.startswith(f"{name}-{index}."):
+                raise Broken(f"{aside}/{found} is there already: look at it, and remove it")
 
     def _note_failure(self, partition: Partition, why: str) -> None:
         self.counts.failures += 1

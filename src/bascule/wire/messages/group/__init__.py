@@ -1,1 +1,1 @@
-"""The messages between a coordinator and the members of a classic group."""
+"""The messages between a coordinator and the members of a group."""

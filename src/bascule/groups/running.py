@@ -1,0 +1,75 @@
+"""A group that this node coordinates, and how it is stored and restored."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bascule.errors import BasculeError, NotLeader
+from bascule.groups.classic import ClassicGroup, GroupLimits, Store
+from bascule.groups.classic.snapshot import decode_snapshot, encode_snapshot
+from bascule.groups.committed_offsets import CommittedOffsetStore
+from bascule.groups.consumer import ConsumerGroup, StoreRecords, Topics, is_consumer_group
+from bascule.wire.error_codes import ErrorCode
+
+log = logging.getLogger("bascule.groups")
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """Counters for metrics; `states` and `members` are of now."""
+
+    rebalances: int = 0
+    expired: int = 0
+    """Members removed because they were not heard of, or did not join in time."""
+    states: dict[str, int] = field(default_factory=dict)
+    """State -> groups in it."""
+    members: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class RunningGroup:
+    """A group, and what the coordinator knows about it."""
+
+    name: str
+    group: Group
+    due_ms: int | None = None
+    """Its entry in the deadlines."""
+    size_bytes: int = 0
+    generation: int = 0
+    """The last one that was logged."""
+
+
+async def store_group(
+    offsets: CommittedOffsetStore, name: str, effect: Store | StoreRecords
+) -> ErrorCode:
+    """Store what a group asks for; why it may not be stored, or NONE once it is committed."""
+    try:
+        if isinstance(effect, StoreRecords):
+            await offsets.store_members(name, effect.records)
+        else:
+            state = None if effect.snapshot is None else encode_snapshot(effect.snapshot)
+            await offsets.store_group(name, state)
+    except BasculeError as failure:
+        log.warning("members of a group not stored", extra={"group": name, "error": str(failure)})
+        is_elsewhere = isinstance(failure, NotLeader)
+        return ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.NONE
+
+
+def restore_group(
+    offsets: CommittedOffsetStore, name: str, limits: GroupLimits, topics: Topics, now_ms: int
+) -> Group | None:
+    """The group as it was stored; None if its records cannot be read."""
+    state = offsets.group_states[name]
+    try:
+        if is_consumer_group(state):
+            members = offsets.member_states.get(name, {}).items()
+            return ConsumerGroup.restore(state, members, limits, topics, now_ms)
+        return ClassicGroup.restore(decode_snapshot(state), limits, now_ms)
+    except ValueError as error:
+        log.warning("members of a group cannot be read", extra={"group": name, "error": str(error)})
+        return None

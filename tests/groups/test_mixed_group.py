@@ -1,0 +1,115 @@
+"""Members of both protocols in one group, while clients are upgraded and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.groups.classic import ClassicGroup, JoinRequest
+from bascule.groups.consumer import ConsumerGroup
+from bascule.wire.error_codes import ErrorCode
+from support.consumer_groups import ClassicConsumer, Consumer, FakeTopics, GroupHost, Owners
+
+
+@pytest.fixture
+def host() -> GroupHost:
+    return GroupHost(FakeTopics(flights=6))
+
+
+def settled_classic(host: GroupHost, *names: str) -> list[ClassicConsumer]:
+    consumers = [ClassicConsumer(host, name) for name in names]
+    Owners(host, consumers).settle()
+    assert isinstance(host.group, ClassicGroup)
+    return consumers
+
+
+@pytest.mark.parametrize("cooperates", [False, True])
+def test_a_group_is_upgraded_member_by_member_and_back(host: GroupHost, cooperates: bool) -> None:
+    members: list[ClassicConsumer | Consumer] = [*settled_classic(host, "a", "b", "c")]
+    owners = Owners(host, members)
+    for number, name in enumerate(("A", "B", "C")):
+        members[number].leave()
+        members[number] = Consumer(host, name)
+        owners.settle(beats=150)
+        assert isinstance(host.group, ConsumerGroup)
+        if cooperates:
+            for each in members:
+                if isinstance(each, ClassicConsumer):
+                    each.cooperates = True
+    assert all(each.classic is None for each in host.group.members.values())
+    for number, name in enumerate("abc"):
+        members[number].leave()
+        members[number] = ClassicConsumer(host, name, cooperates=cooperates and number < 2)
+        owners.settle(beats=150)
+        assert isinstance(host.group, ConsumerGroup) == (number < 2)
+    assert host.conversions == 2
+
+
+def test_a_classic_member_goes_on_until_it_has_to_give_something_up(host: GroupHost) -> None:
+    (a,) = settled_classic(host, "a")
+    generation, joins = a.generation, a.joins
+    b = Consumer(host, "b")
+    b.send()
+    b.receive()
+    assert b.goal == frozenset()
+    assert host.consumer.on_commit(a.member_id, None, generation, host.now_ms) is ErrorCode.NONE
+    a.beat()
+    assert (a.stage, a.joins) == ("outside", joins), "its heartbeat tells it to join"
+    Owners(host, [a, b]).settle()
+    assert (len(a.owned), len(b.owned)) == (3, 3)
+    assert a.generation == b.epoch
+    before = a.joins
+    for _ in range(5):
+        a.beat()
+        b.beat()
+    assert a.joins == before
+    stale = host.consumer.on_commit(a.member_id, None, generation, host.now_ms)
+    assert stale is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_the_next_coordinator_knows_members_of_both_protocols(host: GroupHost) -> None:
+    (a,) = settled_classic(host, "a")
+    b = Consumer(host, "b")
+    Owners(host, [a, b]).settle()
+    before = (a.joins, a.generation, b.epoch, b.assignments)
+    host.restart()
+    for _ in range(3):
+        a.beat()
+        b.beat()
+    assert (a.joins, a.generation, b.epoch, b.assignments) == before
+
+
+def test_a_cooperative_member_gives_up_only_what_it_must(host: GroupHost) -> None:
+    a = ClassicConsumer(host, "a", cooperates=True)
+    Owners(host, [a]).settle()
+    owned = a.owned
+    b = Consumer(host, "b")
+    members = [a, b]
+    for _ in range(10):
+        for each in members:
+            each.beat()
+            Owners(host, members).check()
+            assert a.owned <= owned, "what it keeps it has all the time"
+            assert len(a.owned) >= 3
+    assert len(b.owned) == 3
+
+
+def test_other_protocols_do_not_mix(host: GroupHost) -> None:
+    connect = JoinRequest("", None, 10_000, 10_000, "connect", (("a", b""),), new_member_id="w")
+    ticket = host.classic_join(connect)
+    ticket = (
+        host.classic_join(
+            JoinRequest("w", None, 10_000, 10_000, "connect", (("a", b""),), new_member_id="x")
+        )
+        if host.answers[ticket].error
+        else ticket
+    )
+    assert isinstance(host.group, ClassicGroup)
+    from bascule.groups.consumer import to_consumer_group
+
+    assert to_consumer_group(host.group, host.limits, host.topics, "x", host.now_ms) is None
+    host = GroupHost(FakeTopics(flights=6))
+    host.join("b", "flights")
+    ticket = host.ticket()
+    host.group.on_join(connect, ticket, host.now_ms)
+    host.carry_out()
+    assert host.answers[ticket].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
