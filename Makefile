@@ -87,9 +87,9 @@ check: $(VENV)/.installed build docs ## lint, format, types, floors, house rules
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test but those on Spark, real servers and clients included; WORKERS=2 processes
+test: setup ## every test but those on Spark and with clients in other languages, real servers and clients included; WORKERS=2 processes
 	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3" --ignore=tests/spark
-	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark
+	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark --ignore=tests/foreign
 
 FOREIGN_SPARK := build/foreign-spark/.installed
 
@@ -105,6 +105,25 @@ foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta
 .PHONY: test-spark
 test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=2 processes
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 tests/spark
+
+FOREIGN := tests/foreign
+FOREIGN_CLIENTS := build/foreign-clients/.installed
+
+$(FOREIGN_CLIENTS): $(wildcard $(FOREIGN)/node/* $(FOREIGN)/go/* $(FOREIGN)/java/*)
+	@echo "installing Kafka clients for Node.js, Go and Java (80 MB, a minute or more; needs node 20, go, java 17, mvn)"
+	@rm -rf $(@D) && mkdir -p $(@D)/node && cp $(FOREIGN)/node/* $(@D)/node
+	@cd $(@D)/node && npm ci --silent --no-audit --no-fund
+	@cd $(FOREIGN)/go && go build -o $(abspath $(@D))/member .
+	@mvn -q -B -f $(FOREIGN)/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory=$(abspath $(@D))/jars
+	@touch $@
+
+.PHONY: foreign-clients
+foreign-clients: $(FOREIGN_CLIENTS) ## Kafka clients for Node.js, Go and Java, for the tests of groups
+
+.PHONY: test-clients
+test-clients: setup $(FOREIGN_CLIENTS) ## groups and tools with clients in other languages, on one node and in a cluster; WORKERS=2 processes
+	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 $(FOREIGN)
 
 .PHONY: coverage
 coverage: setup ## lines of src that tiers 1 and 2 run, with the processes they start; build/coverage/index.html

@@ -15,7 +15,13 @@ from support import children, timeouts
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
-TIER_BY_FOLDER = {"sim": "tier2", "interop": "tier3", "e2e": "tier3", "spark": "tier3"}
+TIER_BY_FOLDER = {
+    "sim": "tier2",
+    "interop": "tier3",
+    "e2e": "tier3",
+    "spark": "tier3",
+    "foreign": "tier3",
+}
 
 # No test asserts a wall time, so no deadline. The usual run repeats itself exactly; `make fuzz`
 # rolls new dice and prints how to repeat a failure.

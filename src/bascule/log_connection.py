@@ -154,10 +154,10 @@ class LogConnection:
                 raise Broken(f"{self.address} closed the connection")
             at += count
 
-    def request(self, request: Request[ResponseT]) -> ResponseT:
+    def request(self, request: Request[ResponseT], *, version: int | None = None) -> ResponseT:
         """Send a request and wait for its response."""
         assert not self._pending, "a response is still under way"
-        self.send(request)
+        self.send(request, version=version)
         return cast(ResponseT, self.receive())
 
     def abort(self) -> None:

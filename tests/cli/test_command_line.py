@@ -90,7 +90,7 @@ def test_errors_of_usage_look_like_other_errors(
     assert not set("╭│╰\x1b") & set(printed.err)
 
 
-@pytest.mark.parametrize("arguments", [[], ["stream"], ["offsets"]])
+@pytest.mark.parametrize("arguments", [[], ["stream"], ["group"]])
 def test_a_group_without_a_command_prints_its_help_once(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

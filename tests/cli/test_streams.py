@@ -12,8 +12,8 @@ from rich.console import Console
 from typer.main import get_command
 
 from bascule.cli import exit_codes
+from bascule.cli.groups.tables import groups_table, offsets_table
 from bascule.cli.main import app, main
-from bascule.cli.offsets import offsets_table
 from bascule.cli.output import PipeConsole
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.streams.tables import (
@@ -33,6 +33,7 @@ from bascule.cli.units import (
     parse_size,
 )
 from bascule.client import PurgedPartition
+from bascule.group_results import GroupListing, GroupOffset
 from bascule.model import (
     Cleanup,
     CommittedOffset,
@@ -229,12 +230,19 @@ def test_a_table_that_is_not_for_a_terminal_is_whole() -> None:
     out = PipeConsole(file=text, width=40, highlight=False, soft_wrap=True)
     info = a_stream()
     named = replace(info, definition=replace(info.definition, name=stream))
-    entry = CommittedOffset("c" * 300, stream, 0, 1, -1, "m" * 300, 0, 0, 1)
-    for table in (streams_table([named]), stream_detail(named), offsets_table([entry])):
+    entry = GroupOffset(stream, 0, 1, 0, 1, "", 0, "m" * 300)
+    group = GroupListing("c" * 300, "classic", "Empty", 0, 1, 0)
+    for table in (
+        streams_table([named]),
+        stream_detail(named),
+        offsets_table([entry], ()),
+        groups_table([group]),
+    ):
         out.print(table)
     lines = text.getvalue().splitlines()
     assert sum(stream in line for line in lines) == 3
-    assert sum("c" * 300 in line and "m" * 300 in line for line in lines) == 1
+    assert sum(stream in line and "m" * 300 in line for line in lines) == 1
+    assert sum("c" * 300 in line for line in lines) == 1
     assert not set("…\x1b") & set(text.getvalue())
 
 

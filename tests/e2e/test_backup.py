@@ -111,7 +111,7 @@ def has_three_in_sync(node: Node, stream: str) -> bool | None:
 
 def places(committed: list[dict[str, Any]]) -> set[tuple[str, int, int]]:
     """Which offsets are committed."""
-    return {(each["consumer"], each["partition"], each["offset"]) for each in committed}
+    return {(each["stream"], each["partition"], each["offset"]) for each in committed}
 
 
 def read_all(node: Node, stream: str) -> Stored:
@@ -153,9 +153,9 @@ def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: P
             publisher.wait(60)
             first = run("backup", place, server=servers(cluster))
             committed = run(
-                "offsets", "reset", "billing", "orders", "--partition", 1, "--to", 3,
-                server=servers(cluster),
-            )  # fmt: skip
+                "group", "reset-offsets", "billing", "--stream", "orders", "--partition", 1,
+                "--to-offset", 3, server=servers(cluster),
+            )["partitions"]  # fmt: skip
             cluster.nodes[cluster.leader("orders")].stop(signal.SIGKILL)
             publisher.wait(60)
             before = dict(publisher.acked)
@@ -177,7 +177,8 @@ def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: P
         assert {each: acked[each] for each in found if each in acked}.items() <= found.items()
         assert node.call("GET", "/v1/node")["cluster_id"] != old_id
         assert committed
-        assert places(run("offsets", "list", server=node.addresses["http"])) == places(committed)
+        group = run("group", "info", "billing", server=node.addresses["http"])
+        assert places(group["offsets"]) == places(committed)
         for number in (2, 3):
             cluster.join(number, 1)
         for stream in ("orders", "idle"):

@@ -315,7 +315,7 @@ def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -
                 (f"c{n}", partition, end, 0) for n in (1, 2, 3) for partition, end in ends.items()
             }
     with bascule.connect_sync(cluster.nodes[3].addresses["http"]) as client:
-        assert client.remove_offsets("c1") == 3
+        assert client.delete_group("c1") == 3
         assert {e.consumer for e in client.offsets()} == {"c2", "c3"}
 
 
@@ -458,3 +458,23 @@ def test_the_python_client_reads_on_at_the_new_leader(cluster: RunningCluster) -
         client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(1_000, 2_000))
         found += [message.value for message in reader]
     assert found == [b"%d" % n for n in range(2_000)]
+
+
+def test_reads_begin_while_the_leader_changes(cluster: RunningCluster) -> None:
+    """A read that begins between two leaders finds the next one, also if the old one was killed."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+    values = [b"%d" % n for n in range(10)]
+    with bascule.connect_sync(every) as client:
+        client.publish_many(("flights.a", value) for value in values)
+        cluster.wait_in_sync("flights")
+        for _ in range(ROUNDS):
+            leader = cluster.leader("flights")
+            following = [(leader + step) % 3 + 1 for step in range(3)]
+            cluster.alive()[0].call("POST", "/v1/streams/flights/reassign", {"replicas": following})
+            moves = 0
+            while cluster.leader("flights") == leader or moves < 20:
+                assert [message.value for message in client.read("flights")] == values
+                moves += 1
+        cluster.nodes[cluster.leader("flights")].stop(signal.SIGKILL)
+        assert [message.value for message in client.read("flights")] == values

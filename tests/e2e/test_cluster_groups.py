@@ -44,7 +44,13 @@ def metric(cluster: RunningCluster, node: int, name: str) -> float:
         ("confluent-kafka", signal.SIGKILL),
         ("kafka-python", signal.SIGKILL),
         ("aiokafka", signal.SIGKILL),
+        ("bascule", signal.SIGKILL),
+        ("bascule-cooperative", signal.SIGKILL),
+        ("bascule-sync", signal.SIGKILL),
         ("confluent-kafka", signal.SIGTERM),
+        ("bascule", signal.SIGTERM),
+        ("confluent-kafka/consumer", signal.SIGKILL),
+        ("confluent-kafka/consumer", signal.SIGTERM),
     ],
 )
 def test_members_go_on_when_their_coordinator_ends(
@@ -66,7 +72,7 @@ def test_members_go_on_when_their_coordinator_ends(
     ) as members:
         for _ in range(3):
             members.add(client)
-        shared = members.wait_shared()
+        shared = members.wait_settled(*cluster.alive())
         wait_read(cluster, members)
         assignments = [each.assignments() for each in members.members]
 
@@ -92,3 +98,4 @@ def test_members_go_on_when_their_coordinator_ends(
         assert metric(cluster, successor, "bascule_group_rebalances_total") == 0
         assert metric(cluster, successor, 'bascule_groups{state="Stable"}') == 1
         assert metric(cluster, successor, "bascule_group_members ") == 3
+        members.check_order()

@@ -67,7 +67,7 @@ def commit(cluster: RunningCluster, stream: str) -> None:
     def attempt() -> bool | None:
         try:
             cluster.nodes[cluster.leader("_offsets")].call(
-                "POST", "/v1/offsets", {"consumer": "billing", "stream": stream, "offset": 0}
+                "POST", "/v1/groups/billing/reset-offsets", {"stream": stream, "offset": 0}
             )
         except urllib.error.HTTPError:
             return None

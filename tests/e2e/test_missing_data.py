@@ -33,7 +33,7 @@ def test_a_removed_stream_directory_is_damage_until_its_loss_is_accepted(tmp_pat
         for name in ("a", "b"):
             node.create(name, name)
             assert [publish(node, name)["offset"] for _ in range(3)] == [0, 1, 2]
-        node.call("POST", "/v1/offsets", {"consumer": "c", "stream": "a", "offset": 2})
+        node.call("POST", "/v1/groups/c/reset-offsets", {"stream": "a", "offset": 2})
         node.stop()
         shutil.move(tmp_path / "data" / "streams" / "a", tmp_path / "away")
         node.start()

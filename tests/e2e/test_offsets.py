@@ -187,7 +187,7 @@ def test_while_a_group_has_members_only_they_commit(
     with pytest.raises(GroupHasMembers, match="'members' has members"):
         client.reset_offsets("members", stream, to="earliest")
     with pytest.raises(GroupHasMembers, match="'members' has members"):
-        client.remove_offsets("members")
+        client.delete_group("members")
     subject = f"_bascule.offsets.members.{stream}.0"
     for headers in (None, {"Bascule-Checked": ""}):
         asyncio.run(publish_over_nats(node, subject, b'{"offset": 70}', headers))
@@ -200,7 +200,7 @@ def test_while_a_group_has_members_only_they_commit(
     assert committed(client, "members", stream) == {0: 50}
 
 
-def test_members_by_the_newer_protocol_are_refused_and_may_assign(
+def test_consumers_by_the_newer_protocol_may_assign(
     node: Node, client: SyncClient, stream: str
 ) -> None:
     options = {
@@ -209,14 +209,6 @@ def test_members_by_the_newer_protocol_are_refused_and_may_assign(
         "group.protocol": "consumer",
         "enable.auto.commit": False,
     }
-    consumer = confluent_kafka.Consumer(options)
-    consumer.subscribe([stream])
-    while (message := consumer.poll(10)) is None:
-        pass
-    assert message.error().code() == confluent_kafka.KafkaError._FATAL
-    assert "ConsumerGroupHeartbeat" in message.error().str()
-    consumer.close()
-    assert "api=ConsumerGroupHeartbeat" in node.log.read_text()
     consumer = confluent_kafka.Consumer(options)
     consumer.assign([confluent_kafka.TopicPartition(stream, 0, 0)])
     while (message := consumer.poll(10)) is None:
@@ -364,36 +356,83 @@ def cli(
 def test_offsets_by_hand(cli: Run, client: SyncClient, stream: str) -> None:
     printed, _ = cli("read", stream, "--consumer", "cli", "-n", "25", "--values")
     assert printed.splitlines() == [b"message %d" % n for n in range(25)]
-    (entry,) = json.loads(cli("offsets", "list", "--consumer", "cli", "--json")[0])
+    found = json.loads(cli("group", "info", "cli", "--json")[0])
+    assert (found["state"], found["members"], found["lag"]) == ("Empty", [], 75)
+    (entry,) = found["offsets"]
     assert (entry["stream"], entry["offset"], entry["lag"]) == (stream, 25, 75)
-    table, _ = cli("offsets", "list", "--stream", stream)
-    assert table.split()[8:14] == [b"cli", stream.encode(), b"0", b"25", b"100", b"75"]
-    cli("offsets", "reset", "cli", stream, "--to", "98")
+    table, _ = cli("group", "list", "--stream", stream)
+    assert table.split()[6:] == [b"cli", b"classic", b"Empty", b"0", b"1", b"75"]
+    cli("group", "reset-offsets", "cli", "--stream", stream, "--to-offset", "98")
     printed, _ = cli("read", stream, "--consumer", "cli", "--values")
     assert printed.splitlines() == [b"message 98", b"message 99"]
-    _, refused = cli("offsets", "reset", "cli", stream, "--to", "101", code=2)
+    _, refused = cli("group", "reset-offsets", "cli", "--to-offset", "101", code=2)
     assert b"offset 101 is outside" in refused
-    cli("offsets", "reset", "cli", "nowhere", "--to", "latest", code=3)
-    (entry,) = json.loads(
-        cli("offsets", "reset", "cli", stream, "--to", "2001-01-01T00:00:00Z", "--json")[0]
-    )
-    assert entry["offset"] == 0
-    assert b"1 committed offset removed" in cli("offsets", "remove", "cli", "-y")[0]
+    cli("group", "reset-offsets", "cli", "--stream", "nowhere", "--to-latest", code=3)
+    told = cli("group", "reset-offsets", "cli", "--to-datetime", "2001-01-01T00:00:00Z", "--json")
+    (entry,) = json.loads(told[0])["partitions"]
+    assert (entry["before"], entry["offset"], entry["lag"]) == (MESSAGES, 0, MESSAGES)
+    assert b"group cli deleted, 1 committed offset" in cli("group", "delete", "cli", "-y")[0]
     assert client.offsets(consumer="cli") == []
-    assert b"no committed offsets" in cli("offsets", "list", "--consumer", "cli")[1]
+    _, said = cli("group", "info", "cli", code=3)
+    assert b"group 'cli' does not exist" in said
+
+
+def test_positions_of_a_reset(cli: Run, client: SyncClient) -> None:
+    stream = filled(client, partitions=2, partition_by="subject")
+    ends = [p.high_watermark for p in client.stream(stream).partitions]
+
+    def reset(*position: str, code: int = 0) -> list[tuple[int | None, int]]:
+        """The offsets before and after."""
+        out, _ = cli("group", "reset-offsets", "positions", *position, "--json", code=code)
+        found = json.loads(out)["partitions"] if not code else []
+        return [(each["before"], each["offset"]) for each in found]
+
+    assert reset("--to-latest", code=3) == []  # there is no such group
+    assert reset("--stream", stream, "--to-latest", "--dry-run") == [(None, end) for end in ends]
+    assert client.groups(stream=stream) == []
+    assert reset("--stream", stream, "--shift-by", "-1", code=2) == []  # from where?
+    assert reset("--stream", stream, "--to-offset", "7") == [(None, 7), (None, 7)]
+    assert reset("--shift-by", "-3") == [(7, 4), (7, 4)]
+    assert reset("--shift-by", "2", "--stream", stream, "--partition", "1") == [(4, 6)]
+    assert reset("--shift-by", "1000", "--dry-run") == [(4, ends[0]), (6, ends[1])]
+    assert reset("--shift-by", "-1000") == [(4, 0), (6, 0)]
+    assert reset("--to-latest") == [(0, end) for end in ends]
+    assert reset("--to-earliest") == [(end, 0) for end in ends]
+    for wrong in ((), ("--to-latest", "--to-earliest"), ("--partition", "1", "--to-latest")):
+        reset(*wrong, code=2)
+    table, said = cli("group", "reset-offsets", "positions", "--to-latest", "--dry-run")
+    assert b"nothing has been committed" in said
+    rows = [line.split() for line in table.decode().splitlines()]
+    assert rows[0] == ["stream", "partition", "before", "after", "change", "end", "lag"]
+    end = str(ends[1])
+    assert rows[2] == [stream, "1", "0", end, f"+{end}", end, "0"]
+    removed = cli("group", "rm", "positions", "--stream", stream, "--partition", "0", "--yes")[0]
+    assert b"1 committed offset of group positions removed" in removed
+    (found,) = client.groups(stream=stream)
+    assert (found.partitions, found.lag) == (1, ends[1])
+
+
+def test_a_group_may_have_any_name(client: SyncClient, stream: str) -> None:
+    for name in ("a/b", "..", "a b?c=%2F", "reset-offsets", "ü"):
+        client.reset_offsets(name, stream, offset=3)
+        assert client.group(name).offsets[0].offset == 3
+        assert client.delete_group(name) == 1
 
 
 def test_the_http_api_refuses_what_is_half_said(node: Node, stream: str) -> None:
+    reset = "/v1/groups/c/reset-offsets"
     wrong = (
-        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream}, 400),
-        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream, "to": "x"}, 400),
-        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream, "offset": -1}, 400),
-        ("POST", "/v1/offsets", {"consumer": "", "stream": stream, "to": "latest"}, 400),
-        ("POST", "/v1/offsets",
-         {"consumer": "c", "stream": stream, "to": "latest", "partition": 4}, 404),
-        ("DELETE", "/v1/offsets", None, 400),
-        ("DELETE", "/v1/offsets?consumer=c&partition=x", None, 400),
-    )  # fmt: skip
+        ("POST", reset, {"stream": stream}, 400),
+        ("POST", reset, {"stream": stream, "to": "x"}, 400),
+        ("POST", reset, {"stream": stream, "offset": -1}, 400),
+        ("POST", reset, {"stream": stream, "to": "latest", "shift_by": 1}, 400),
+        ("POST", reset, {"partition": 0, "to": "latest"}, 400),
+        ("POST", "/v1/groups//reset-offsets", {"stream": stream, "to": "latest"}, 400),
+        ("POST", reset, {"stream": stream, "to": "latest", "partition": 4}, 404),
+        ("POST", reset, {"to": "latest"}, 404),
+        ("GET", "/v1/groups/c", None, 404),
+        ("DELETE", "/v1/groups/c", None, 404),
+    )
     for method, path, body, status in wrong:
         with pytest.raises(urllib.error.HTTPError) as caught:
             node.call(method, path, body)

@@ -154,3 +154,35 @@ def test_the_java_client_finds_offsets_and_returns_from_beyond_the_end(
     assert found.offset() <= 321
     assert found.timestamp() == record.timestamp()
     consumer.close()
+
+
+@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
+def test_the_java_admin_client_administers_groups(jvm: Any, node: Node) -> None:
+    settings = jvm.java.util.Properties()
+    settings.put("bootstrap.servers", node.addresses["client"])
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    place = jvm.org.apache.kafka.common.TopicPartition("none", 0)
+    other = jvm.org.apache.kafka.common.TopicPartition("gzip", 0)
+    at = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(7)
+    committed = jvm.java.util.Map.of(place, at, other, at)
+    admin.alterConsumerGroupOffsets("administered", committed).all().get()
+
+    listed = {each.groupId(): each for each in admin.listGroups().all().get()}
+    assert listed["administered"].groupState().get().toString() == "Empty"
+    assert listed["administered"].type().get().toString() == "Classic"
+    names = jvm.java.util.List.of("administered")
+    described = admin.describeConsumerGroups(names).all().get().get("administered")
+    assert described.groupState().toString() == "Empty"
+    assert described.coordinator().id() == node.call("GET", "/v1/node")["node_id"]
+
+    def offsets() -> dict[str, int]:
+        found = admin.listConsumerGroupOffsets("administered").partitionsToOffsetAndMetadata().get()
+        return {each.topic(): found.get(each).offset() for each in found.keySet()}
+
+    assert offsets() == {"none": 7, "gzip": 7}
+    places = jvm.java.util.Set.of(other)
+    admin.deleteConsumerGroupOffsets("administered", places).all().get()
+    assert offsets() == {"none": 7}
+    admin.deleteConsumerGroups(names).all().get()
+    assert "administered" not in {each.groupId() for each in admin.listGroups().all().get()}
+    admin.close()

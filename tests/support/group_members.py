@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import http_calls
 from support.processes import WAIT_SECONDS_MAX, Node, note_started, wait_for
 
 SESSION_MS_MIN = 6_000
@@ -21,16 +23,74 @@ SESSION_MS_LONG = 60_000
 PROGRAM = Path(__file__).with_name("group_member.py")
 
 
+JAVA_PROGRAM = PROGRAM.with_name("GroupMember.java")
+
+
+def java_class_path() -> str | None:
+    """The jars of Kafka's own client from the local Maven repository; None: they are not there."""
+    repository = Path.home() / ".m2/repository"
+    clients = sorted(repository.glob("org/apache/kafka/kafka-clients/4.*/kafka-clients-*.jar"))
+    logging = sorted(repository.glob("org/slf4j/slf4j-api/1.7.*/slf4j-api-*.jar"))
+    if not clients or not logging or shutil.which("java") is None:
+        return None
+    return f"{clients[-1]}:{logging[-1]}"
+
+
+def _program(client: str) -> list[str | Path]:
+    """`java/classic` and `java/consumer` are Kafka's own client."""
+    language, _, protocol = client.partition("/")
+    if language != "java":
+        return [sys.executable, PROGRAM, client]
+    jars = java_class_path()
+    assert jars is not None, "callers look whether the jars are there"
+    return ["java", "-Xmx128m", "-cp", jars, JAVA_PROGRAM, protocol]
+
+
+def command_of(
+    client: str, address: str, group: str, topic: str, instance: str | None
+) -> Sequence[str | Path]:
+    """The command of a member with a client for Python, or Kafka's own."""
+    more = [instance] if instance else []
+    return [*_program(client), address, group, topic, *more]
+
+
+def read_line(line: str) -> list[dict[str, Any]]:
+    """What a line says: {"owned": [partition, ...]}, {"added": [...]} or {"removed": [...]}, or
+    {"at": [partition, offset]}."""
+    return [json.loads(line)]
+
+
+@dataclass(frozen=True)
+class MemberProgram:
+    """A program that is a member of a group."""
+
+    command: Callable[[str, str, str, str, str | None], Sequence[str | Path]] = command_of
+    read_line: Callable[[str], list[dict[str, Any]]] = read_line
+
+
+PYTHON = MemberProgram()
+
+
 @dataclass
 class GroupMember:
     """One process that has subscribed."""
 
     process: subprocess.Popen[bytes]
     output: Path
+    program: MemberProgram
 
     def lines(self) -> list[dict[str, Any]]:
         text = self.output.read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        lines, owned = [], set[int]()
+        for said in (said for line in whole for said in self.program.read_line(line)):
+            if "at" not in said:
+                owned = (set(said.get("owned", owned)) | set(said.get("added", ()))) - set(
+                    said.get("removed", ())
+                )
+                said = {**said, "owned": sorted(owned)}
+            lines.append(said)
+        return lines
 
     def owned(self) -> list[int]:
         """The partitions of its last assignment."""
@@ -67,20 +127,23 @@ class GroupMembers:
     session_ms: int = SESSION_MS_MIN
     members: list[GroupMember] = field(default_factory=list)
 
-    def add(self, client: str, instance: str | None = None) -> GroupMember:
+    def add(
+        self, client: str, instance: str | None = None, *, program: MemberProgram = PYTHON
+    ) -> GroupMember:
         output = self.directory / f"{self.group}-{len(self.members)}.jsonl"
         with output.open("wb") as file, output.with_suffix(".err").open("wb") as errors:
             process = subprocess.Popen(
-                [
-                    sys.executable, str(PROGRAM), client, self.address, self.group, self.topic,
-                    *([instance] if instance else []),
-                ],
+                program.command(client, self.address, self.group, self.topic, instance),
                 stdout=file,
                 stderr=errors,
-                env={**os.environ, "SESSION_MS": str(self.session_ms)},
-            )  # fmt: skip
+                env={
+                    **os.environ,
+                    "SESSION_MS": str(self.session_ms),
+                    "BASCULE_SERVER": self.node.addresses["http"],
+                },
+            )
         note_started(process, None)
-        member = GroupMember(process, output)
+        member = GroupMember(process, output, program)
         self.members.append(member)
         return member
 
@@ -97,9 +160,36 @@ class GroupMembers:
         """Return once the living members share the partitions."""
         return self.wait(self.share)
 
+    def wait_settled(self, *nodes: Node) -> list[list[int]]:
+        """Return once the living members share the partitions, and nothing will move any more.
+
+        In a group of the consumer protocol partitions move one by one. `nodes` are those that may
+        coordinate the group, by default its only one.
+        """
+
+        def look() -> list[list[int]] | None:
+            texts = [http_calls.get(n.addresses["http"] + "/metrics") for n in nodes or [self.node]]
+            is_stable = any('bascule_groups{state="Stable"} 1' in text for text in texts)
+            return self.share() if is_stable else None
+
+        return self.wait(look)
+
     def read(self) -> set[tuple[int, int]]:
         """What all members have read, the dead ones included."""
         return {at for each in self.members for at in each.read()}
+
+    def check_order(self) -> None:
+        """Each member has read every partition that it owned without a gap, in order."""
+        for number, each in enumerate(self.members):
+            last: dict[int, int] = {}
+            for line in each.lines():
+                if "owned" in line:
+                    last = {p: last[p] for p in line["owned"] if p in last}
+                elif "at" in line:
+                    partition, offset = line["at"]
+                    expected = last.get(partition, offset - 1) + 1
+                    assert offset == expected, (number, partition, offset, expected)
+                    last[partition] = offset
 
     def wait(self, look: Callable[[], Any]) -> Any:
         try:

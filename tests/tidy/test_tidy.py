@@ -51,6 +51,7 @@ PURE = tuple(
         "metadata",
         "announce",
         "groups/classic",
+        "groups/consumer",
     )
 )
 BOUNDARIES = tuple(

@@ -21,8 +21,8 @@ def stream_names(ctx: Any, arguments: list[str], incomplete: str) -> list[str]:
 
 
 def consumer_names(ctx: Any, arguments: list[str], incomplete: str) -> list[str]:
-    """Names of consumers with committed offsets."""
-    return _ask(ctx, incomplete, lambda client: (entry.consumer for entry in client.offsets()))
+    """Names of groups and of consumers with committed offsets."""
+    return _ask(ctx, incomplete, lambda client: (group.name for group in client.groups()))
 
 
 def _ask(ctx: Any, incomplete: str, names: Callable[[SyncClient], Iterable[str]]) -> list[str]:

@@ -12,6 +12,7 @@ from bascule.errors import (
     CorruptData,
     DataDirectoryInUse,
     GroupHasMembers,
+    GroupRefused,
     Indeterminate,
     InternalStream,
     InvalidName,
@@ -23,6 +24,7 @@ from bascule.errors import (
     PublishRejected,
     RequestExpired,
     StreamConflict,
+    UnknownGroup,
     UnknownPartition,
     UnknownStream,
 )
@@ -42,7 +44,7 @@ EXPLAINED: Final = (
     (0, "done"),
     (1, "failed for another reason; see standard error"),
     (2, "wrong usage, configuration, name or offset, or the cluster refuses the node"),
-    (3, "no such stream or partition, or no stream on the subject"),
+    (3, "no such stream, partition or group, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
     (6, "data is corrupt, replicas differ, or a check of the demo or of an audit failed"),
@@ -52,6 +54,7 @@ EXPLAINED: Final = (
 
 _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
+    (UnknownGroup, UNKNOWN, "`bascule group list` shows the groups"),
     (UnknownPartition, UNKNOWN, "`bascule stream info` shows the partitions"),
     (
         StreamConflict,
@@ -60,7 +63,8 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     ),
     (CannotAlter, CONFLICT, ""),
     (InternalStream, CONFLICT, ""),
-    (GroupHasMembers, CONFLICT, ""),
+    (GroupHasMembers, CONFLICT, "`bascule group info GROUP` shows the members"),
+    (GroupRefused, CONFLICT, ""),
     (DataDirectoryInUse, CONFLICT, "stop the other node, or give this one its own --data"),
     (
         NoResponders,

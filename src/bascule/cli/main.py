@@ -12,8 +12,8 @@ from bascule.cli.backup import backup, restore
 from bascule.cli.cluster import cluster, node
 from bascule.cli.demo.command import demo
 from bascule.cli.dev.command import dev
+from bascule.cli.groups import groups
 from bascule.cli.inspect import inspect
-from bascule.cli.offsets import offsets
 from bascule.cli.output import err, print_error
 from bascule.cli.pipeline import pipeline
 from bascule.cli.publish import publish
@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.add_typer(streams, name="stream")
-app.add_typer(offsets, name="offsets")
+app.add_typer(groups, name="group")
 app.add_typer(cluster, name="cluster")
 app.add_typer(node, name="node")
 app.add_typer(pipeline, name="pipeline")

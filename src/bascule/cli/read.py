@@ -19,7 +19,7 @@ from bascule.cli.units import parse_moment
 from bascule.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bascule.client import Message
+    from bascule.client import Consumer, GroupConsumer, Message, SyncClient, SyncConsumer
     from bascule.client.batch_reader import Start
 
 ORDERS: Final = ("partition", "timestamp")
@@ -60,6 +60,16 @@ def read(
             autocompletion=consumer_names,
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="NAME",
+            help="Be a member of this group, which shares the partitions, and commit printed "
+            "messages.",
+            autocompletion=consumer_names,
+        ),
+    ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -74,13 +84,12 @@ def read(
 
     if order not in ORDERS:
         raise typer.BadParameter(f"--order {order!r} is not one of {', '.join(ORDERS)}")
-    if consumer is not None and order != "partition":
-        raise typer.BadParameter("--order timestamp and --consumer are both given")
+    _check_options(consumer, group, order, partition)
     where = parse_position(start)
     if limit == 0:
         return
     with bascule.connect_sync(server) as client:
-        if consumer is None:
+        if consumer is None and group is None:
             with client.read_batches(
                 name, start=where, follow=follow, partition=partition,
                 order="timestamp" if order == "timestamp" else "partition",
@@ -88,15 +97,49 @@ def read(
                 show = _format(json=json, values=values, partitions=len(batches.ranges))
                 messages = (message for batch in batches for message in messages_of(batch))
                 _print(islice(messages, limit), show, at_once=follow)
-        else:
-            chosen = None if partition is None else [partition]
-            count = len(client.stream(name).partitions if chosen is None else chosen)
-            show = _format(json=json, values=values, partitions=count)
-            with client.consume(
-                name, consumer, start=where, follow=follow, partitions=chosen
-            ) as resumed:
-                # Flush each message, so that committed messages have been printed.
-                _print(islice(resumed, limit), show, at_once=True)
+            return
+        chosen = None if partition is None else [partition]
+        count = len(client.stream(name).partitions if chosen is None else chosen)
+        show = _format(json=json, values=values, partitions=count)
+        with _consumer(client, name, consumer, group, where, chosen, follow=follow) as resumed:
+            _print(islice(resumed, limit), show, at_once=True)
+
+
+def _consumer(
+    client: SyncClient,
+    stream: str,
+    consumer: str | None,
+    group: str | None,
+    start: Start,
+    partitions: list[int] | None,
+    *,
+    follow: bool,
+) -> SyncConsumer[Consumer] | SyncConsumer[GroupConsumer]:
+    """The consumer of a name, or a member of a group."""
+    if group is not None:
+        return client.consume(stream, group=group, start=start, follow=follow)
+    assert consumer is not None
+    return client.consume(stream, consumer, start=start, follow=follow, partitions=partitions)
+
+
+def _check_options(
+    consumer: str | None, group: str | None, order: str, partition: int | None
+) -> None:
+    """Raises: BadParameter for options that exclude each other."""
+    given = {
+        "--consumer": consumer is not None,
+        "--group": group is not None,
+        "--order timestamp": order != "partition",
+        "--partition": partition is not None,
+    }
+    for pair in (
+        ("--order timestamp", "--consumer"),
+        ("--order timestamp", "--group"),
+        ("--consumer", "--group"),
+        ("--partition", "--group"),
+    ):
+        if all(given[option] for option in pair):
+            raise typer.BadParameter(f"{pair[0]} and {pair[1]} are both given")
 
 
 def _format(*, json: bool, values: bool, partitions: int) -> Callable[[Message], bytes]:
@@ -108,6 +151,7 @@ def _format(*, json: bool, values: bool, partitions: int) -> Callable[[Message],
 
 
 def _print(messages: Iterable[Message], show: Callable[[Message], bytes], *, at_once: bool) -> None:
+    """Print messages, each `at_once` where committed messages must have been printed."""
     out = sys.stdout.buffer
     for message in messages:
         out.write(show(message))

@@ -22,17 +22,18 @@ partition's in order, across lost connections, or raises. A batch with a wrong C
     fetcher            fetches and decodes one partition in pieces
     batch_reader       reads a range of one partition as Arrow batches, and batches as messages
     stream_reader/     reads all partitions of a stream, in turn or by time
-    consumer           consumers with a name, whose position is kept in the stream `_offsets`
+    consumers/         consumers with a name, and members of groups; their position is kept in the
+                       stream `_offsets`
 
-The client never creates a stream by itself. A read keeps no position. A consumer with a name
-delivers at least once.
+The client never creates a stream by itself. A read keeps no position. Consumers with a name
+and members of groups deliver at least once.
 """
 
 from __future__ import annotations
 
 from bascule.client.admin import PurgedPartition
 from bascule.client.client import Client, connect
-from bascule.client.consumer import Consumer, SyncConsumer
+from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions, SyncConsumer
 from bascule.client.messages import Ack, Acks, Message, Outgoing
 from bascule.client.stream_reader import StreamReader
 from bascule.client.sync import SyncClient, connect_sync
@@ -42,6 +43,8 @@ __all__ = [
     "Acks",
     "Client",
     "Consumer",
+    "GroupConsumer",
+    "GroupOptions",
     "Message",
     "Outgoing",
     "PurgedPartition",

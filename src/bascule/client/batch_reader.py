@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import finalize
 
-from bascule.client.connection import PartitionConnector
-from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
+from bascule.client.connection import Leader, LeaderMoved, PartitionConnector
+from bascule.client.fetcher import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    OFFSET_MAX,
+    Fetcher,
+    FetchOptions,
+)
 from bascule.client.messages import Message
 from bascule.errors import OffsetOutOfRange
+from bascule.host.real import RealClock
 from bascule.log_connection import LogConnection
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ End: TypeAlias = int | Literal["latest"] | None
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 MESSAGES_AT_ONCE: Final = 4_096
+_CLOCK: Final = RealClock()
 _NEW_MESSAGE: Final = partial(tuple.__new__, Message)
 """`Message._make` without its length check: half the time per row."""
 
@@ -74,6 +83,33 @@ def _offset_at(
     return latest if found < 0 else found
 
 
+def _open(
+    connector: PartitionConnector,
+    resolve: Callable[[LogConnection], tuple[int, int]],
+    timeout: float,
+) -> tuple[tuple[LogConnection, Leader], tuple[int, int]]:
+    """Connect to the leader, and resolve the range there.
+
+    Finds the leader again while the partition changes it. Raises LeaderMoved after `timeout`
+    seconds.
+    """
+    begun = _CLOCK.monotonic_ns()
+    backoff = BACKOFF_S_MIN
+    while True:
+        try:
+            connection, leader = connector.open()
+            try:
+                return (connection, leader), resolve(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except LeaderMoved:
+            if _CLOCK.monotonic_ns() - begun > timeout * 1e9:
+                raise
+        threading.Event().wait(backoff)
+        backoff = min(2 * backoff, BACKOFF_S_MAX)
+
+
 class BatchReader(Iterator["pa.RecordBatch"]):
     """Arrow batches of [start, end), in order, each offset once. Close it or read it to its end.
 
@@ -92,14 +128,18 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         partition: int,
         follow: bool,
         options: FetchOptions,
+        open_timeout: float | None = None,
     ) -> None:
+        """`open_timeout` is how long to look for a leader that takes requests, in seconds; None:
+        `options.timeout`."""
         connector = PartitionConnector(bootstrap, stream, partition)
-        connection, leader = connector.open()
-        try:
-            first, last = resolve_range(connector, connection, start=start, end=end, follow=follow)
-        except BaseException:
-            connection.close()
-            raise
+
+        def resolve(connection: LogConnection) -> tuple[int, int]:
+            return resolve_range(connector, connection, start=start, end=end, follow=follow)
+
+        opened, (first, last) = _open(
+            connector, resolve, options.timeout if open_timeout is None else open_timeout
+        )
         self.start = first
         """The first offset to read."""
         self.end = last
@@ -107,7 +147,7 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         self._connector = connector
         self._options = options
         self._fetcher = Fetcher(
-            connector, (connection, leader), start=first, end=last, follow=follow, options=options
+            connector, opened, start=first, end=last, follow=follow, options=options
         )
         # A reader that is dropped before its end closes its connection.
         finalize(self, self._fetcher.close)

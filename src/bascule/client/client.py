@@ -10,13 +10,14 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 from weakref import WeakSet
 
 from bascule.client.admin import Admin, AdminMixin, server_url
 from bascule.client.batch_reader import End, Start, messages_of
 from bascule.client.columnar.publisher import ColumnarMixin
-from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer
+from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions
+from bascule.client.consumers.named import COMMIT_INTERVAL_S
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields, with_publish_headers
 from bascule.client.nats import NatsConnection
@@ -94,6 +95,7 @@ class Client(AdminMixin, ColumnarMixin):
         self._publisher: Publisher | None = None
         self._opening = asyncio.Lock()
         self._readers: WeakSet[StreamReader] = WeakSet()
+        self._members: WeakSet[GroupConsumer] = WeakSet()
 
     async def open(self) -> Client:
         """Connect to the node. Raises: Broken if it does not reply."""
@@ -107,7 +109,11 @@ class Client(AdminMixin, ColumnarMixin):
         return self
 
     async def close(self) -> None:
-        """Send pending messages, end active reads and close every connection. Idempotent."""
+        """Send pending messages, end active reads and close every connection. Idempotent.
+
+        Close members of groups first: here they do not leave their group."""
+        for member in list(self._members):
+            member.abort()
         for reader in list(self._readers):
             reader.close()
         if self._nats is not None:
@@ -312,25 +318,78 @@ class Client(AdminMixin, ColumnarMixin):
         finally:
             await batches.aclose()
 
+    @overload
     def consume(
         self,
         stream: str,
         consumer: str,
         *,
+        start: Start = ...,
+        partitions: Sequence[int] | None = ...,
+        follow: bool = ...,
+        commit_interval: float = ...,
+        timeout: float = ...,
+    ) -> Consumer: ...
+    @overload
+    def consume(
+        self,
+        stream: str,
+        *,
+        group: str,
+        start: Start = ...,
+        follow: bool = ...,
+        commit_interval: float = ...,
+        timeout: float = ...,
+        options: GroupOptions | None = ...,
+    ) -> GroupConsumer: ...
+    def consume(
+        self,
+        stream: str,
+        consumer: str | None = None,
+        *,
+        group: str | None = None,
         start: Start = "earliest",
         partitions: Sequence[int] | None = None,
         follow: bool = True,
         commit_interval: float = COMMIT_INTERVAL_S,
         timeout: float = READ_TIMEOUT_S,
-    ) -> Consumer:
-        """Read a stream under a consumer's name, from its committed offset. Use it as `async with`,
-        and iterate inside.
+        options: GroupOptions | None = None,
+    ) -> Consumer | GroupConsumer:
+        """Read a stream from a committed offset. Use it as `async with`, and iterate inside.
 
-        `start` is the start of a partition without a committed offset. `partitions` None means all
-        current partitions. Without `follow` the iteration ends at the end committed when it starts.
-        `Consumer` explains when a message counts as done and when it is committed. An offset that
-        was removed raises OffsetOutOfRange; `reset_offsets` sets a new one.
+        With a `consumer`'s name it reads all partitions, those that are added included, or those of
+        `partitions`. With a `group` it is one of the members that share the partitions; `options`
+        are those of the member.
+
+        `start` is the start of a partition without a committed offset. Without `follow` the
+        iteration ends at the end committed when it starts. `Consumer` and `GroupConsumer` explain
+        when a message counts as done and when it is committed. An offset that was removed raises
+        OffsetOutOfRange; `reset_offsets` sets a new one.
         """
+        if group is not None and consumer is None:
+            if partitions is not None:
+                raise ConfigError(
+                    f"a member of group {group!r} is assigned its partitions: leave `partitions` "
+                    "out, or read with a consumer's name"
+                )
+            member = GroupConsumer(
+                self,
+                self._bootstrap(),
+                stream,
+                group,
+                start=start,
+                follow=follow,
+                commit_interval=commit_interval,
+                timeout=timeout,
+                options=options or GroupOptions(),
+            )
+            self._members.add(member)
+            return member
+        if consumer is None or group is not None or options is not None:
+            raise ConfigError(
+                "expected either a consumer's name, or `group` and its `options`, found "
+                f"consumer {consumer!r} and group {group!r}"
+            )
         return Consumer(
             self,
             stream,

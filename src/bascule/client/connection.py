@@ -115,7 +115,8 @@ class PartitionConnector:
     def open(self) -> tuple[LogConnection, Leader]:
         """Connect to the leader.
 
-        Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now), Broken.
+        Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now, or one that does not
+        answer), Broken.
         """
         connection = connect_any(self._bootstrap)
         try:
@@ -126,7 +127,13 @@ class PartitionConnector:
         if format_address(leader.host, leader.port) == connection.address:
             return connection, leader
         connection.close()
-        return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
+        try:
+            return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
+        except Broken as error:
+            raise LeaderMoved(
+                f"stream {self.stream!r} partition {self.partition}: its leader does not answer: "
+                f"{error}"
+            ) from error
 
     def _leader(self, connection: LogConnection) -> Leader:
         response = _metadata(connection, self.stream)

@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from bascule.client.admin import SyncAdminMixin
 from bascule.client.batch_reader import End, Start, messages_of
@@ -25,7 +25,8 @@ from bascule.client.client import (
     Client,
 )
 from bascule.client.columnar.publisher import SyncColumnarMixin
-from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer, SyncConsumer
+from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions, SyncConsumer
+from bascule.client.consumers.blocking import with_hooks_on_threads
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
 from bascule.client.stream_reader import Order, StreamReader
@@ -179,28 +180,50 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
             for batch in batches:
                 yield from messages_of(batch)
 
+    @overload
     def consume(
         self,
         stream: str,
         consumer: str,
         *,
-        start: Start = "earliest",
-        partitions: Sequence[int] | None = None,
-        follow: bool = True,
-        commit_interval: float = COMMIT_INTERVAL_S,
-        timeout: float = READ_TIMEOUT_S,
-    ) -> SyncConsumer:
-        """See `Client.consume`. Use it as `with`, and iterate inside."""
+        start: Start = ...,
+        partitions: Sequence[int] | None = ...,
+        follow: bool = ...,
+        commit_interval: float = ...,
+        timeout: float = ...,
+    ) -> SyncConsumer[Consumer]: ...
+    @overload
+    def consume(
+        self,
+        stream: str,
+        *,
+        group: str,
+        start: Start = ...,
+        follow: bool = ...,
+        commit_interval: float = ...,
+        timeout: float = ...,
+        options: GroupOptions | None = ...,
+    ) -> SyncConsumer[GroupConsumer]: ...
+    def consume(
+        self,
+        stream: str,
+        consumer: str | None = None,
+        *,
+        group: str | None = None,
+        options: GroupOptions | None = None,
+        **settings: Any,
+    ) -> SyncConsumer[Consumer] | SyncConsumer[GroupConsumer]:
+        """See `Client.consume`. Use it as `with`, and iterate inside. The functions of `options`
+        are called on another thread."""
+        options = None if options is None else with_hooks_on_threads(options)
 
-        async def create() -> Consumer:
+        async def create() -> Any:
             return self._client.consume(
                 stream,
                 consumer,
-                start=start,
-                partitions=partitions,
-                follow=follow,
-                commit_interval=commit_interval,
-                timeout=timeout,
+                group=group,
+                options=options,
+                **settings,  # type: ignore[call-overload]
             )
 
         return SyncConsumer(self._run(create()), self._run)

@@ -329,7 +329,7 @@ def _warn_of_unknown_consumer(client: SyncClient, info: StreamInfo) -> None:
     if consumer and not client.offsets(consumer=consumer, stream=name):
         print_warning(
             f"consumer {consumer!r} has not committed an offset of stream {name} yet: retention "
-            "removes nothing until it does; `bascule offsets list` shows the consumers"
+            "removes nothing until it does; `bascule group list` shows the consumers"
         )
 
 

@@ -39,10 +39,11 @@ def top(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Watch a node: input and output of each stream, and its sync lag.
+    """Watch a node: input and output of each stream, its sync lag, and the lag of groups.
 
-    The key q quits. With --json, one line per interval. in/s counts messages. lag is the time that
-    a record waits for its sync.
+    The key q quits. With --json, one line per interval. in/s counts messages. The lag of a stream
+    is the time that a record waits for its sync. The lag of a group counts the records that it has
+    not processed yet; in a cluster the node that leads _offsets shows the groups.
     """
     import bascule
 
@@ -130,4 +131,9 @@ def as_json(view: RateView, rows: list[StreamRow]) -> dict[str, Any]:
         elif name.endswith(("bytes", "bytes_max")) or name == "connections":
             node[name] = int(value)
     node |= {"cpu_percent": view.cpu_percent, "stalled_percent": view.stalled_percent}
-    return {"seconds": view.seconds, "node": node, "streams": [asdict(row) for row in rows]}
+    return {
+        "seconds": view.seconds,
+        "node": node,
+        "streams": [asdict(row) for row in rows],
+        "groups": [asdict(row) for row in view.groups],
+    }

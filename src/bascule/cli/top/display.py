@@ -10,12 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bascule.cli.top.samples import RateView, StreamRow
+from bascule.cli.top.samples import GroupLagRow, RateView, StreamRow
 from bascule.cli.units import bytes_text, count_text
 
 HEADER_LINES: Final = 5
 """Lines above the first stream, and one below the last; one more in a cluster."""
 NAME_WIDTH_MIN: Final = 12
+GROUP_LINES: Final = 2
+"""Lines above the first group."""
+GROUPS_MIN: Final = 3
+"""Groups that are shown on however small a terminal, if there are as many."""
 FULL_PERCENT: Final = 80
 """A buffer or disk that is fuller is shown in red."""
 
@@ -37,21 +41,43 @@ def render_view(
     news: str = "",
     cut: bool = True,
 ) -> RenderableType:
-    """Render the node and its cluster, then the streams that fit into `height` lines; None: all.
+    """Render the node and its cluster, then the streams and groups that fit into `height` lines;
+    None: all. Groups get a third of them at least, if they need it.
 
     Without `cut`, for a pipe or a file, lines are as long as names and numbers need.
     """
     above = HEADER_LINES + _is_in_cluster(view) + bool(news)
-    room = len(rows) if height is None else max(height - above, 1)
+    groups = view.groups
+    room, group_room = len(rows), len(groups)
+    if height is not None:
+        room, group_room = _rooms(max(height - above, 1), len(rows), len(groups))
     shown = rows[:room] if len(rows) <= room else rows[: room - 1]
     parts: list[RenderableType] = [_node(view, live=height is not None), _streams(shown, cut=cut)]
     if len(rows) > len(shown):
         parts.append(Text(f"and {len(rows) - len(shown):,} more streams", style="dim"))
     if not rows:
         parts.append(Text("no streams yet", style="dim"))
+    if groups:
+        shown_groups = (
+            groups[:group_room] if len(groups) <= group_room else groups[: group_room - 1]
+        )
+        parts += [Text(""), _groups(shown_groups, cut=cut)]
+        if len(groups) > len(shown_groups):
+            more = f"and {len(groups) - len(shown_groups):,} more groups, with less lag"
+            parts.append(Text(more, style="dim"))
     if news:
         parts.append(Text(news, style="red", overflow="ellipsis", no_wrap=True))
     return Group(*parts)
+
+
+def _rooms(height: int, streams: int, groups: int) -> tuple[int, int]:
+    """The lines of `height` for streams and for groups."""
+    if not groups:
+        return height, 0
+    height -= GROUP_LINES
+    wanted = max(height // 3, GROUPS_MIN, height - max(streams, 1))
+    for_groups = min(groups, wanted)
+    return max(height - for_groups, 1), for_groups
 
 
 def _node(view: RateView, *, live: bool) -> Text:
@@ -128,6 +154,38 @@ def _streams(rows: Sequence[StreamRow], *, cut: bool) -> Table:
             _state(row),
         )
     return table
+
+
+def _groups(rows: Sequence[GroupLagRow], *, cut: bool) -> Table:
+    padding = (0, 1 if cut else 2, 0, 0)
+    table = Table(box=None, pad_edge=False, padding=padding, header_style="bold", expand=cut)
+    table.add_column(
+        "group", ratio=1 if cut else None, min_width=NAME_WIDTH_MIN, no_wrap=True,
+        overflow="ellipsis",
+    )  # fmt: skip
+    for title, width in (("members", 7), ("partitions", 10), ("lag", 11), ("lag/s", 7)):
+        table.add_column(
+            title, justify="right", width=width if cut else None, min_width=width, no_wrap=True
+        )
+    table.add_column("state", min_width=9, no_wrap=True)
+    for row in rows:
+        table.add_row(
+            escape(row.name),
+            f"{row.members:,}",
+            f"{row.partitions:,}",
+            _whole(row.lag),
+            _change(row.lag_per_s),
+            Text(row.state, style={"Stable": "green", "Empty": "dim"}.get(row.state, "yellow")),
+        )
+    return table
+
+
+def _change(per_s: float) -> Text:
+    """Red where the lag grows."""
+    text = count_text(abs(per_s))
+    if text == "0":
+        return Text("0")
+    return Text(f"+{text}", style="red") if per_s > 0 else Text(f"-{text}", style="green")
 
 
 def _state(row: StreamRow) -> Text:

@@ -42,7 +42,9 @@ NODE: Final = {
 """Metric -> field of `NodeSample`."""
 INFO: Final = "bascule_node_info"
 NODE_ALIVE: Final = "bascule_cluster_node_alive"
-WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO, NODE_ALIVE)
+GROUP_LAG: Final = "bascule_group_lag"
+GROUP_SIZE: Final = "bascule_group_size"
+WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO, NODE_ALIVE, GROUP_LAG, GROUP_SIZE)
 
 
 @dataclass(slots=True)
@@ -62,6 +64,17 @@ class StreamSample:
     partitions: int = 0
     sync_lag_s: float = 0
     """Sync lag of the partition with the greatest lag."""
+
+
+@dataclass(slots=True)
+class GroupSample:
+    """One group that the node coordinates."""
+
+    state: str = "Empty"
+    members: int = 0
+    partitions: int = 0
+    lag: int = 0
+    """Of all partitions with a committed offset."""
 
 
 @dataclass(slots=True)
@@ -101,6 +114,7 @@ class Sample:
     """On a monotonic clock."""
     node: NodeSample = field(default_factory=NodeSample)
     streams: dict[str, StreamSample] = field(default_factory=dict)
+    groups: dict[str, GroupSample] = field(default_factory=dict)
 
 
 def sample_of(text: str, *, at_s: float) -> Sample:
@@ -130,6 +144,13 @@ def _take(sample: Sample, name: str, labels: Mapping[str, str], value: float) ->
         sample.node.nodes_alive += value > 0
     elif name in NODE:
         setattr(sample.node, NODE[name], value)
+    elif name in (GROUP_LAG, GROUP_SIZE):
+        group = sample.groups.setdefault(labels["group"], GroupSample())
+        if name == GROUP_SIZE:
+            group.state, group.members = labels["state"], int(value)
+        else:
+            group.partitions += 1
+            group.lag += int(value)
     elif name in STREAM_SUMS or name == STREAM_LAG:
         stream = sample.streams.setdefault(labels["stream"], StreamSample())
         if name == STREAM_LAG:
@@ -158,6 +179,19 @@ class StreamRow:
     a partition that this node leads are not in sync)."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLagRow:
+    """One group, and how its lag has changed between two samples."""
+
+    name: str
+    state: str
+    members: int
+    partitions: int
+    lag: int
+    lag_per_s: float
+    """Below 0: it catches up."""
+
+
 def _state(stream: StreamSample) -> str:
     if stream.failed:
         return "stopped"
@@ -178,6 +212,8 @@ class RateView:
     stalled_percent: float
     """Percentage of time in which reading NATS waited for the disk."""
     rows: tuple[StreamRow, ...]
+    groups: tuple[GroupLagRow, ...] = ()
+    """Those that the node coordinates, the largest lag first."""
 
 
 def view_of(before: Sample, now: Sample) -> RateView:
@@ -210,4 +246,23 @@ def view_of(before: Sample, now: Sample) -> RateView:
         cpu_percent=100 * rate(before.node.cpu_s, now.node.cpu_s),
         stalled_percent=min(100 * rate(before.node.stalled_s, now.node.stalled_s), 100.0),
         rows=tuple(rows),
+        groups=_group_rows(before, now, seconds),
     )
+
+
+def _group_rows(before: Sample, now: Sample, seconds: float) -> tuple[GroupLagRow, ...]:
+    rows = []
+    for name, group in now.groups.items():
+        # A group that was not there before has not changed.
+        old = before.groups.get(name, group)
+        rows.append(
+            GroupLagRow(
+                name=name,
+                state=group.state,
+                members=group.members,
+                partitions=group.partitions,
+                lag=group.lag,
+                lag_per_s=(group.lag - old.lag) / seconds,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.lag, row.name)))

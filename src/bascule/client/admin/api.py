@@ -30,10 +30,12 @@ from bascule.errors import (
     RequestExpired,
     RequestFailed,
     StreamConflict,
+    UnknownGroup,
     UnknownNode,
     UnknownPartition,
     UnknownStream,
 )
+from bascule.group_results import GroupInfo, GroupListing, OffsetReset
 from bascule.model import (
     ClusterInfo,
     CommittedOffset,
@@ -308,38 +310,62 @@ class Admin:
         _, response = await self._ask("GET", f"/v1/offsets{_query(chosen)}")
         return [_convert(item, CommittedOffset) for item in response["offsets"]]
 
+    async def groups(
+        self, *, stream: str | None = None, state: str | None = None, type: str | None = None
+    ) -> list[GroupListing]:
+        """The groups, by name; see `AdminMixin`."""
+        chosen = {"stream": stream, "state": state, "type": type}
+        _, response = await self._ask("GET", f"/v1/groups{_query(chosen)}")
+        return [_convert(item, GroupListing) for item in response["groups"]]
+
+    async def group(self, name: str) -> GroupInfo:
+        """One group; see `AdminMixin`."""
+        _, response = await self._ask("GET", _group_path(name), group=name)
+        return _convert(response, GroupInfo)
+
     async def reset_offsets(
         self,
-        consumer: str,
-        stream: str,
+        group: str,
+        stream: str | None = None,
         *,
         to: str | None = None,
         offset: int | None = None,
         timestamp_ms: int | None = None,
+        shift_by: int | None = None,
         partition: int | None = None,
-    ) -> list[CommittedOffset]:
-        """Raises: UnknownStream, InvalidName, OffsetOutOfRange."""
+        dry_run: bool = False,
+    ) -> list[OffsetReset]:
+        """Commit other offsets for a group; see `AdminMixin`."""
         body = {
-            "consumer": consumer,
             "stream": stream,
             "to": to,
             "offset": offset,
             "timestamp_ms": timestamp_ms,
+            "shift_by": shift_by,
             "partition": partition,
+            "dry_run": dry_run,
         }
-        _, response = await self._ask("POST", "/v1/offsets", body=body, name=stream)
-        return [_convert(item, CommittedOffset) for item in response["offsets"]]
+        path = f"{_group_path(group)}/reset-offsets"
+        _, response = await self._ask("POST", path, body=body, name=stream or "", group=group)
+        return [_convert(item, OffsetReset) for item in response["partitions"]]
 
-    async def remove_offsets(
-        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    async def delete_group(
+        self, name: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """Delete a consumer's commits. Return their number."""
-        chosen = {"consumer": consumer, "stream": stream, "partition": partition}
-        _, response = await self._ask("DELETE", f"/v1/offsets{_query(chosen)}")
+        """Delete a group, or its offsets for a stream; see `AdminMixin`."""
+        path = f"{_group_path(name)}{_query({'stream': stream, 'partition': partition})}"
+        _, response = await self._ask("DELETE", path, group=name)
         return int(response["removed"])
 
     async def _ask(
-        self, method: str, path: str, *, body: Any = None, name: str = "", node: int = 0
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        name: str = "",
+        node: int = 0,
+        group: str = "",
     ) -> tuple[int, Any]:
         response = await self._request(method, path, body=body)
         if response.status_code == 204:
@@ -353,7 +379,7 @@ class Admin:
             ) from error
         if response.is_success:
             return response.status_code, decoded
-        raise error_of(decoded, what=f"{method} {path}", name=name, node=node)
+        raise error_of(decoded, what=f"{method} {path}", name=name, node=node, group=group)
 
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
@@ -397,14 +423,22 @@ def _path(name: str) -> str:
     return f"/v1/streams/{quote(name, safe='')}"
 
 
-def error_of(response: Any, *, what: str, name: str, node: int = 0) -> BasculeError:
+def _group_path(name: str) -> str:
+    # Clients would take these names out of the path.
+    escaped = name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+    return f"/v1/groups/{escaped}"
+
+
+def error_of(
+    response: Any, *, what: str, name: str, node: int = 0, group: str = ""
+) -> BasculeError:
     """Convert the body of a refusal to an exception. `name` is the stream of the request, `node`
-    its node."""
+    and `group` its node and group."""
     detail = response.get("error") if isinstance(response, dict) else None
     if not isinstance(detail, dict):
         return RequestFailed(what, "no_error_body", str(response)[:200])
     code, message = str(detail.get("code")), str(detail.get("message"))
-    known = _of_code(code, detail, name) or _of_node(code, node)
+    known = _of_code(code, detail, name) or _of_node(code, node) or _of_group(code, group)
     return _worded(known, message) if known else RequestFailed(what, code, message)
 
 
@@ -430,8 +464,6 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return CannotAlter(name, field, present=present, asked=None, instead="")
         case "internal_stream", _:
             return InternalStream(name, "changed")
-        case "group_has_members", _:
-            return GroupHasMembers(name)
         case "invalid_name", _:
             return InvalidName("name", name, "refused")
         case "invalid_config", _:
@@ -451,6 +483,12 @@ def _of_node(code: str, node: int) -> BasculeError | None:
         "cannot_drain": CannotDrain(node, ""),
         "needs_cluster_version": NeedsClusterVersion("", 0, 0, {}, ""),
     }
+    return kinds.get(code)
+
+
+def _of_group(code: str, group: str) -> BasculeError | None:
+    """As `_of_code`, of errors about a group."""
+    kinds = {"unknown_group": UnknownGroup(group), "group_has_members": GroupHasMembers(group)}
     return kinds.get(code)
 
 

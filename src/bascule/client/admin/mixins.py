@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
+from bascule.group_results import GroupInfo, GroupListing, OffsetReset
 from bascule.model import (
     ClusterInfo,
     CommittedOffset,
@@ -251,35 +252,64 @@ class AdminMixin:
         """Committed offsets: all, or those of a consumer or stream."""
         return await self._opened().offsets(consumer=consumer, stream=stream)
 
+    async def groups(
+        self, *, stream: str | None = None, state: str | None = None, type: str | None = None
+    ) -> list[GroupListing]:
+        """The groups with members or committed offsets, by name, each with its lag.
+
+        All, or those with offsets for a stream (the lag is that of this stream then), in a state
+        such as `Stable` or `Empty`, or of a type: `classic` or `consumer`.
+        """
+        return await self._opened().groups(stream=stream, state=state, type=type)
+
+    async def group(self, name: str) -> GroupInfo:
+        """One group: its members, and per partition the committed offset, end, lag and owner.
+
+        Raises: UnknownGroup.
+        """
+        return await self._opened().group(name)
+
     async def reset_offsets(
         self,
-        consumer: str,
-        stream: str,
+        group: str,
+        stream: str | None = None,
         *,
         to: Literal["earliest", "latest"] | None = None,
         offset: int | None = None,
         timestamp_ms: int | None = None,
+        shift_by: int | None = None,
         partition: int | None = None,
-    ) -> list[CommittedOffset]:
-        """Set a consumer's offsets to an end, an offset or a Unix time; give exactly one of them.
+        dry_run: bool = False,
+    ) -> list[OffsetReset]:
+        """Set the committed offsets of a group or consumer; returns them, before and after.
 
-        `partition` None means every partition. Stop the consumer first, because a running consumer
-        overwrites the offsets. Raises: UnknownStream, InvalidName, OffsetOutOfRange.
+        Give one of: an end, an offset, a Unix time, or by how many records to shift. `stream` None
+        means every stream for which it has offsets, `partition` None every partition. With
+        `dry_run` nothing is committed. Stop named consumers first, because they overwrite their
+        offsets; a group with members is refused.
+
+        Raises: UnknownGroup, UnknownStream, InvalidName, OffsetOutOfRange, GroupHasMembers,
+        ConfigError.
         """
         return await self._opened().reset_offsets(
-            consumer,
+            group,
             stream,
             to=to,
             offset=offset,
             timestamp_ms=timestamp_ms,
+            shift_by=shift_by,
             partition=partition,
+            dry_run=dry_run,
         )
 
-    async def remove_offsets(
-        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    async def delete_group(
+        self, name: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """Delete a consumer's commits, for all streams if none is named. Return their number."""
-        return await self._opened().remove_offsets(consumer, stream=stream, partition=partition)
+        """Delete a group without members, or only its offsets for a stream or a partition of it.
+
+        Returns how many committed offsets it had. Raises: UnknownGroup, GroupHasMembers.
+        """
+        return await self._opened().delete_group(name, stream=stream, partition=partition)
 
 
 class SyncAdminMixin:
@@ -429,32 +459,44 @@ class SyncAdminMixin:
         """See `AdminMixin.offsets`."""
         return self._run(self._async_admin.offsets(consumer=consumer, stream=stream))
 
+    def groups(
+        self, *, stream: str | None = None, state: str | None = None, type: str | None = None
+    ) -> list[GroupListing]:
+        """See `AdminMixin.groups`."""
+        return self._run(self._async_admin.groups(stream=stream, state=state, type=type))
+
+    def group(self, name: str) -> GroupInfo:
+        """See `AdminMixin.group`."""
+        return self._run(self._async_admin.group(name))
+
     def reset_offsets(
         self,
-        consumer: str,
-        stream: str,
+        group: str,
+        stream: str | None = None,
         *,
         to: Literal["earliest", "latest"] | None = None,
         offset: int | None = None,
         timestamp_ms: int | None = None,
+        shift_by: int | None = None,
         partition: int | None = None,
-    ) -> list[CommittedOffset]:
+        dry_run: bool = False,
+    ) -> list[OffsetReset]:
         """See `AdminMixin.reset_offsets`."""
         return self._run(
             self._async_admin.reset_offsets(
-                consumer,
+                group,
                 stream,
                 to=to,
                 offset=offset,
                 timestamp_ms=timestamp_ms,
+                shift_by=shift_by,
                 partition=partition,
+                dry_run=dry_run,
             )
         )
 
-    def remove_offsets(
-        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    def delete_group(
+        self, name: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """See `AdminMixin.remove_offsets`."""
-        return self._run(
-            self._async_admin.remove_offsets(consumer, stream=stream, partition=partition)
-        )
+        """See `AdminMixin.delete_group`."""
+        return self._run(self._async_admin.delete_group(name, stream=stream, partition=partition))

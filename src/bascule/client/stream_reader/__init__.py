@@ -18,6 +18,12 @@ Every record of the range is returned once, and those of a partition in the orde
 An error of one partition ends the read: it never goes on with a part of the stream.
 """
 
-from bascule.client.stream_reader.reader import ORDERS, Order, StreamReader, check_positions
+from bascule.client.stream_reader.reader import (
+    ORDERS,
+    Order,
+    StreamReader,
+    bytes_of_each,
+    check_positions,
+)
 
-__all__ = ["ORDERS", "Order", "StreamReader", "check_positions"]
+__all__ = ["ORDERS", "Order", "StreamReader", "bytes_of_each", "check_positions"]

@@ -13,7 +13,7 @@ from bascule.client.batch_reader import BatchReader, End, Start
 from bascule.client.connection import count_partitions
 from bascule.client.fetcher import OFFSET_MAX, FetchOptions
 from bascule.client.stream_reader.arrivals import Arrivals
-from bascule.errors import Broken, Closed, ConfigError
+from bascule.errors import Broken, Closed, ConfigError, UnknownPartition, UnknownStream
 from bascule.host.real import RealClock
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ CHECK_SECONDS: Final = 10.0
 """Time between checks for partitions that were added while a stream is followed. Kafka's
 metadata.max.age.ms is 5 minutes."""
 _CLOCK: Final = RealClock()
+
+
+def bytes_of_each(partitions: int) -> int:
+    """Most bytes to decode at once of each of `partitions` that are read together."""
+    return max(BYTES_MAX // max(partitions, 1), BYTES_EACH_MIN)
 
 
 def check_positions(stream: str, partition_count: int, *positions: object) -> None:
@@ -122,7 +127,7 @@ class _Partitions:
     def open_all(self, start: Start, end: End, *, follow: bool) -> None:
         count = count_partitions(self._bootstrap, self._stream)
         check_positions(self._stream, count, start, end)
-        each = max(BYTES_MAX // count, BYTES_EACH_MIN)
+        each = bytes_of_each(count)
         self._options = replace(
             self._options,
             fetch_bytes=min(self._options.fetch_bytes, each),
@@ -137,7 +142,15 @@ class _Partitions:
                 number: (first, OFFSET_MAX) for number, (first, _) in self.ranges.items()
             }
 
-    def open(self, partition: int, *, start: Start, end: End, follow: bool) -> BatchReader:
+    def open(
+        self,
+        partition: int,
+        *,
+        start: Start,
+        end: End,
+        follow: bool,
+        open_timeout: float | None = None,
+    ) -> BatchReader:
         reader = BatchReader(
             self._bootstrap,
             self._stream,
@@ -146,6 +159,7 @@ class _Partitions:
             partition=partition,
             follow=follow,
             options=self._options,
+            open_timeout=open_timeout,
         )
         with self._lock:
             if not self.is_closed:
@@ -199,11 +213,16 @@ class _Partitions:
         """Follow partitions that were added, from their start."""
         try:
             count = count_partitions(self._bootstrap, self._stream)
-            for partition in range(len(self._readers), count):
-                added = self.open(partition, start="earliest", end=None, follow=True)
-                self._arrivals.start_thread(partition, added)
         except Broken:
             return  # the threads reconnect, and raise after their timeout; checked again later
+        for partition in range(len(self._readers), count):
+            try:
+                added = self.open(
+                    partition, start="earliest", end=None, follow=True, open_timeout=0
+                )
+            except (Broken, UnknownStream, UnknownPartition):
+                return  # its node has not opened it yet; checked again later
+            self._arrivals.start_thread(partition, added)
 
 
 def _in_turn(readers: list[BatchReader]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,151 @@
+"""Requests to the coordinator of a group, whichever node it is now. Blocking."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from bascule.client.connection import ASK_TIMEOUT_S, connect_any
+from bascule.config.addresses import format_address
+from bascule.errors import Broken, Closed, NotSupported
+from bascule.host.real import RealClock
+from bascule.log_connection import LogConnection
+from bascule.wire.error_codes import ErrorCode, code_name
+from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
+from bascule.wire.messages.group.join_group import JoinGroupRequest
+from bascule.wire.schema import Message, Request
+
+BACKOFF_S_MIN: Final = 0.05
+BACKOFF_S_MAX: Final = 1.0
+CHECK_S: Final = 3.0
+"""While a join waits for other members: how often to ask whether the coordinator has moved."""
+FIND_VERSION: Final = 3
+"""Of FindCoordinator: the last one with a single key."""
+_MOVED: Final = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_CLOCK: Final = RealClock()
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class CoordinatorLink:
+    """A connection to the coordinator, opened when needed. One request at a time; thread-safe.
+
+    Where the coordinator moves, dies or loads, a request is sent again, up to `timeout` seconds.
+    """
+
+    def __init__(self, bootstrap: str, group: str, *, timeout: float) -> None:
+        self._bootstrap = bootstrap
+        self._group = group
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._connection: LogConnection | None = None
+
+    def request(
+        self,
+        request: Request[ResponseT],
+        codes_of: Callable[[ResponseT], Iterable[int]],
+        *,
+        version: int | None = None,
+        answer_s: float = ASK_TIMEOUT_S,
+        timeout: float | None = None,
+    ) -> ResponseT:
+        """Send `request` until a coordinator answers it. `codes_of` are a response's error codes.
+
+        `answer_s` is how long the answer may take. Raises: Broken after `timeout` seconds, Closed.
+        """
+        timeout = self._timeout if timeout is None else timeout
+        with self._lock:
+            began, backoff = _CLOCK.monotonic_ns(), BACKOFF_S_MIN
+            while True:
+                self._check_open()
+                try:
+                    return self._ask(request, codes_of, version, answer_s)
+                except Broken as error:
+                    self._drop()
+                    self._check_open()
+                    if _CLOCK.monotonic_ns() - began > timeout * 1e9:
+                        raise Broken(
+                            f"group {self._group!r} has had no coordinator for {timeout:g} s: "
+                            f"{error}; see that a majority of the nodes runs"
+                        ) from error
+                self._stopped.wait(backoff)
+                backoff = min(2 * backoff, BACKOFF_S_MAX)
+
+    def abort(self) -> None:
+        """End the request in progress, and refuse later ones. Thread-safe; idempotent."""
+        self._stopped.set()
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+
+    def close(self) -> None:
+        """Close the connection. A later request opens another one, unless `abort` was called."""
+        with self._lock:
+            self._drop()
+
+    def _check_open(self) -> None:
+        if self._stopped.is_set():
+            raise Closed(f"this member of group {self._group!r} is closed")
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(
+        self,
+        request: Request[ResponseT],
+        codes_of: Callable[[ResponseT], Iterable[int]],
+        version: int | None,
+        answer_s: float,
+    ) -> ResponseT:
+        connection = self._connect()
+        connection.send(request, version=version)
+        waited = 0.0
+        while not connection.wait_readable(min(CHECK_S, answer_s)):
+            waited += CHECK_S
+            if waited >= answer_s:
+                raise Broken(f"{connection.address} did not answer for {answer_s:g} s")
+            if answer_s > ASK_TIMEOUT_S and self._find_address() != connection.address:
+                raise Broken(f"{connection.address} does not coordinate the group any more")
+            self._check_open()
+        response: Any = connection.receive()
+        for code in codes_of(response):
+            if code in _MOVED:
+                raise Broken(f"{connection.address} says {code_name(code)}")
+        return response  # type: ignore[no-any-return]
+
+    def _connect(self) -> LogConnection:
+        if self._connection is None:
+            host, port = self._find()
+            connection = LogConnection(host, port, timeout=ASK_TIMEOUT_S)
+            if not connection.serves(JoinGroupRequest):
+                connection.close()
+                raise NotSupported(
+                    f"{connection.address} does not coordinate groups with members: upgrade it, or "
+                    "read with a consumer's name"
+                )
+            self._connection = connection
+            if self._stopped.is_set():
+                connection.abort()
+        return self._connection
+
+    def _find_address(self) -> str:
+        return format_address(*self._find())
+
+    def _find(self) -> tuple[str, int]:
+        connection = connect_any(self._bootstrap)
+        try:
+            request = FindCoordinatorRequest(key=self._group)
+            found = connection.request(request, version=FIND_VERSION)
+        finally:
+            connection.close()
+        if found.error_code:
+            raise Broken(f"{connection.address} says {code_name(found.error_code)}")
+        return found.host, found.port

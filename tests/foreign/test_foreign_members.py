@@ -1,0 +1,133 @@
+"""Consumers of other languages that subscribe, as processes: members die, join, and go on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import bascule
+from bascule.wire.offsets import OFFSETS_STREAM
+from support.clusters import RunningCluster
+from support.foreign_clients import PROGRAMS
+from support.group_members import PYTHON, GroupMembers, group_members
+from support.processes import Node, running_node
+
+PARTITIONS = 6
+
+
+def publish(node: Node, first: int, count: int) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.publish_many((f"flights.{n}", b"%d" % n) for n in range(first, first + count))
+
+
+def wait_read(node: Node, members: GroupMembers) -> None:
+    """Return once each record of the stream was read by a member."""
+
+    def look() -> bool | None:
+        found = node.call("GET", "/v1/streams/flights")["partitions"]
+        stored = {(p["partition"], n) for p in found for n in range(p["high_watermark"])}
+        return True if stored <= members.read() else None
+
+    members.wait(look)
+
+
+@pytest.mark.parametrize("client", PROGRAMS)
+def test_members_live_through_deaths_of_members_and_of_the_node(
+    tmp_path: Path, client: str
+) -> None:
+    with running_node(tmp_path / "node", keep_ports=True) as node:
+        node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
+        publish(node, 0, 300)
+        with group_members(tmp_path, node, "billing", "flights", PARTITIONS) as members:
+            for _ in range(3):
+                members.add(client, program=PROGRAMS[client])
+            assert len(members.wait_shared()) == 3
+            wait_read(node, members)
+
+            members.members[0].kill()
+            publish(node, 300, 300)
+            assert len(members.wait_shared()) == 2
+            wait_read(node, members)
+
+            members.add(client, program=PROGRAMS[client])
+            assert len(members.wait_shared()) == 3
+            publish(node, 600, 300)
+            wait_read(node, members)
+
+            node.stop(signal.SIGKILL)
+            node.start()
+            publish(node, 900, 300)
+            wait_read(node, members)
+            assert len(members.wait_shared()) == 3
+
+            members.alive()[0].stop()
+            assert len(members.wait_shared()) == 2
+            publish(node, 1200, 300)
+            wait_read(node, members)
+            members.check_order()
+
+
+@pytest.mark.parametrize("client", PROGRAMS)
+def test_members_live_through_the_death_of_their_coordinator(
+    tmp_path: Path, cluster: RunningCluster, client: str
+) -> None:
+    node = cluster.nodes[1]
+    node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject", replicas=3)
+    cluster.wait_in_sync(OFFSETS_STREAM)
+    addresses = ",".join(each.addresses["client"] for each in cluster.alive())
+    publish(node, 0, 300)
+    with group_members(
+        tmp_path, node, "billing", "flights", PARTITIONS, address=addresses
+    ) as members:
+        for _ in range(3):
+            members.add(client, program=PROGRAMS[client])
+        assert len(members.wait_shared()) == 3
+        wait_read(node, members)
+
+        coordinator = cluster.leader(OFFSETS_STREAM)
+        cluster.nodes[coordinator].stop(signal.SIGKILL)
+        members.node = cluster.alive()[0]
+        publish(cluster.alive()[0], 300, 300)
+        wait_read(cluster.alive()[0], members)
+        assert len(members.wait_shared()) == 3
+        members.members[0].kill()
+        publish(cluster.alive()[0], 600, 300)
+        assert len(members.wait_shared()) == 2
+        wait_read(cluster.alive()[0], members)
+        members.check_order()
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        ("java:CooperativeStickyAssignor", "bascule-cooperative", "franz-go"),
+        ("bascule-cooperative", "franz-go", "java:CooperativeStickyAssignor"),
+        ("franz-go", "java:CooperativeStickyAssignor", "bascule-cooperative"),
+        ("java:RangeAssignor", "bascule", "confluent-kafka"),
+        ("bascule", "java:RangeAssignor", "java:RangeAssignor"),
+    ],
+    ids="-".join,
+)
+def test_members_of_several_languages_form_one_group(
+    tmp_path: Path, clients: tuple[str, ...]
+) -> None:
+    """The first leads at first, and assigns for the others."""
+    with running_node(tmp_path / "node") as node:
+        node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
+        publish(node, 0, 300)
+        with group_members(tmp_path, node, "mixed", "flights", PARTITIONS) as members:
+            for client in clients:
+                members.add(client, program=PROGRAMS.get(client, PYTHON))
+                members.wait_shared()
+            wait_read(node, members)
+            members.members[1].kill()
+            publish(node, 300, 300)
+            assert len(members.wait_shared()) == 2
+            wait_read(node, members)
+            members.members[0].stop()
+            assert len(members.wait_shared()) == 1
+            publish(node, 600, 300)
+            wait_read(node, members)
+            members.check_order()
