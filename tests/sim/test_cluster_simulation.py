@@ -41,6 +41,14 @@ def test_damaged_replicas_heal(seed: int) -> None:
     assert result.acked > 0
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_groups_outlive_their_coordinators(seed: int) -> None:
+    """Consumers join over the wire, and are lost as nodes are."""
+    faults = "kill,loss of a leader,loss of a member"
+    result = run_seed(seed, ClusterOptions(seconds=8, streams=1, groups=1, faults=faults))
+    assert result.consumer_rounds > 0
+
+
 def test_a_seed_replays_exactly_in_another_process() -> None:
     """The addresses of objects, the hashes of strings and a trace change nothing."""
     lines: list[str] = []

@@ -1,11 +1,11 @@
 """Whole nodes in one process: the production code of a cluster, with faults drawn from a seed.
 
 Each node is the production class `bascule.node.node.Node`, with its controller, Raft, replication,
-logs, retention, compaction, peer listener and NATS ingest. All nodes run on one event loop with
+logs, retention, compaction, groups, listeners and NATS ingest. All nodes run on one event loop with
 virtual time; their threads are greenlets on it. Simulated are the sockets and the network between
 the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. Not
 simulated, and not run, are SQLite under Raft (a store in memory takes its place), the exchange of
-heartbeats (what they would say follows from the network), HTTP and the listener of Kafka clients.
+heartbeats (what they would say follows from the network), HTTP and reads over Kafka's protocol.
 
 ```
 run            draws the plan, runs the phases, checks the end
@@ -17,6 +17,7 @@ machine        one machine through the processes of its node: disk, clock, start
 installation   puts the simulated world in the place of the real one in production modules
 stand_ins      classes in place of some of a node's
 publishers     publish over NATS, wait for acks, publish again
+consumers/     members of groups over Kafka's protocol, and what must hold for groups
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
 operator       moves of replicas, replaced machines, purges, short-lived streams
 trace          the last events as text

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
+from bascule.sim.cluster.consumers import SimConsumer
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.operator import ClusterOperator
 from bascule.sim.cluster.plan import MS, ClusterFault
 from bascule.sim.cluster.streams import DEDUPE_MS
+from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
 DAMAGES_MAX: Final = 2
 """Of one replica: a node heals it three times in 24 h."""
+MEMBER_PAUSE_NS: Final = 6 * NS
+"""Mean duration: some pauses outlast a session time-out."""
 JUMP_MS_MAX: Final = DEDUPE_MS // 4
 """No clock is further off. Two of them differ by less than message ids are kept."""
 
@@ -22,9 +26,15 @@ JUMP_MS_MAX: Final = DEDUPE_MS // 4
 class ClusterFaults:
     """All faults of a run."""
 
-    def __init__(self, world: ClusterEnvironment, machines: Mapping[int, Machine]) -> None:
+    def __init__(
+        self,
+        world: ClusterEnvironment,
+        machines: Mapping[int, Machine],
+        members: Sequence[SimConsumer],
+    ) -> None:
         self._world = world
         self._machines = machines
+        self._members = members
         self._prng = world.prng
         self.operator = self._operator = ClusterOperator(world, machines)
         self.is_active = True
@@ -58,6 +68,7 @@ class ClusterFaults:
             ClusterFault.ELECT: self._operator.elect,
             ClusterFault.PURGE: self._operator.purge,
             ClusterFault.CHURN: self._operator.churn,
+            ClusterFault.MEMBER: self._lose_member,
             ClusterFault.NATS_DROP: self._drop_nats,
             ClusterFault.NATS_CUT: self._cut_nats,
         }
@@ -77,6 +88,9 @@ class ClusterFaults:
             machine.times.heal()
             machine.go_on()
             machine.start_if_down()
+        for member in self._members:
+            member.go_on()
+            member.start()
 
     def _draw_next(self, kind: ClusterFault) -> None:
         self._world.after(self._prng.wait(self._world.plan.faults[kind]), self._begin, kind)
@@ -197,6 +211,28 @@ class ClusterFaults:
         self._later(self._world.network.slow, links, 0)
         return True
 
+    # -- consumers ----------------------------------------------------------------------------
+
+    def _lose_member(self) -> bool:
+        up = [member for member in self._members if member.is_up]
+        if not up:
+            return False
+        member = self._prng.pick(up)
+        loss = self._prng.pick(("kill", "pause", "cut", "leave"))
+        if loss == "kill":
+            member.kill()
+            self._later(member.start)
+        elif loss == "pause":
+            member.pause()
+            self._world.after(self._prng.wait(MEMBER_PAUSE_NS), member.go_on)
+        elif loss == "cut":
+            nodes, client = self._machines, member.machine.node
+            links = [link for node in nodes for link in ((client, node), (node, client))]
+            self._cut(links, f"member {client} from all nodes")
+        else:
+            member.leave()
+        return True
+
     # -- disks, clocks, NATS ------------------------------------------------------------------
 
     def _any(self) -> Machine:
@@ -252,6 +288,10 @@ class ClusterFaults:
             by_ms = -machine.clock_ahead_ms
         self._world.note(machine.node, f"has a clock that jumps by {by_ms} ms")
         machine.clock_ahead_ms += by_ms
+        if machine.damaged_ms:
+            machine.damaged_ms = (
+                machine.now_ms
+            )  # what was scrubbed by the clock of before is unknown
         return True
 
     def _drop_nats(self) -> bool:

@@ -10,6 +10,7 @@ from bascule.config.sections import (
     ClientConfig,
     ClusterConfig,
     Config,
+    GroupsConfig,
     HttpConfig,
     LimitsConfig,
     NatsConfig,
@@ -30,12 +31,15 @@ from bascule.sim.cluster.world.network import host_of
 from bascule.sim.cluster.world.process import SimProcess
 
 DATA: Final = "/data"
+ASIDE: Final = f"{DATA}/aside"
 PEER_PORT: Final = 9093
 RESERVE_BYTES: Final = 64 << 10
 EPOCH_MS: Final = 1_780_000_000_000
 SCRUB_PERIOD_MS: Final = 3_000
 LAG_MS_MAX: Final = 3_000
 """The least that a node accepts: faults last for some seconds."""
+SESSION_MS: Final = 6_000
+"""Session time-out of consumers. Their protocol leaves it to the nodes."""
 RESTART_NS: Final = NS
 """Before whatever supervises the node starts it again after a failure."""
 
@@ -149,6 +153,7 @@ class Machine:
                 peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
                 join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),
+            groups=GroupsConfig(consumer_session_ms=SESSION_MS, consumer_heartbeat_ms=1_000),
             limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES, scrub_period_ms=SCRUB_PERIOD_MS),
         )
 
@@ -271,13 +276,19 @@ class Machine:
             self.damaged_ms = self.now_ms
         return bool(done)
 
+    def remove_aside(self) -> None:
+        """An operator has looked at what a node has put aside: it heals such a log once only."""
+        if self.files.exists(ASIDE):
+            self.files.remove_tree(ASIDE)
+
     def not_scrubbed(self, partition: Partition) -> str:
         """Why damage in a log may not have been found yet; empty: it was."""
         assert self.running is not None
         if not self.damaged_ms:
             return ""
         finished_ms = self.running.scrubbed_ms(partition)
-        return "" if finished_ms > self.damaged_ms else f"node {self.node} has not scrubbed yet"
+        is_scrubbed = self.damaged_ms < finished_ms <= self.now_ms
+        return "" if is_scrubbed else f"node {self.node} has not scrubbed yet"
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP)."""

@@ -67,17 +67,35 @@ class ClusterFault(Enum):
     """An operator removes the beginning of a log."""
     CHURN = "stream churn"
     """A stream that nobody uses is created, and deleted soon."""
+    MEMBER = "loss of a member"
+    """A consumer of a group is killed, paused or cut off, or leaves."""
 
 
 FREQUENT_NS: Final = 3 * NS
 """Mean time between two faults of a chosen kind."""
 OPERATIONS: Final = (ClusterFault.CANCEL, ClusterFault.DRAIN, ClusterFault.ELECT)
 ON_STREAMS: Final = (ClusterFault.PURGE, ClusterFault.CHURN)
-LOSSLESS: Final = frozenset(
-    {ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, *OPERATIONS, *ON_STREAMS}
-)
+LOSSLESS: Final = frozenset({
+    ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, ClusterFault.MEMBER,
+    *OPERATIONS, *ON_STREAMS,
+})  # fmt: skip
 """Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
 RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
+DRAWN_LAST: Final = (*OPERATIONS, *ON_STREAMS, ClusterFault.MEMBER)
+"""In this order, so that seeds from before they existed draw the same."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class GroupPlan:
+    """A group of consumers."""
+
+    name: str
+    stream: str
+    partitions: int
+    """Of the stream."""
+    members: int
+    protocols: str = "classic"
+    """What the members speak: `classic`, `consumer` (KIP-848) or `mixed`."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -100,6 +118,7 @@ class ClusterPlan:
     ack_timeout_ns: int
     """After this time without an ack a message with an id is sent again."""
     payload_bytes_max: int
+    groups: tuple[GroupPlan, ...] = ()
     faults: dict[ClusterFault, int] = field(default_factory=dict)
     """Mean time between two faults of a kind; kinds without one do not occur."""
     fault_lasts_ns: int
@@ -111,7 +130,7 @@ class ClusterPlan:
 
 
 def draw_plan(
-    seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0,
+    seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0, groups: int = -1,
     all_faults: bool = False, faults: Collection[str] = (), traits: Collection[str] = (),
 ) -> ClusterPlan:  # fmt: skip
     """The plan of a seed, with these restrictions. Chosen `faults` are frequent, and all streams
@@ -130,7 +149,7 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*OPERATIONS, *ON_STREAMS):
+        if fault not in DRAWN_LAST:
             draw_mean(fault)
     plan = ClusterPlan(
         seed=seed,
@@ -150,8 +169,23 @@ def draw_plan(
         fault_lasts_ns=int(prng.log_uniform(NS // 5, 6 * NS)),
         safety_ns=(seconds or drawn_seconds) * NS,
     )
-    # Last, so that seeds from before they existed draw the same.
-    for fault in (*OPERATIONS, *ON_STREAMS):
+    for fault in DRAWN_LAST:
         draw_mean(fault)
     drawn = draw_streams(prng, streams or drawn_streams, replicas=plan.replicas, traits=traits)
-    return replace(plan, streams=drawn)
+    if groups < 0:
+        groups = prng.pick((0, 0, 0, 1, 2))
+    return replace(plan, streams=drawn, groups=_draw_groups(prng, groups, drawn))
+
+
+def _draw_groups(prng: Prng, count: int, streams: tuple[StreamPlan, ...]) -> tuple[GroupPlan, ...]:
+    found = []
+    for number in range(count):
+        stream = prng.pick(streams)
+        members = prng.between(1, 4)
+        protocols = prng.pick(("classic", "consumer", "consumer", "mixed"))
+        group = GroupPlan(
+            name=f"g{number}", stream=stream.name, partitions=stream.partitions, members=members,
+            protocols=protocols,
+        )  # fmt: skip
+        found.append(group)
+    return tuple(found)

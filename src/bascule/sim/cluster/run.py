@@ -29,6 +29,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """0: drawn."""
     streams: int = 0
     """0: drawn."""
+    groups: int = -1
+    """Of consumers; -1: drawn."""
     seconds: int = 0
     """Simulated length of the phase with faults; 0: drawn."""
     all_faults: bool = False
@@ -46,6 +48,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
             if value
         ]  # fmt: skip
+        if self.groups >= 0:
+            parts.append(f" --groups {self.groups}")
         if self.all_faults:
             parts.append(" --all-faults")
         if self.faults:
@@ -68,6 +72,10 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
     starts: int
     """Processes that were started."""
+    ended_early: int
+    """1: nothing but a repair by hand went on; what was checked until then held."""
+    consumer_rounds: int
+    """Heartbeats of consumers that were answered: all is well."""
     faults: dict[str, int]
     digest: str
     """Equal runs have equal digests."""
@@ -88,7 +96,7 @@ def run_seed(
     prng = make_prng(seed)
     plan = draw_plan(
         seed, prng, nodes=options.nodes, streams=options.streams, seconds=options.seconds,
-        all_faults=options.all_faults, faults=_names(options.faults),
+        groups=options.groups, all_faults=options.all_faults, faults=_names(options.faults),
         traits=_names(options.traits),
     )  # fmt: skip
     loop = ClusterLoop(prng)  # type: ignore[abstract]
@@ -148,6 +156,8 @@ def _result(simulation: Simulation) -> ClusterResult:
         published=sum(len(publisher.sent) for publisher in simulation.publishers),
         acked=sum(publisher.acked for publisher in simulation.publishers),
         starts=sum(machine.starts for machine in simulation.machines.values()),
+        ended_early=int(simulation.ended_early),
+        consumer_rounds=sum(member.rounds for member in simulation.members),
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},
         digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",
     )

@@ -13,6 +13,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
@@ -32,6 +33,11 @@ HELP_NS: Final = 2 * NS
 """Between two looks of the operator whether somebody has to decide something."""
 
 
+class _NeedsRepair(Exception):
+    """The last replica in sync of a partition is damaged, and nobody is sure to have its records:
+    only `bascule stream repair --accept-loss` goes on from there."""
+
+
 class Simulation:
     """One seed's cluster."""
 
@@ -47,8 +53,21 @@ class Simulation:
             has_ids = world.prng.happens(0.7) and plan.has_ids
             made = SimPublisher(world, number, plan, self._on_ack, has_ids=has_ids)
             self.publishers.append(made)
-        self.faults = ClusterFaults(world, self.machines)
+        self.members: list[SimConsumer] = []
+        for group in world.plan.groups:
+            history = GroupHistory(
+                group.name, lambda: world.loop.now_ns, world.loop.report,
+                is_classic=group.protocols == "classic",
+            )  # fmt: skip
+            for _ in range(group.members):
+                is_newer = group.protocols == "consumer"
+                if group.protocols == "mixed":
+                    is_newer = world.prng.happens(0.5)
+                kind = SimNewerConsumer if is_newer else SimConsumer
+                self.members.append(kind(world, len(self.members), group, history))
+        self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
+        self.ended_early = False
 
     def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
         self.checkers.on_ack(publication, answer)
@@ -66,13 +85,25 @@ class Simulation:
         self.world.after(HELP_NS, self._help)
         for publisher in self.publishers:
             publisher.start()
+        for member in self.members:
+            self.world.after(self.world.prng.wait(NS), member.start)
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
         self.faults.stop()
         before = [publisher.acked for publisher in self.publishers]
-        self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
-        self.world.note(0, "publishers stop")
+        try:
+            self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        except _NeedsRepair as reason:
+            # What was checked until now holds; nothing more can be expected.
+            self.world.note(0, f"ends early: {reason}")
+            self.ended_early = True
+            return
+        rounds = [member.rounds for member in self.members]
+        self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
+        self.world.note(0, "publishers and consumers stop")
+        for member in self.members:
+            member.kill()
         for publisher in self.publishers:
             publisher.is_active = False
         self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
@@ -90,6 +121,8 @@ class Simulation:
         operator = self.faults.operator
         if not self.faults.is_active:
             operator.delete_left()
+            for machine in self.machines.values():
+                machine.remove_aside()
         image = self._images()[:1]
         if image:
             self.checkers.losses.allowed.update(operator.allow_losses(image[0]))
@@ -146,12 +179,35 @@ class Simulation:
                 definition = image.streams.get(name)
                 if definition is None:
                     return f"a node does not know stream {name}"
-                for state in image.partitions[definition.id]:
+                for index, state in enumerate(image.partitions[definition.id]):
+                    self._check_last_replica(name, index, state)
                     if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
                         return f"{name} is not fully replicated: {state}"
         for publisher, acked in zip(self.publishers, before, strict=True):
             if publisher.acked <= acked:
                 return f"publisher {publisher.number} to {publisher.stream} gets no acks"
+        return ""
+
+    def _check_last_replica(self, name: str, index: int, state: PartitionState) -> None:
+        machine = self.machines.get(state.isr[0]) if len(state.isr) == 1 else None
+        if machine is None or machine.running is None or not machine.damaged_ms:
+            return
+        held = machine.running.partitions.stream(name) or ()
+        failure = held[index].failure if index < len(held) else None
+        if failure is not None and failure.is_damage and not state.eligible:
+            raise _NeedsRepair(f"{name} {index} on node {machine.node}: {failure}")
+
+    def _not_assigned(self, before: list[int]) -> str:
+        """Which group does not have its partitions assigned to members that go on; empty: none."""
+        for member, rounds in zip(self.members, before, strict=True):
+            if member.rounds <= rounds:
+                return f"consumer {member.id} of {member.plan.name} has to join"
+        for plan in self.plan.groups:
+            members = [member for member in self.members if member.plan is plan]
+            owned = [index for m in members for index in m.positions or ()]
+            generations = {member.generation for member in members}
+            if len(generations) > 1 or sorted(owned) != list(range(plan.partitions)):
+                return f"the members of {plan.name} own {owned} in the generations {generations}"
         return ""
 
     def _not_settled(self) -> str:

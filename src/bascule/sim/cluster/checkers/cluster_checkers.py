@@ -136,6 +136,7 @@ class ClusterCheckers:
             held.setdefault(key_of(partition), {})[node] = partition
             self._states.look_at_mark(node, partition)
             self._committed.note_end(partition)
+            self._starts.note_end(partition)
         for node, partition in replicas:
             key = key_of(partition)
             latest_epoch = self._states.latest_epochs.get(key, 0)

@@ -60,9 +60,14 @@ class CommittedRecords:
             self.ends[key] = max(self.ends.get(key, 0), partition.committed_offset)
 
     def _is_outdated(self, partition: Partition, key: Key) -> bool:
-        """Whether it does not know of the latest unclean election yet."""
+        """Whether it does not know of the latest unclean election yet, or may not have truncated
+        its log to that of its leader."""
         unclean = self._losses.epoch(key)
-        return unclean > 0 and (partition.state is None or partition.state.unclean_epoch < unclean)
+        if not unclean or partition.log is None:
+            return False
+        if partition.state is None or partition.state.unclean_epoch < unclean:
+            return True
+        return not partition.is_leader and partition.log.epochs.latest < unclean
 
     def look(self, node: int, partition: Partition, *, latest_epoch: int) -> None:
         """Read the log of a replica as far as it is committed, and that of the latest leader as far

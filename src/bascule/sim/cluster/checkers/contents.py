@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -157,11 +157,16 @@ class FinalContents:
     # -- compacted logs -----------------------------------------------------------------------
 
     def _check_compacted(
-        self, key: Key, held: Mapping[int, Partition], sent: Iterable[Publication]
+        self, key: Key, held: Mapping[int, Partition], sent: Sequence[Publication]
     ) -> None:
         """On every replica each key has its latest value; a key that was removed has the record
         that says so, or none."""
         known = dict(self._committed.records.get(key, {}))
+        maybe_removed = {
+            each.key
+            for each in sent
+            if each.stream == key[0] and each.offset < 0 and each.body is None
+        }
         if not self._losses.epoch(key):
             for each in sent:
                 if (each.stream, each.partition) == key and each.offset >= 0:
@@ -188,22 +193,18 @@ class FinalContents:
                             f"{key} on node {node}: {record}, known {known[record.offset]}",
                         )
                     there[record.key] = record
-            self._compare_latest(f"{key} on node {node}", latest, there, start)
+            for name, expected in latest.items():
+                if name in there or name not in maybe_removed:
+                    self._compare_latest(f"{key} on node {node}", expected, there.get(name), start)
 
     def _compare_latest(
-        self,
-        where: str,
-        latest: Mapping[bytes | None, StoredRecord],
-        there: Mapping[bytes | None, StoredRecord],
-        start: int,
+        self, where: str, expected: StoredRecord, found: StoredRecord | None, start: int
     ) -> None:
-        for name, expected in latest.items():
-            found = there.get(name)
-            is_gone = expected.offset < start or expected.body is None
-            if found is None and is_gone:
-                continue
-            # A record whose publisher was told nothing may be later than what is known.
-            if found is None or found.offset < expected.offset:
-                raise InvariantBroken(
-                    COMPACTION, f"{where}: {name!r} has {found}, the latest is {expected}"
-                )
+        is_gone = expected.offset < start or expected.body is None
+        if found is None and is_gone:
+            return
+        # A record whose publisher was told nothing may be later than what is known.
+        if found is None or found.offset < expected.offset:
+            raise InvariantBroken(
+                COMPACTION, f"{where}: {expected.key!r} has {found}, the latest is {expected}"
+            )

@@ -43,8 +43,8 @@ def batches_of(
 ) -> Iterator[StoredBatch]:
     """The batches of a log from the one with offset `start` up to `end`.
 
-    With `nowait` they end before a segment that is not open: while a log is compacted, its files
-    and what the node knows of them may differ.
+    With `nowait` they end before a segment whose file is not there: while a log is compacted, its
+    files and what the node knows of them may differ.
     """
     log = partition.log
     assert log is not None
@@ -52,11 +52,14 @@ def batches_of(
     while at < end:
         piece = log.plan_read(at, bytes_max=READ_BYTES, end=log.end, nowait=True)
         if piece is None:
-            if nowait:
-                return
             # The segment is not open: a process would have a thread open it.
             path = _segment_of(files, log.directory, at)
-            data, position = files.read_bytes(path), 0
+            try:
+                data, position = files.read_bytes(path), 0
+            except FileNotFoundError:
+                if nowait:
+                    return
+                raise
         else:
             path, position = piece.file.path, piece.position
             found = piece.file.read_at_nowait(position, piece.length)

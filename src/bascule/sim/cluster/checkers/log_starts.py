@@ -56,9 +56,11 @@ class LogStarts:
     def look(
         self, node: int, partition: Partition, *, now_ns: int, committed: int, latest_epoch: int
     ) -> None:
-        """Check where a log starts; `committed` is what is committed. Raises: InvariantBroken."""
+        """Check where a log starts; `committed` is what is committed, and all ends are noted.
+
+        Raises: InvariantBroken.
+        """
         key, start = key_of(partition), partition.start_offset
-        self.note_end(partition)
         known, before = self._starts.get((node, key), (partition, 0))
         self._starts[node, key] = partition, start
         if known is partition and start < before:

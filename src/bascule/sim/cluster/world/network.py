@@ -65,6 +65,11 @@ class ConnectionEnd:
         self.held: deque[bytes | None] = deque()
         """What waits at the cut link to this end; None is the end of the connection."""
 
+    @property
+    def address(self) -> Address:
+        """Its own one."""
+        return self.peer.peer_address
+
     def _keep(self, data: bytes) -> None:
         self.early += data
 

@@ -21,6 +21,10 @@ class SocketEnd(Protocol):
     """One end of a connection; see `network`."""
 
     peer_address: tuple[str, int]
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
     is_open: bool
     early: bytearray
     on_data: Callable[[bytes], None]
@@ -177,6 +181,9 @@ class SimSocket:
             self.is_closed = True
             self.layer.remove_reader(self.number)
             self.end.close()
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.end.address
 
     def getpeername(self) -> tuple[str, int]:
         return self.end.peer_address

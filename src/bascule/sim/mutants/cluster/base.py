@@ -53,7 +53,7 @@ class ClusterMutant:
         return patched(self.owner, self.attribute, self.make)
 
 
-_PLAIN: Final = ClusterOptions(seconds=15, streams=2, traits="plain")
+_PLAIN: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="plain")
 MOVES: Final = replace(_PLAIN, nodes=5, faults="move of replicas")
 OUTAGES: Final = replace(_PLAIN, faults="outage after an ack")
 DEATHS: Final = replace(_PLAIN, streams=3, faults="kill,outage,loss of a leader,power loss")

@@ -143,21 +143,24 @@ def _believe_watermark(_: Any) -> Any:
 
 
 _SLOW: Final = ClusterOptions(
-    seconds=15, streams=3, traits="plain", faults="slow link,slow disk,stalled disk,pause"
+    groups=0, seconds=15, streams=3, traits="plain", faults="slow link,slow disk,stalled disk,pause"
 )
 _RETURNS: Final = ClusterOptions(
-    seconds=15, streams=5, traits="lenient", faults="kill,slow link,slow disk"
+    groups=0, seconds=15, streams=5, traits="lenient", faults="kill,slow link,slow disk"
 )
 _FULL: Final = ClusterOptions(
     seconds=15, streams=5, traits="lenient", faults="full disk,kill,slow link"
 )
-_POWER: Final = ClusterOptions(seconds=15, streams=3, traits="unsynced", faults="power loss,outage")
+_POWER: Final = ClusterOptions(
+    groups=0, seconds=15, streams=3, traits="unsynced", faults="power loss,outage"
+)
 _LENIENT: Final = ClusterOptions(
-    seconds=15, streams=3, traits="lenient", faults="kill,power loss,outage,split"
+    groups=0, seconds=15, streams=3, traits="lenient", faults="kill,power loss,outage,split"
 )
 
 MUTANTS: Final = (
-    ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL),
+    ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL,
+        first_seed=8),
     ClusterMutant(
         "proposed additions not counted", LOST,
         LeaderReplication, "_advance", _count_no_additions, _RETURNS, first_seed=8,

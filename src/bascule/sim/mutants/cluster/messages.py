@@ -81,7 +81,7 @@ def _end_late(end_of: Any) -> Any:
 
 
 _ELECTIONS: Final = ClusterOptions(
-    seconds=15, streams=1, traits="plain", faults="planned election,planned stop"
+    groups=0, seconds=15, streams=1, traits="plain", faults="planned election,planned stop"
 )
 
 MUTANTS: Final = (

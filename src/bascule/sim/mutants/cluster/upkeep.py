@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from bascule.controller.purges import Purges
 from bascule.controller.reconciler import Reconciler
 from bascule.replica.maintenance import cleaner, retention
 from bascule.replica.maintenance.retention import Retention
+from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
     LOST,
@@ -55,6 +58,14 @@ def _await_nobody(_: Any) -> Any:
     return mutant
 
 
+def _join_with_an_earlier_start(wanted: Any) -> Any:
+    def mutant(self: Any, now_ns: int, heard_ns: Any, *, log_start: int) -> Any:
+        """Take replicas for in sync that have records which are purged."""
+        return wanted(self, now_ns, heard_ns)
+
+    return mutant
+
+
 def _remove_tombstones(plan: Any) -> Any:
     def mutant(*args: Any, **kwargs: Any) -> Any:
         """Remove tombstones that not all replicas have."""
@@ -78,13 +89,20 @@ def _keep_data(_: Any) -> Any:
     return mutant
 
 
-_LIMITED: Final = ClusterOptions(seconds=15, streams=2, traits="limited", faults="kill")
-_AGED: Final = ClusterOptions(seconds=15, streams=2, traits="aged", faults="kill")
+_LIMITED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="limited", faults="kill")
+_AGED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="aged", faults="kill")
 _PURGES: Final = ClusterOptions(
-    seconds=15, streams=2, traits="plain", faults="purge,kill,loss of a leader,slow link"
+    groups=0, seconds=15, streams=2, traits="plain", faults="purge,kill,loss of a leader,slow link"
+)
+_PURGES_AND_ELECTIONS: Final = replace(
+    _PURGES, faults="purge,kill,loss of a leader,loss of the controller,planned election"
 )
 _COMPACTED: Final = ClusterOptions(
-    seconds=20, streams=2, traits="compacted", faults="kill,split,isolate,loss of a leader"
+    groups=0,
+    seconds=20,
+    streams=2,
+    traits="compacted",
+    faults="kill,split,isolate,loss of a leader",
 )
 MUTANTS: Final = (
     ClusterMutant(
@@ -102,12 +120,17 @@ MUTANTS: Final = (
         Purges, "_have_followed", _await_nobody, _PURGES,
     ),
     ClusterMutant(
+        "in sync with an earlier start", ("what is purged stays so",),
+        LeaderReplication, "wanted_isr", _join_with_an_earlier_start, _PURGES_AND_ELECTIONS,
+        first_seed=69,
+    ),
+    ClusterMutant(
         "tombstones not awaited", (COMPACTION,),
         cleaner, "plan_compaction", _remove_tombstones, _COMPACTED, first_seed=1,
     ),
     ClusterMutant(
         "compaction above the watermark", (COMPACTION, *LOST),
-        cleaner, "plan_compaction", _compact_uncommitted, _COMPACTED, first_seed=9,
+        cleaner, "plan_compaction", _compact_uncommitted, _COMPACTED, first_seed=19,
     ),
     ClusterMutant(
         "data of moved replicas kept", (PROGRESS,),
