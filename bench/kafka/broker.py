@@ -67,12 +67,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def broker(directory: Path, jars: str) -> Iterator[Running]:
-    """A broker on a free port, with its data below `directory`."""
+def broker(directory: Path, jars: str, *, settings: str = "") -> Iterator[Running]:
+    """A broker on a free port, with its data below `directory`, and these `settings` added."""
     port, controller = free_ports(2)
     properties = directory / "server.properties"
     properties.write_text(
-        PROPERTIES.format(port=port, controller=controller, data=directory / "data")
+        PROPERTIES.format(port=port, controller=controller, data=directory / "data") + settings
     )
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     with (directory / "broker.log").open("wb") as output:
