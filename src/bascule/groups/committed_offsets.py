@@ -17,6 +17,7 @@ from bascule.errors import (
     UnknownPartition,
     UnknownStream,
 )
+from bascule.groups.offset_appends import STORE_SECONDS_MAX, OffsetAppends, OffsetRecord
 from bascule.groups.offset_records import (
     CHECKED_HEADER,
     REPAIRS_HEADER,
@@ -61,7 +62,6 @@ OFFSETS_CONFIG: Final = StreamConfig(
 
 COMMITS_MAX: Final = 1_000_000
 """Commits kept in memory, about 600 MB. Beyond it commits with a new key are ignored."""
-COMMIT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
 
@@ -109,6 +109,9 @@ class CommittedOffsetStore:
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._failure: str | None = None
+        self._is_reading = False
+        """Whether a thread reads the stream from `_position` on."""
+        self._appends = OffsetAppends(publisher, self._check_leads, self._on_committed)
         self.counts = OffsetsCounts()
 
     def start(self) -> None:
@@ -123,6 +126,7 @@ class CommittedOffsetStore:
             self._task = start_lasting("committed offsets", self._follow)
 
     async def close(self) -> None:
+        await self._appends.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -181,7 +185,7 @@ class CommittedOffsetStore:
             await self.wait_caught_up()
             self._check_no_members({key.consumer for key, _ in commits})
         now = self._clock.now_ms()
-        await self._publish([(key, encode_commit(_dated(commit, now))) for key, commit in commits])
+        await self._publish([self._commit_record(key, commit, now) for key, commit in commits])
 
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
@@ -195,12 +199,12 @@ class CommittedOffsetStore:
             self._check_no_members({consumer})
         keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
         if keys:
-            await self._publish([(key, None) for key in keys])
+            await self.remove_keys(keys)
         return keys
 
     async def remove_keys(self, keys: Sequence[OffsetKey]) -> None:
         """Remove commits in one batch, as their coordinator. Raises: as `commit`."""
-        await self._publish([(key, None) for key in keys])
+        await self._publish([self._removal_record(key) for key in keys])
 
     def consumers(self) -> list[str]:
         """The names of those that have commits, in the order of their first ones."""
@@ -256,8 +260,9 @@ class CommittedOffsetStore:
         batch = []
         for member_id, state in records:
             subject = group_subject(name) if member_id is None else member_subject(name, member_id)
-            batch.append(InternalRecord(subject, subject.encode(), state))
-        await self._append(batch)
+            change = OffsetChange(None, group=name, member_id=member_id, state=state)
+            batch.append(OffsetRecord(InternalRecord(subject, subject.encode(), state), change))
+        await self._appends.append(batch)
 
     def _check_no_members(self, consumers: Iterable[str]) -> None:
         for name in consumers:
@@ -307,30 +312,43 @@ class CommittedOffsetStore:
             high_watermark=None if partition is None else partition.high_watermark.offset,
         )
 
-    async def _publish(self, values: Sequence[tuple[OffsetKey, bytes | None]]) -> None:
-        records = []
-        for key, value in values:
-            subject = commit_subject(key)
-            records.append(InternalRecord(subject, subject.encode(), value, self._headers(key)))
-        await self._wait_position(await self._append(records) + len(records))
+    async def _publish(self, records: Sequence[OffsetRecord]) -> None:
+        """Return once the records are stored and in memory."""
+        await self._wait_position(await self._appends.append(records) + len(records))
 
-    async def _append(self, records: Sequence[InternalRecord]) -> int:
-        """Return the offset of the first record once all are committed."""
+    def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
+        subject, stream_id = commit_subject(key), self._stream_id(key.stream)
+        dated = _dated(commit, now_ms)
+        record = InternalRecord(
+            subject, subject.encode(), encode_commit(dated), _headers(stream_id)
+        )
+        if stream_id is None:
+            return OffsetRecord(record, None)  # whether it is valid depends on its timestamp
+        stored = StoredCommit(dated, now_ms, -1, stream_id)
+        return OffsetRecord(record, OffsetChange(key, stored, is_checked=True))
+
+    def _removal_record(self, key: OffsetKey) -> OffsetRecord:
+        subject = commit_subject(key)
+        headers = _headers(self._stream_id(key.stream))
+        record = InternalRecord(subject, subject.encode(), None, headers)
+        return OffsetRecord(record, OffsetChange(key, is_checked=True))
+
+    def _check_leads(self) -> None:
+        """Raises: PartitionFailed, NotLeader."""
         partition = self._partition()
         if not partition.is_leader:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
-        try:
-            async with asyncio.timeout(COMMIT_SECONDS_MAX):
-                return await self._publisher.publish(OFFSETS_STREAM, 0, records)
-        except TimeoutError:
-            raise Indeterminate(f"the commit is not stored after {COMMIT_SECONDS_MAX} s") from None
 
-    def _headers(self, key: OffsetKey) -> tuple[tuple[str, bytes | None], ...]:
-        stream = self._partitions.stream(key.stream)
-        checked = (CHECKED_HEADER, None)
-        if not stream:
-            return (checked,)
-        return ((STREAM_ID_HEADER, stream[0].definition.id.hex().encode()), checked)
+    def _on_committed(self, base: int, changes: Sequence[OffsetChange | None]) -> None:
+        """Apply a batch of this node; read it back where something else is to be read first."""
+        if base != self._position or self._is_reading or None in changes:
+            self._wake.set()
+            return
+        self._apply([change for change in changes if change is not None], base + len(changes))
+
+    def _stream_id(self, stream: str) -> str | None:
+        found = self._partitions.stream(stream)
+        return found[0].definition.id.hex() if found else None
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -338,7 +356,7 @@ class CommittedOffsetStore:
             return
         self._wake.set()
         try:
-            async with asyncio.timeout(COMMIT_SECONDS_MAX), self._advanced:
+            async with asyncio.timeout(STORE_SECONDS_MAX), self._advanced:
                 await self._advanced.wait_for(
                     lambda: self._position >= offset or self._failure is not None
                 )
@@ -366,6 +384,7 @@ class CommittedOffsetStore:
             try:
                 if store is None or partition.failure is not None:
                     raise partition.failure or PartitionFailed(OFFSETS_STREAM, 0, "it is not open")
+                self._is_reading = True
                 changes, reached = await asyncio.to_thread(read_changes, store, self._position, end)
                 if reached <= self._position:
                     raise PartitionFailed(OFFSETS_STREAM, 0, f"no batch at offset {reached}")
@@ -374,6 +393,8 @@ class CommittedOffsetStore:
                     log.error("committed offsets cannot be read", extra={"error": str(error)})
                 self._failure = str(error)
                 break
+            finally:
+                self._is_reading = False
             self._apply(changes, reached)
             self._failure = None
         self.on_read()
@@ -468,14 +489,19 @@ class CommittedOffsetStore:
             for key, commit in repairs:
                 subject = commit_subject(key)
                 value = None if commit is None else encode_commit(commit)
-                headers = (header, *self._headers(key))
+                headers = (header, *_headers(self._stream_id(key.stream)))
                 record = InternalRecord(subject, subject.encode(), value, headers)
-                async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                async with asyncio.timeout(STORE_SECONDS_MAX):
                     await self._publisher.publish(OFFSETS_STREAM, 0, [record])
                 self.counts.repairs += 1
         except (BasculeError, TimeoutError) as error:
             self._to_repair.update(key for key, _ in repairs)
             log.warning("commit repair failed", extra={"error": str(error)})
+
+
+def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
+    checked = (CHECKED_HEADER, None)
+    return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)
 
 
 def _dated(commit: Commit, ms: int) -> Commit:

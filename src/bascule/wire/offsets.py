@@ -44,6 +44,9 @@ _PLAIN_SUBJECT: Final = re.compile(
 """A subject without escapes. Almost all subjects match, and parsing is ten times as fast."""
 
 
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
 class OffsetKey(NamedTuple):
     """The consumer, stream and partition of a commit."""
 
@@ -150,6 +153,8 @@ def decode_commit(value: bytes) -> Commit:
 
 
 def _token(name: str) -> str:
+    if _PLAIN_NAME.fullmatch(name):
+        return name
     return "".join(
         chr(byte) if byte in _PLAIN else f"%{byte:02X}"
         for byte in name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,150 @@
+"""Appends to the stream `_offsets`: what arrives while a batch is stored is the next batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple
+
+from bascule.errors import BasculeError, Indeterminate
+from bascule.groups.offset_records import OffsetChange, StoredCommit
+from bascule.publish.acks import not_stored
+from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
+from bascule.wire.ack_codes import publish_error
+from bascule.wire.offsets import OFFSETS_STREAM
+
+log = logging.getLogger("bascule.offsets")
+
+STORE_SECONDS_MAX: Final = 10.0
+BATCH_BYTES_MAX: Final = 256 << 10
+"""Of the keys and values of one batch, unless one request brings more."""
+
+
+class OffsetRecord(NamedTuple):
+    """A record to append, and what it changes in memory once it is committed."""
+
+    record: InternalRecord
+    change: OffsetChange | None
+    """A commit in it has no `record_offset` yet. None: it has to be read back."""
+
+
+class _Waiting(NamedTuple):
+    records: Sequence[OffsetRecord]
+    size: int
+    done: asyncio.Future[int]
+
+
+class OffsetAppends:
+    """At most one batch is under way: a hundred commits that wait for a sync cost one sync."""
+
+    def __init__(
+        self,
+        publisher: InternalPublisher,
+        check: Callable[[], None],
+        on_committed: Callable[[int, list[OffsetChange | None]], None],
+    ) -> None:
+        """`check` raises BasculeError where this node cannot append. `on_committed` takes the
+        offset of the first record of a batch and its changes, before who waits for it goes on."""
+        self._publisher = publisher
+        self._check = check
+        self._on_committed = on_committed
+        self._waiting: deque[_Waiting] = deque()
+        self._task: asyncio.Task[None] | None = None
+        """Stores the batch under way."""
+        self._is_closed = False
+
+    async def append(self, records: Sequence[OffsetRecord]) -> int:
+        """Return the offset of the first of `records` once all are committed, in one batch.
+
+        Raises: PublishRejected, PartitionFailed, NotLeader; Indeterminate after a timeout.
+        """
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        size = sum(len(r.record.key or b"") + len(r.record.value or b"") for r in records)
+        self._waiting.append(_Waiting(records, size, done))
+        if self._is_closed:
+            done.cancel()
+        elif self._task is None:
+            self._begin()
+        return await done
+
+    async def close(self) -> None:
+        """Cancel everyone who waits. Whether the batch under way is stored is not known."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        _cancel(self._waiting)
+
+    def _begin(self) -> None:
+        batch = self._take()
+        self._task = asyncio.create_task(self._store(batch), name="appends to _offsets")
+        self._task.add_done_callback(partial(self._end, batch))
+
+    def _end(self, batch: Sequence[_Waiting], task: asyncio.Task[None]) -> None:
+        """Answer those whose batch was not stored, and begin with the next one."""
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            _cancel(batch)
+        elif isinstance(error, BasculeError):
+            _fail(batch, error)
+        elif error is not None:
+            log.error("batch of commits failed", exc_info=error)
+            _fail(batch, Indeterminate("internal error while the commit was stored"))
+        if self._waiting and not self._is_closed:
+            self._begin()
+
+    def _take(self) -> list[_Waiting]:
+        """The next batch: those who wait, up to BATCH_BYTES_MAX."""
+        batch = [self._waiting.popleft()]
+        size = batch[0].size
+        while self._waiting and (size := size + self._waiting[0].size) <= BATCH_BYTES_MAX:
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _store(self, batch: Sequence[_Waiting]) -> None:
+        self._check()
+        records = list(chain.from_iterable(each.records for each in batch))
+        try:
+            async with asyncio.timeout(STORE_SECONDS_MAX):
+                base = await self._publisher.publish(OFFSETS_STREAM, 0, [r.record for r in records])
+        except TimeoutError:
+            self._refuse_waiting()
+            raise Indeterminate(f"the commit is not stored after {STORE_SECONDS_MAX} s") from None
+        self._on_committed(
+            base, [_at(change, base + row) for row, (_, change) in enumerate(records)]
+        )
+        for each in batch:
+            if not each.done.done():
+                each.done.set_result(base)
+            base += len(each.records)
+
+    def _refuse_waiting(self) -> None:
+        """Those who waited behind a batch that is not stored in time have waited long enough."""
+        waiting, self._waiting = list(self._waiting), deque()
+        why = not_stored(f"the commits before it are not stored after {STORE_SECONDS_MAX} s")
+        _fail(waiting, publish_error(why.code, why.err_code, why.description))
+
+
+def _cancel(batch: Iterable[_Waiting]) -> None:
+    for each in batch:
+        each.done.cancel()
+
+
+def _fail(batch: Sequence[_Waiting], error: BasculeError) -> None:
+    for each in batch:
+        if not each.done.done():
+            each.done.set_exception(error)
+
+
+def _at(change: OffsetChange | None, offset: int) -> OffsetChange | None:
+    """The change with the offset of its record."""
+    if change is None or change.stored is None:
+        return change
+    commit, appended_ms, _, stream_id = change.stored
+    stored = StoredCommit(commit, appended_ms, offset, stream_id)
+    return OffsetChange(change.key, stored, is_checked=change.is_checked)

@@ -1,0 +1,230 @@
+"""Appends to `_offsets`: one batch under way, and what arrives meanwhile is the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from bascule.errors import Indeterminate, PartitionFailed, PublishRejected
+from bascule.groups.offset_appends import (
+    BATCH_BYTES_MAX,
+    STORE_SECONDS_MAX,
+    OffsetAppends,
+    OffsetRecord,
+)
+from bascule.groups.offset_records import OffsetChange, StoredCommit
+from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
+from bascule.replica.partitions import Partitions
+from bascule.wire.offsets import Commit, OffsetKey
+from support.virtual_time import elapse, run_virtually
+
+FULL = PublishRejected(503, 10_077, "maximum bytes exceeded")
+
+
+class HeldPublisher(InternalPublisher):
+    """Keeps the batches; the test says when each of them is stored."""
+
+    def __init__(self) -> None:
+        super().__init__(Partitions(), lambda _partition, _batches: None)
+        self.batches: list[list[str]] = []
+        self._under_way: list[asyncio.Future[int]] = []
+        self._end = 100
+
+    async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
+        assert (stream, partition) == ("_offsets", 0)
+        self.batches.append([record.subject for record in records])
+        stored = asyncio.get_running_loop().create_future()
+        self._under_way.append(stored)
+        return await stored
+
+    def store(self) -> None:
+        """Store the batch under way. The first one is at offset 100."""
+        self._under_way.pop().set_result(self._end)
+        self._end += len(self.batches[-1])
+
+    def fail(self, error: Exception) -> None:
+        self._under_way.pop().set_exception(error)
+
+
+class Appends:
+    """Appends over a publisher whose batches the test stores."""
+
+    def __init__(self) -> None:
+        self.publisher = HeldPublisher()
+        self.committed: list[tuple[int, list[int | None]]] = []
+        """For each batch its offset, and of each of its commits the offset of the record."""
+        self.refusal: Exception | None = None
+        self.appends = OffsetAppends(self.publisher, self._check, self._on_committed)
+
+    def start(self, *names: str, size: int = 10) -> asyncio.Task[int]:
+        """Append records of these names, of `size` bytes each."""
+        records = [_record(name, size) for name in names]
+        return asyncio.get_running_loop().create_task(self.appends.append(records))
+
+    def _check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _on_committed(self, base: int, changes: list[OffsetChange | None]) -> None:
+        offsets = [change and change.stored and change.stored.record_offset for change in changes]
+        self.committed.append((base, offsets))
+
+
+def _record(name: str, size: int) -> OffsetRecord:
+    commit = StoredCommit(Commit(offset=1), 1_000, -1)
+    change = OffsetChange(OffsetKey(name, "flights", 0), commit, is_checked=True)
+    return OffsetRecord(InternalRecord(name, b"", bytes(size)), change)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    run_virtually(test)
+
+
+async def turns() -> None:
+    """Let everything happen that waits for nothing else."""
+    await elapse(0.001)
+
+
+def test_what_arrives_while_a_batch_is_stored_is_the_next_batch() -> None:
+    async def test() -> None:
+        it = Appends()
+        first = it.start("a")
+        await turns()
+        others = [it.start("b", "c"), it.start("d")]
+        await turns()
+        assert it.publisher.batches == [["a"]]
+        it.publisher.store()
+        assert await first == 100
+        await turns()
+        assert it.publisher.batches == [["a"], ["b", "c", "d"]]
+        assert not any(each.done() for each in others)
+        it.publisher.store()
+        assert [await each for each in others] == [101, 103]
+        assert it.committed == [(100, [100]), (101, [101, 102, 103])]
+
+    run(test())
+
+
+def test_a_batch_has_so_many_bytes_unless_one_request_brings_more() -> None:
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        size = BATCH_BYTES_MAX // 2
+        for name in ("a", "b", "c"):
+            it.start(name, size=size)
+        it.start("more", size=BATCH_BYTES_MAX + 1)
+        for _ in range(3):
+            it.publisher.store()
+            await turns()
+        assert it.publisher.batches == [["first"], ["a", "b"], ["c"], ["more"]]
+        await it.appends.close()
+
+    run(test())
+
+
+def test_a_batch_that_is_refused_fails_alone() -> None:
+    async def test() -> None:
+        it = Appends()
+        first = it.start("a")
+        await turns()
+        second = it.start("b")
+        it.publisher.fail(FULL)
+        with pytest.raises(PublishRejected, match="maximum bytes"):
+            await first
+        await turns()
+        it.publisher.store()
+        assert await second == 100
+        assert it.committed == [(100, [100])]
+
+    run(test())
+
+
+def test_nothing_is_published_where_the_node_cannot_append() -> None:
+    async def test() -> None:
+        it = Appends()
+        it.refusal = PartitionFailed("_offsets", 0, "it is not open")
+        with pytest.raises(PartitionFailed):
+            await it.start("a")
+        assert it.publisher.batches == []
+        it.refusal = None
+        later = it.start("b")
+        await turns()
+        it.publisher.store()
+        assert await later == 100
+
+    run(test())
+
+
+def test_behind_a_batch_that_is_not_stored_in_time_nobody_waits_again() -> None:
+    """Whether the batch is stored is not known; those behind it were never published."""
+
+    async def test() -> None:
+        it = Appends()
+        first = it.start("a")
+        await turns()
+        behind = [it.start("b"), it.start("c")]
+        await elapse(STORE_SECONDS_MAX)
+        with pytest.raises(Indeterminate, match=r"not stored after 10\.0 s"):
+            await first
+        for each in behind:
+            with pytest.raises(PublishRejected, match="before it are not stored"):
+                await each
+        assert it.publisher.batches == [["a"]]
+        again = it.start("d")
+        await turns()
+        it.publisher.store()
+        assert await again == 100
+
+    run(test())
+
+
+def test_one_that_gives_up_does_not_stop_the_batch_of_the_others() -> None:
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        leaving, staying = it.start("a"), it.start("b")
+        await turns()
+        leaving.cancel()
+        it.publisher.store()
+        await turns()
+        it.publisher.store()
+        assert await staying == 102
+        assert leaving.cancelled()
+
+    run(test())
+
+
+def test_a_bug_is_logged_and_nobody_waits_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        it = Appends()
+        first = it.start("a")
+        await turns()
+        it.publisher.fail(RuntimeError("a bug"))
+        with pytest.raises(Indeterminate, match="internal error"):
+            await first
+
+    run(test())
+    assert "batch of commits failed" in caplog.text
+
+
+def test_closed_appends_leave_nobody_waiting() -> None:
+    async def test() -> None:
+        it = Appends()
+        first = it.start("a")
+        await turns()
+        second = it.start("b")
+        await turns()
+        await it.appends.close()
+        await asyncio.wait([first, second])
+        with pytest.raises(asyncio.CancelledError):
+            await it.start("c")
+        assert first.cancelled()
+        assert second.cancelled()
+        assert it.publisher.batches == [["a"]]
+
+    run(test())
