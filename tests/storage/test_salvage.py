@@ -35,12 +35,12 @@ def written(
     return files, batches
 
 
-def salvaged(files: SimFiles) -> LogPosition | None:
+def salvaged(files: SimFiles, *, gaps_allowed: bool = False) -> LogPosition | None:
     return salvage(
         files,
         DIRECTORY,
         index_interval_bytes=CONFIG.index_interval_bytes,
-        gaps_allowed=False,
+        gaps_allowed=gaps_allowed,
         clock=SimClock(1_000),
     )
 
@@ -163,3 +163,12 @@ def test_power_is_lost_at_each_file_operation_of_a_salvage() -> None:
     while run(operation):
         operation += 1
     assert operation > 5
+
+
+def test_the_lost_end_of_a_segment_that_was_not_compacted_is_no_gap() -> None:
+    files, batches = written(recovery_at=2)
+    files.open(f"{DIRECTORY}/{6:020d}.log").truncate(len(batches[2]))
+    end = salvaged(files, gaps_allowed=True)
+    assert end is not None
+    assert end.offset == 9
+    check(files, batches[:3])

@@ -81,14 +81,17 @@ def readable_part(
     if not bases:
         return None
     gaps_allowed |= GAPS_FILE_NAME in names or clean_offset.FILE_NAME in names
+    present = _checkpoint(files, directory)
     part = _end_of_whole_batches(
         files,
         directory,
         bases,
         index_interval_bytes=index_interval_bytes,
         gaps_allowed=gaps_allowed,
+        # Compaction leaves segments that end before the next one begins only up to there.
+        compacted_end=bases[-1] if present is None else present.recovery_segment,
     )
-    start_offset = _start_offset(bases[0], _checkpoint(files, directory))
+    start_offset = _start_offset(bases[0], present)
     return None if part.end.offset <= start_offset else part
 
 
@@ -127,13 +130,15 @@ def _end_of_whole_batches(
     *,
     index_interval_bytes: int,
     gaps_allowed: bool,
+    compacted_end: int,
 ) -> ReadablePart:
     """Read up to the first damage. Raises: OSError."""
     end = LogPosition(bases[0], bases[0], 0)
     timestamp_max = -1
     epochs = read_epochs(files, directory)
     for base in bases:
-        if base != end.offset and not (gaps_allowed and base > end.offset):
+        has_gap = gaps_allowed and end.offset < base <= compacted_end
+        if base != end.offset and not has_gap:
             break
         contents = Contents(files.open(segment_path(directory, base)), index_interval_bytes)
         size = contents.file.size()
