@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bascule.model import Cleanup, PartitionBy, SyncPolicy
+from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.log_starts import LogStarts
+from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.cluster.simulation import make_prng
 from bascule.sim.cluster.streams import StreamTrait, draw_streams
+from support.replica_group import ReplicaGroup, message
 
 ID = b"request"
 
@@ -56,6 +60,41 @@ def test_a_purge_allows_what_was_asked_for() -> None:
     assert starts.allowed(key, 0) == 0
     starts.on_purge(key, 7, is_done=False)
     assert starts.allowed(key, 0) == 7
+
+
+def test_a_watermark_goes_back_once_its_log_is_truncated_after_an_unclean_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    states, group = ReplicaStates({"s": plan}, AllowedLosses()), ReplicaGroup()
+    group.apply(isr=(1,), min_isr=1)
+    group.leader.append(message())
+    group.leader.sync()
+    group.replicate(2)
+    group.leader.append(message(count=2))
+    group.leader.sync()
+    old = group.replicas[1].partition
+    states.look_at_mark(1, old)
+    group.apply(leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+    states.look_at_mark(1, old)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "committed_offset", 2)
+        with pytest.raises(InvariantBroken, match="2 after 3"):
+            states.look_at_mark(1, old)
+    states.look_at_mark(1, old)
+    group.copy(1)
+    assert old.committed_offset == 1
+    states.look_at_mark(1, old)
+    group.leader.append(message(count=2))
+    group.leader.sync()
+    group.replicate(1)
+    group.copy(1)
+    states.look_at_mark(1, old)
+    assert old.committed_offset == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "committed_offset", 2)
+        with pytest.raises(InvariantBroken, match="2 after 3"):
+            states.look_at_mark(1, old)
 
 
 def test_the_replay_line_has_the_traits() -> None:
