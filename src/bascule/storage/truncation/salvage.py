@@ -32,12 +32,24 @@ class ReadablePart(NamedTuple):
 
     end: LogPosition
     timestamp_max: int
+    may_be_compacted: bool
+    """Whether tombstones of its keys may have been behind it that other replicas removed since: it
+    must not go on with what those have now."""
 
 
 def salvage(
-    files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool, clock: Clock
+    files: Files,
+    directory: str,
+    *,
+    index_interval_bytes: int,
+    gaps_allowed: bool,
+    clock: Clock,
+    is_copied: bool = False,
 ) -> LogPosition | None:
     """Prepare the damaged log in `directory`, so that it opens up to its first damage.
+
+    `is_copied`: it goes on with the records of another replica, so nothing is kept of one that may
+    be compacted.
 
     Returns the end that it will have, or None, with nothing changed, where no record can be kept or
     a replacement of segments was under way and cannot be completed. Raises: OSError.
@@ -49,6 +61,9 @@ def salvage(
     )
     if part is None:
         return None
+    if is_copied and part.may_be_compacted:
+        keep_nothing(files, directory, clock)
+        return LogPosition(0, 0, 0)
     keep_part(files, directory, part, clock)
     return part.end
 
@@ -119,6 +134,12 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     replace_file(files, path, encode_checkpoint(made))
 
 
+def keep_nothing(files: Files, directory: str, clock: Clock) -> None:
+    """Have an empty log take the place of the one in `directory`. Raises: OSError."""
+    reset.commit(files, directory, reset.empty_log(0, now_ms=clock.now_ms()))
+    reset.finish(files, directory)
+
+
 def _start_offset(first: int, present: Checkpoint | None) -> int:
     return first if present is None else max(first, present.start_offset)
 
@@ -149,7 +170,7 @@ def _end_of_whole_batches(
         timestamp_max = max(timestamp_max, contents.timestamp_max)
         if damage is not None:
             break
-    return ReadablePart(end, timestamp_max)
+    return ReadablePart(end, timestamp_max, may_be_compacted=gaps_allowed)
 
 
 def _checkpoint(files: Files, directory: str) -> Checkpoint | None:
