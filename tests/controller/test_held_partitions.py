@@ -14,7 +14,8 @@ from bascule.errors import CorruptData, DiskFull, UnknownPartition, UnknownStrea
 from bascule.host.real import RealRandom
 from bascule.model import StreamConfig
 from bascule.node.cluster_id import load_cluster_id
-from bascule.sim.disk import SHORT, SimFiles
+from bascule.sim.disk import SHORT, SimClock, SimFiles
+from bascule.storage.truncation.salvage import keep_nothing
 from support.controlled_node import DATA, STORES, ControlledNode
 
 PATH = f"{DATA}/{held_partitions.FILE_NAME}"
@@ -150,6 +151,33 @@ def test_a_log_that_is_missing_is_damage(what: str) -> None:
 
     run_on(files, read)
     run_on(files, read_again)
+
+
+def test_a_log_that_is_about_to_be_replaced_is_not_missing() -> None:
+    """Its process was killed between the removal of its segments and the creation of another."""
+
+    def run(operation: int) -> bool:
+        files = two_streams()
+        directory = f"{DATA}/streams/a/0"
+        files.fail(operation, errno.EIO)
+        try:
+            keep_nothing(files, directory, SimClock(1_000))
+        except OSError:
+            pass
+        hit = not files.fault_pending()
+        files.forget_faults()
+
+        async def read(node: ControlledNode) -> None:
+            assert failures(node, "a") == [None, None]
+            assert node.end("a") in (0, 2)
+
+        run_on(files, read)
+        return hit
+
+    operation = 1
+    while run(operation):
+        operation += 1
+    assert operation > 5
 
 
 async def read_again(node: ControlledNode) -> None:

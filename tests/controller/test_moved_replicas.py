@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+
+import pytest
 
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
@@ -21,7 +24,9 @@ from bascule.metadata.commands import ChangePartitions, CreateStream, PartitionC
 from bascule.metadata.image import Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.replica.log_identity import LogIdentity, write_identity
-from bascule.sim.disk import SimFiles
+from bascule.sim.disk import SHORT, SimFiles
+from support import controlled_node
+from support.controlled_node import ControlledNode
 
 DATA = "data"
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -116,3 +121,54 @@ def test_a_partition_that_was_dropped_may_be_held_again() -> None:
     assert [again.holds(ONE, n) for n in (0, 1)] == [False, True]
     again.hold(ONE, [0])
     assert again.holds(ONE, 0)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, SHORT])
+def test_what_an_opening_that_failed_has_left_is_removed_once_the_partition_has_moved(
+    error: int,
+) -> None:
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+    moved = ChangePartitions((PartitionChange(ONE, 0, state(THERE, 1)),))
+
+    async def run(operation: int) -> bool:
+        files = SimFiles(RealRandom(operation))
+        async with ControlledNode(files) as node:
+            image = apply(node.controller.image, CreateStream(definition, (state(HERE),)))
+            files.fail(operation, error)
+            await node.reconciler.reconcile(image)
+            hit = not files.fault_pending()
+            files.forget_faults()
+            image = apply(image, moved)
+            assert await node.reconciler.reconcile(image) == {}
+            assert node.reconciler.pending(image) == ()
+            assert not files.exists(f"{controlled_node.DATA}/streams/s/0")
+            (partition,) = node.partitions.stream("s") or ()
+            assert (partition.log, partition.failure) == (None, None)
+            await node.reconciler.reconcile(node.controller.image)
+        return hit
+
+    operation = 1
+    while asyncio.run(run(operation)):
+        operation += 1
+    assert operation > 5
+
+
+def test_what_a_node_has_left_that_ended_while_it_opened_a_log_is_removed() -> None:
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", partitions=3, replicas=2))
+    states = (state(THERE), state(THERE), state(THERE))
+
+    async def run() -> None:
+        files = SimFiles(RealRandom(1))
+        async with ControlledNode(files) as node:
+            streams = f"{controlled_node.DATA}/streams/s"
+            files.make_dirs(f"{streams}/0")
+            files.make_dirs(f"{streams}/1")
+            files.open(f"{streams}/1/identity.new", create=True)
+            files.make_dirs(f"{streams}/2")
+            files.open(f"{streams}/2/00000000000000000000.log", create=True)
+            image = apply(node.controller.image, CreateStream(definition, states))
+            assert await node.reconciler.reconcile(image) == {}
+            assert files.list_dir(streams) == ["2"], "a log that does not say whose it is"
+            await node.reconciler.reconcile(node.controller.image)
+
+    asyncio.run(run())

@@ -19,12 +19,14 @@ from bascule.metadata.requests import (
     BalanceLeaders,
     ChangeIsrs,
     Create,
+    Drain,
     FinishLeaving,
     FinishMoves,
     IsrChange,
     Leave,
     Reassign,
     RegisterProcess,
+    Resume,
     Stay,
     StepDown,
     decide,
@@ -305,6 +307,44 @@ def test_the_cluster_s_own_streams_get_their_replicas_back(controller: DecidingC
     controller.submit(Stay(1))
     controller.begin_due_moves(10)
     assert sorted(controller.state("_offsets").target) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_the_cluster_s_own_streams_keep_as_many_replicas_as_have_to_be_in_sync(
+    controller: DecidingController, is_down: bool
+) -> None:
+    config = StreamConfig("_offsets", replicas=3)
+    controller.submit(Create("_offsets", config, b"o" * 16, 0, internal=True))
+    before = [1, 2, 3]
+    if is_down:
+        controller.lose(1)
+    else:
+        controller.submit(Drain(1, empties=True))
+        controller.begin_due_moves(10)
+        controller.finish_moves()
+        before = [2, 3]
+    assert sorted(controller.state("_offsets").replicas) == before
+    controller.submit(Drain(2, empties=True))
+    controller.begin_due_moves(10)
+    controller.finish_moves()
+    state = controller.state("_offsets")
+    assert sorted(state.replicas) == before, "one would commit nothing"
+    assert sorted(state.target) == ([1, 3] if is_down else []), "it waits for node 1"
+    if not is_down:
+        controller.submit(Resume(1))
+        controller.begin_due_moves(10)
+        assert sorted(controller.state("_offsets").target) == [1, 3]
+
+
+def test_the_cluster_s_own_streams_end_on_the_last_node(controller: DecidingController) -> None:
+    config = StreamConfig("_offsets", replicas=3)
+    controller.submit(Create("_offsets", config, b"o" * 16, 0, internal=True))
+    for number, rest in ((1, [2, 3]), (2, [3])):
+        controller.submit(Leave(number, force=False))
+        controller.begin_due_moves(10)
+        controller.finish_moves()
+        assert sorted(controller.state("_offsets").replicas) == rest
+        controller.submit(FinishLeaving(number))
 
 
 def test_a_removal_that_leaves_too_few_nodes_is_refused(controller: DecidingController) -> None:

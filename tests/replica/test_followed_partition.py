@@ -7,7 +7,10 @@ import pytest
 from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
-from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartitionResponse
+from bascule.wire.messages.peer.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+)
 from support.replica_group import ReplicaGroup, message
 from support.stored_batches import make_batch
 
@@ -20,11 +23,17 @@ def followed(group: ReplicaGroup, node: int = 2) -> FollowedPartition:
     return found
 
 
+def reported(follower: FollowedPartition) -> ReplicaFetchPartition:
+    found = follower.report()
+    assert found is not None
+    return found
+
+
 def test_the_batch_that_is_cut_short_is_left() -> None:
-    first, second = make_batch(10, 3), make_batch(13, 2)
+    first, second = make_batch(10, 3, leader_epoch=4), make_batch(13, 2, leader_epoch=5)
     for size in (len(first), len(first) + 1, len(first) + len(second) - 1):
-        assert whole_batches(memoryview(first + second)[:size]) == (len(first), 13)
-    assert whole_batches(memoryview(first + second)) == (len(first + second), 15)
+        assert whole_batches(memoryview(first + second)[:size]) == (len(first), 13, 4)
+    assert whole_batches(memoryview(first + second)) == (len(first + second), 15, 5)
     with pytest.raises(RemoteProtocolError):
         whole_batches(memoryview(first)[:-1])
 
@@ -60,16 +69,41 @@ def test_what_an_older_attempt_brings_is_dropped() -> None:
     follower = followed(group)
     old = follower.attempt
     batch = memoryview(make_batch(0, 2, leader_epoch=1))
-    assert follower.advance(old, 2) == 0
-    assert follower.report().fetch_offset == 2
+    assert follower.advance(old, whole_batches(batch)) == 0
+    assert reported(follower).fetch_offset == 2
     assert follower.begin()
-    assert follower.report().fetch_offset == 0
-    assert follower.advance(old, 2) == -1
+    assert reported(follower).fetch_offset == 0
+    assert follower.advance(old, whole_batches(batch)) == -1
     assert not follower.append(old, 0, batch, NO_FLAGS)
     assert follower.append(follower.attempt, 0, batch, NO_FLAGS)
     assert not follower.truncate(old, 0, 0)
     assert not follower.restart(old, 7)
     assert group.replicas[2].log.end.offset == 2
+
+
+def test_a_report_has_the_epoch_of_the_last_record_before_its_fetch_offset() -> None:
+    """The leader may compare the logs again in the middle of an attempt. With the epoch of the
+    beginning and a later offset it would take the records between for those of another leader."""
+    group = ReplicaGroup()
+    group.apply(leader_epoch=3)
+    follower = followed(group)
+    assert (reported(follower).last_fetched_epoch, reported(follower).fetch_offset) == (-1, 0)
+    batches = memoryview(make_batch(0, 2, leader_epoch=2) + make_batch(2, 3, leader_epoch=3))
+    assert follower.advance(follower.attempt, whole_batches(batches)) == 0
+    assert (reported(follower).last_fetched_epoch, reported(follower).fetch_offset) == (3, 5)
+
+
+def test_nothing_is_reported_after_an_attempt_has_failed() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    old, batch = follower.attempt, memoryview(make_batch(0, 2, leader_epoch=1))
+    assert follower.advance(old, whole_batches(batch)) == 0
+    follower.end_attempt()
+    assert follower.report() is None, "what it has asked for is not in the log"
+    assert not follower.append(old, 0, batch, NO_FLAGS)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 0
 
 
 def test_attempts_of_different_epochs_have_different_numbers() -> None:

@@ -49,6 +49,24 @@ def test_without_syncs_the_ends_of_the_logs_count(policy: SyncPolicy) -> None:
     assert decode_acks(group.report(2))["in.0"]["replicas"] == 2
 
 
+@pytest.mark.parametrize("policy", list(SyncPolicy))
+def test_tombstones_stay_until_all_replicas_have_synced_them(policy: SyncPolicy) -> None:
+    """A replica that loses power copies again what it had not synced."""
+    group = ReplicaGroup(sync=policy)
+    group.apply()
+    group.leader.append(message())
+    for node in (2, 3):
+        group.copy(node)
+        group.report(node)
+        group.replicas[node].partition.sync()
+    assert group.leader.replicated_offset == 0, "no follower has said that it has synced"
+    group.report(2)
+    group.report(3)
+    assert group.leader.replicated_offset == 0, "the leader may lose it, too"
+    group.leader.sync()
+    assert group.leader.committed_offset == group.leader.replicated_offset == 1
+
+
 def test_a_new_leader_reads_its_log_before_it_takes_the_lock_of_its_commitment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -229,6 +229,15 @@ def test_what_all_replicas_have_counts_those_out_of_sync() -> None:
     assert leader.replicated_offset == 0, "a replica that is new has nothing"
 
 
+@pytest.mark.parametrize("counts_synced", [True, False])
+def test_what_all_replicas_have_is_what_they_have_synced(counts_synced: bool) -> None:
+    leader = leading(1, 2, 3, end=10, counts_synced=counts_synced)
+    leader.on_fetch(2, 1, 10, 10, 1, 10)
+    leader.on_fetch(3, 1, 10, 6, 1, 10)
+    assert leader.high_watermark == (6 if counts_synced else 10)
+    assert leader.replicated_offset == 6
+
+
 def test_programmer_errors_are_found() -> None:
     leader = leading(1, 2)
     with pytest.raises(AssertionError, match="another epoch"):

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from bascule.model import Cleanup, PartitionBy, SyncPolicy
+from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.contents import FinalContents, Log
+from bascule.sim.cluster.checkers.log_contents import StoredRecord
 from bascule.sim.cluster.checkers.log_starts import LogStarts
+from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
+from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.cluster.simulation import make_prng
 from bascule.sim.cluster.streams import StreamTrait, draw_streams
+from support.replica_group import ReplicaGroup, message
 
 ID = b"request"
 
@@ -56,6 +67,55 @@ def test_a_purge_allows_what_was_asked_for() -> None:
     assert starts.allowed(key, 0) == 0
     starts.on_purge(key, 7, is_done=False)
     assert starts.allowed(key, 0) == 7
+
+
+def test_a_watermark_goes_back_once_its_log_is_truncated_after_an_unclean_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    states, group = ReplicaStates({"s": plan}, AllowedLosses()), ReplicaGroup()
+    group.apply(isr=(1,), min_isr=1)
+    group.leader.append(message())
+    group.leader.sync()
+    group.replicate(2)
+    group.leader.append(message(count=2))
+    group.leader.sync()
+    old = group.replicas[1].partition
+    states.look_at_mark(1, old)
+    group.apply(leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+    states.look_at_mark(1, old)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "committed_offset", 2)
+        with pytest.raises(InvariantBroken, match="2 after 3"):
+            states.look_at_mark(1, old)
+    states.look_at_mark(1, old)
+    group.copy(1)
+    assert old.committed_offset == 1
+    states.look_at_mark(1, old)
+    group.leader.append(message(count=2))
+    group.leader.sync()
+    group.replicate(1)
+    group.copy(1)
+    states.look_at_mark(1, old)
+    assert old.committed_offset == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "committed_offset", 2)
+        with pytest.raises(InvariantBroken, match="2 after 3"):
+            states.look_at_mark(1, old)
+
+
+def test_what_was_sent_once_and_never_refused_is_stored_in_order() -> None:
+    losses = AllowedLosses()
+    contents = FinalContents({}, {}, CommittedRecords({}, (), losses), losses)
+    sent = [Publication(f"m{n}", "s", n, b"%d" % n, None, n) for n in range(2)]
+    for publication, offset in zip(sent, (1, 0), strict=True):
+        publication.sends, publication.offset, publication.partition = 1, offset, 0
+    records = {each.offset: StoredRecord(each.offset, "", None, each.body) for each in sent}
+    publisher = cast("Any", SimpleNamespace(sent=sent))
+    with pytest.raises(InvariantBroken, match="m1 is at 0, an earlier message at 1"):
+        contents._check_acked(publisher, {("s", 0): Log(0, records)})
+    sent[0].errors.append("its leader had a full disk, and its successor has stored it")
+    contents._check_acked(publisher, {("s", 0): Log(0, records)})
 
 
 def test_the_replay_line_has_the_traits() -> None:

@@ -91,6 +91,35 @@ def test_the_gaps_file_is_created_at_the_first_gap(files: SimFiles) -> None:
     assert files.exists(f"{DIRECTORY}/gaps")
 
 
+@pytest.mark.parametrize("last_is_empty", [False, True])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_the_lost_end_of_an_unsynced_segment_is_no_gap(
+    files: SimFiles, kept: int, has_checkpoint: bool, last_is_empty: bool
+) -> None:
+    """A power loss may drop it, and keep segments after it."""
+    config = LogConfig(segment_bytes_max=500, index_interval_bytes=200, gaps_allowed=True)
+    log = open_log(files, config)
+    batches = [make_batch(offset, 2, size=60) for offset in (5, 7, 20, 22, 24, 40)]
+    log.append_as_follower(b"".join(batches[:2]))
+    log.sync()
+    if has_checkpoint:
+        log.checkpoint(high_watermark=9)
+    log.append_as_follower(b"".join(batches[2:4]))
+    log.append_as_follower(b"".join(batches[4:]))
+    assert [info.base_offset for info in log.segments_info()] == [0, 9, 24]
+    files.open(f"{DIRECTORY}/{9:020d}.log").truncate(kept * len(batches[2]))
+    if last_is_empty:
+        files.open(f"{DIRECTORY}/{24:020d}.log").truncate(0)
+    log = open_log(files, config)
+    assert log.end.offset == (22 if kept else 9)
+    assert held_batches(log) == batches[: 2 + kept]
+    assert not files.exists(f"{DIRECTORY}/{24:020d}.log")
+    for batch in batches[2 + kept :]:
+        log.append_as_follower(batch)
+    assert held_batches(open_log(files, config)) == batches
+
+
 @pytest.mark.parametrize("gap", [0, 4])
 def test_an_increased_base_offset_is_refused_at_the_next_start(files: SimFiles, gap: int) -> None:
     """No CRC covers it, and with gaps a larger one is valid. The synced mark detects it."""

@@ -35,13 +35,16 @@ def written(
     return files, batches
 
 
-def salvaged(files: SimFiles) -> LogPosition | None:
+def salvaged(
+    files: SimFiles, *, gaps_allowed: bool = False, is_copied: bool = False
+) -> LogPosition | None:
     return salvage(
         files,
         DIRECTORY,
         index_interval_bytes=CONFIG.index_interval_bytes,
-        gaps_allowed=False,
+        gaps_allowed=gaps_allowed,
         clock=SimClock(1_000),
+        is_copied=is_copied,
     )
 
 
@@ -134,8 +137,10 @@ def test_a_log_without_damage_is_kept_whole() -> None:
     assert salvaged(SimFiles(RealRandom(1))) is None
 
 
-def test_power_is_lost_at_each_file_operation_of_a_salvage() -> None:
-    """The log fails as before, or opens up to the damage; salvage can be repeated."""
+@pytest.mark.parametrize("may_be_compacted", [False, True])
+def test_power_is_lost_at_each_file_operation_of_a_salvage(may_be_compacted: bool) -> None:
+    """The log fails as before, or opens up to the damage; salvage can be repeated. One that may be
+    compacted, and is copied from another replica, opens empty."""
 
     def run(operation: int) -> bool:
         files, batches = written(recovery_at=6)
@@ -144,22 +149,43 @@ def test_power_is_lost_at_each_file_operation_of_a_salvage() -> None:
         damaged.sync()
         files.fail(operation, errno.EIO)
         try:
-            salvaged(files)
+            salvaged(files, gaps_allowed=may_be_compacted, is_copied=True)
         except OSError:
             pass
         hit = not files.fault_pending()
         files.crash()
+        expected = [] if may_be_compacted else batches[:2]
         try:
             held = read_batches(open_log(files, CONFIG))
         except CorruptData:
             pass
         else:
-            assert held in (batches, batches[:2])
-        assert salvaged(files) is not None
-        check(files, batches[:2])
+            assert held in (batches, expected)
+        salvaged(files, gaps_allowed=may_be_compacted, is_copied=True)
+        check(files, expected)
         return hit
 
     operation = 1
     while run(operation):
         operation += 1
     assert operation > 5
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_nothing_is_kept_of_a_compacted_log_that_another_replica_continues(is_copied: bool) -> None:
+    """That one may have removed tombstones from behind the damage."""
+    files, batches = written(recovery_at=6)
+    files.open(f"{DIRECTORY}/{6:020d}.log").write_at(10, b"\xff")
+    end = salvaged(files, gaps_allowed=True, is_copied=is_copied)
+    assert end is not None
+    assert end.offset == (0 if is_copied else 6)
+    check(files, [] if is_copied else batches[:2])
+
+
+def test_the_lost_end_of_a_segment_that_was_not_compacted_is_no_gap() -> None:
+    files, batches = written(recovery_at=2)
+    files.open(f"{DIRECTORY}/{6:020d}.log").truncate(len(batches[2]))
+    end = salvaged(files, gaps_allowed=True)
+    assert end is not None
+    assert end.offset == 9
+    check(files, batches[:3])

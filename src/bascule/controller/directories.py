@@ -17,15 +17,16 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from bascule.errors import CorruptData, InvalidName, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.metadata.image import Deletion, Image
 from bascule.model import StreamDefinition
+from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
 from bascule.replica.log_identity import read_identity
-from bascule.storage.checkpoint import replace_file
+from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 log = logging.getLogger("bascule.controller")
 
@@ -39,6 +40,8 @@ encrypted files for example, take 143 bytes and less."""
 LAYOUT_FORMAT: Final = "bascule-data"
 LAYOUT_VERSION: Final = 2
 """2: each partition has an identity file. 1, without the layout file, had none."""
+_UNFINISHED: Final = frozenset({IDENTITY_FILE + NEW_SUFFIX})
+"""All that a creation leaves which fails before its identity file is there."""
 
 
 class StreamDirectories:
@@ -145,8 +148,17 @@ class StreamDirectories:
         if self.files.exists(target):
             self.files.remove_tree(target)
 
+    def present(self, names: Collection[str]) -> dict[str, set[int]]:
+        """Which partitions of the streams of these names have a directory. Raises: OSError."""
+        found = {}
+        for name in set(names).intersection(self.files.list_dir(self._streams)):
+            entries = self.files.list_dir(f"{self._streams}/{name}")
+            found[name] = {int(entry) for entry in entries if entry.isdecimal()}
+        return found
+
     def remove_partition(self, stream_id: bytes, name: str, index: int) -> None:
-        """Remove the data of one partition, if it is that of this stream; idempotent.
+        """Remove the data of one partition, if it is that of this stream, or what is left of a
+        creation that failed; idempotent.
 
         Raises: OSError, CorruptData where the directory does not say whose it is.
         """
@@ -154,7 +166,9 @@ class StreamDirectories:
         target = f"{self._removed}/{stream_id.hex()}-{index}"
         if self.files.exists(source):
             found = read_identity(self.files, source)
-            if found is None or found.stream_id != stream_id:
+            if found is None and not _UNFINISHED.issuperset(self.files.list_dir(source)):
+                return
+            if found is not None and found.stream_id != stream_id:
                 return
             if self.files.exists(target):
                 self.files.remove_tree(target)

@@ -199,10 +199,7 @@ class Reconciler:
         for change in _only(ConfigureStream, steps):
             await self._configure(change.definition, failures)
         await self._open_all(_only(OpenPartitions, steps), failures)
-        for number, known in enumerate(_only(RegisterElsewhere, steps)):
-            if number % CHANGED_AT_A_TIME == CHANGED_AT_A_TIME - 1:
-                await asyncio.sleep(0)
-            await self._register_elsewhere(known, failures)
+        await self._register_all_elsewhere(_only(RegisterElsewhere, steps), failures)
         for changing in in_parts(
             _only(ApplyStates, steps), lambda step: len(step.states), CHANGED_AT_A_TIME
         ):
@@ -411,18 +408,38 @@ class Reconciler:
             states=states,
         )
 
+    async def _register_all_elsewhere(
+        self, steps: Sequence[RegisterElsewhere], failures: dict[bytes, Exception]
+    ) -> None:
+        names = {step.definition.name for step in steps}
+        try:
+            present = await asyncio.to_thread(self._directories.present, names) if steps else {}
+        except OSError as error:
+            failures.update((step.definition.id, error) for step in steps)
+            log.error(
+                "directories of streams not listed; it is tried again", extra={"error": str(error)}
+            )
+            return
+        for number, step in enumerate(steps):
+            if number % CHANGED_AT_A_TIME == CHANGED_AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            there = present.get(step.definition.name, set())
+            await self._register_elsewhere(step, there, failures)
+
     async def _register_elsewhere(
-        self, step: RegisterElsewhere, failures: dict[bytes, Exception]
+        self, step: RegisterElsewhere, there: Collection[int], failures: dict[bytes, Exception]
     ) -> None:
         """Make partitions known that have no log here, so that listeners can name their leader.
 
-        Data of a replica that has moved away while this node was down is removed.
+        Data of a replica that has moved away while this node was down is removed, and what an
+        opening that failed has left. `there` are the partitions with a directory.
         """
         definition = step.definition
         present = self._partitions.stream_by_id(definition.id) or ()
         unheld = [self._opener.without_log(definition, index) for index in step.indexes]
         self._add_partitions(present, unheld)
-        left = {i for i in step.indexes if self._held.holds(definition.id, i)}
+        await self._give_up([each for each in present if each.index in step.indexes])
+        left = {i for i in step.indexes if i in there or self._held.holds(definition.id, i)}
         kept = left - await self._remove_replicas(definition, left, failures)
         held = self.state.streams.get(definition.id) or StreamState(definition)
         elsewhere = held.elsewhere | set(step.indexes) - kept
@@ -436,12 +453,9 @@ class Reconciler:
         chosen = {i for i, each in in_force.items() if self.state.node_id not in each.replicas}
         present = self._partitions.stream_by_id(definition.id) or ()
         dropped = [partition for partition in present if partition.index in chosen]
-        self._interval_syncs.end(dropped)
         unheld = [self._opener.without_log(definition, index) for index in sorted(chosen)]
         self._add_partitions(present, unheld)
-        for partition in dropped:
-            partition.deleted = True
-        await asyncio.to_thread(self.close_logs, dropped)
+        await self._give_up(dropped)
         removed = await self._remove_replicas(definition, chosen, failures)
         for partition in unheld:
             await asyncio.wrap_future(self._set_role(partition, in_force[partition.index]))
@@ -450,6 +464,14 @@ class Reconciler:
             opened=held.opened - chosen,
             elsewhere=held.elsewhere | removed,
         )
+
+    async def _give_up(self, dropped: Sequence[Partition]) -> None:
+        """Close partitions whose data is to be removed."""
+        self._interval_syncs.end(dropped)
+        for partition in dropped:
+            partition.deleted = True
+        if dropped:
+            await asyncio.to_thread(self.close_logs, dropped)
 
     async def _remove_replicas(
         self,

@@ -24,11 +24,16 @@ _NEW_SUFFIX: Final = ".new"
 
 
 def keep_readable(
-    directories: StreamDirectories, clock: Clock, definition: StreamDefinition, partition: int
+    directories: StreamDirectories,
+    clock: Clock,
+    definition: StreamDefinition,
+    partition: int,
+    *,
+    is_copied: bool,
 ) -> bool:
     """Prepare a damaged log so that it opens up to its first damage; False: nothing is left of it.
 
-    Raises: OSError.
+    `is_copied`: it goes on with the records of another replica; see `salvage`. Raises: OSError.
     """
     config = log_config(definition.config)
     directory = directories.partition(definition.name, partition)
@@ -38,6 +43,7 @@ def keep_readable(
         index_interval_bytes=config.index_interval_bytes,
         gaps_allowed=config.gaps_allowed,
         clock=clock,
+        is_copied=is_copied,
     )
     if end is None:
         return False

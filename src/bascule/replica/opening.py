@@ -27,6 +27,7 @@ from bascule.storage.checkpoint import replace_file
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LOG_SUFFIX
+from bascule.storage.truncation import reset
 
 log = logging.getLogger("bascule.replica")
 
@@ -59,7 +60,10 @@ class PartitionOpener:
         marker = f"{directory}/{MESSAGE_IDS_FILE}"
         has_ids = False
         try:
-            if held and not _has_segments(self.files, directory):
+            if held and not (
+                _has_segments(self.files, directory)
+                or self.files.exists(f"{directory}/{reset.FILE_NAME}")
+            ):
                 raise MissingLog(definition.name, index, directory)
             self._check_identity(directory, LogIdentity(definition.id, index), adopt=adopt)
             store = PartitionLog.open(

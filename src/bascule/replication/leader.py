@@ -24,6 +24,8 @@ class _Follower:
     node_epoch: int = NO_NODE_EPOCH
     position: int = UNKNOWN
     """The follower has the leader's records below this offset, as safely as the policy says."""
+    synced: int = UNKNOWN
+    """The follower has synced the leader's records below this offset."""
     log_start: int = UNKNOWN
     """Where its log starts; UNKNOWN where it does not say."""
     fetched_ns: int = 0
@@ -123,9 +125,10 @@ class LeaderReplication:
 
     @property
     def replicated_offset(self) -> int:
-        """The committed offset that every replica has passed, in sync or not; 0 before each has
-        fetched in this epoch."""
-        lowest = min((each.position for each in self._followers.values()), default=self._own)
+        """The committed offset below which every follower has synced the log, in sync or not; 0
+        before each has fetched in this epoch. Also where ends of logs count: what was not synced
+        may be lost, and is copied again."""
+        lowest = min((each.synced for each in self._followers.values()), default=self._own)
         return max(min(lowest, self.high_watermark), 0)
 
     @property
@@ -186,15 +189,16 @@ class LeaderReplication:
         self._log_end = max(self._log_end, log_end)
         follower.node_epoch = node_epoch
         follower.log_start = log_start
-        position = min(synced_end, fetch_offset) if self.counts_synced else fetch_offset
-        follower.on_position(min(position, log_end), log_end, now_ns)
+        follower.synced = min(synced_end, fetch_offset, log_end)
+        position = follower.synced if self.counts_synced else min(fetch_offset, log_end)
+        follower.on_position(position, log_end, now_ns)
         return self._advance()
 
     def on_forgotten(self, node: int, node_epoch: int) -> None:
         """The follower does not fetch this partition any more: where it is, is unknown again."""
         follower = self._followers.get(node)
         if follower is not None and follower.node_epoch == node_epoch:
-            follower.position = follower.mark_end = UNKNOWN
+            follower.position = follower.synced = follower.mark_end = UNKNOWN
 
     def configure(self, state: PartitionState, min_isr: int) -> bool:
         """Apply a committed change of the ISR, or of `min_isr`; the leader epoch is the same.

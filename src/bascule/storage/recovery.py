@@ -90,7 +90,8 @@ class _Recovery:
     def run(self) -> Recovered:
         names = self._list()
         self.gaps_marked = GAPS_FILE_NAME in names
-        self.gaps_allowed |= clean_offset.FILE_NAME in names
+        is_compacted = clean_offset.FILE_NAME in names
+        self.gaps_allowed |= is_compacted
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
         self.recovery_point = _recovery_point(checkpoint, bases)
@@ -117,6 +118,9 @@ class _Recovery:
         self.may_be_compacted = self.gaps_allowed and checkpoint is None
         self.gaps_allowed |= self.gaps_marked
         self.scan_allows_gaps = self.may_be_compacted or self.gaps_marked
+        # A segment begins where the one before it ends, also where replication leaves a gap there.
+        # Else a power loss has dropped the end of an unsynced segment, and kept a later one.
+        self.segments_have_gaps = is_compacted and checkpoint is None
         # If the segment was compacted after the mark, the mark's position refers to other bytes.
         self.rewrite_from = self.recovery_point if self.may_be_compacted else self.known_synced
         self.timestamp_max = checkpoint.timestamp_max if checkpoint else -1
@@ -203,7 +207,8 @@ class _Recovery:
         end = self.recovery_point
         damage: CorruptData | None = None
         for row, base in enumerate(bases):
-            if row > 0 and base != end.offset and not (self.scan_allows_gaps and base > end.offset):
+            has_gap = row > 0 and base > end.offset and self.segments_have_gaps
+            if row > 0 and base != end.offset and not has_gap:
                 before = segment_path(self.directory, end.segment_base)
                 damage = CorruptData(
                     before, end.position, f"batches up to offset {base}", f"offset {end.offset}"
@@ -212,7 +217,7 @@ class _Recovery:
                 path = segment_path(self.directory, base)
                 contents = Contents(self.files.open(path), self.index_interval_bytes)
                 opened.append(Segment(base, contents.file.size(), contents))
-                end, damage = self._scan_segment(opened[-1], contents, end.offset)
+                end, damage = self._scan_segment(opened[-1], contents, max(base, end.offset))
             if damage is not None and end.offset >= self.known_synced.offset:
                 self._truncate(opened[-1], end, [base for base in bases if base > end.segment_base])
             if damage is not None:

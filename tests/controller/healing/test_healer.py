@@ -30,8 +30,10 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.segment import LogPosition
+from bascule.storage.truncation.salvage import readable_part
 from support.deciding_controller import DecidingController, isr_change
 from support.metadata_groups import until
+from support.stored_batches import DIRECTORY, append, open_log
 
 SECONDS_MAX = 10.0
 
@@ -285,3 +287,29 @@ def test_evidence_is_bounded() -> None:
     head, _, kept = files.read_bytes(path).partition(b"\n")
     assert b'"position": 4' in head
     assert kept == b"x" * KEPT_BYTES_MAX
+
+
+@pytest.mark.parametrize("may_be_compacted", [False, True])
+def test_a_log_that_may_be_compacted_is_copied_from_its_beginning(
+    may_be_compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other replicas may have removed a tombstone that came behind the damage: its key would stay
+    in what was before."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        files = tested.files
+        log = open_log(files)
+        first, second = append(log, 3), append(log, 2)
+        log.close()
+        files.open(f"{DIRECTORY}/{0:020d}.log").write_at(len(first) + 30, b"\xff")
+        part = readable_part(
+            files, DIRECTORY, index_interval_bytes=4_096, gaps_allowed=may_be_compacted
+        )
+        assert part is not None
+        assert part.end.offset == 3
+        done = tested.healer._replace(tested.partition, DIRECTORY, part)
+        assert done.end_offset == (0 if may_be_compacted else 3)
+        assert done.kept_bytes == len(second)
+        assert open_log(files).end.offset == done.end_offset
+
+    play(scene, monkeypatch, leads=False)

@@ -21,7 +21,7 @@ from bascule.controller.repair import keep_readable, replace_log
 from bascule.errors import UnknownStream
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
-from bascule.model import RepairedPartition, StreamDefinition
+from bascule.model import NO_LEADER, RepairedPartition, StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 
@@ -129,11 +129,18 @@ class Repairs:
         await self._reconciler.let_go(definition, lost)
         for index, failed in lost.items():
             if not keep or not await asyncio.to_thread(
-                keep_readable, self._directories, self._clock, definition, index
-            ):
+                keep_readable, self._directories, self._clock, definition, index,
+                is_copied=self._is_copied(definition, index),
+            ):  # fmt: skip
                 moved[index] = await self._give_up(definition, failed)
         await self._follower.reconcile_locked()
         return moved
+
+    def _is_copied(self, definition: StreamDefinition, index: int) -> bool:
+        """Whether this replica copies another one that has all records."""
+        state = self._metadata.image.partitions[definition.id][index]
+        has_all = self._node_id in (*state.isr, *state.eligible)
+        return state.leader not in (NO_LEADER, self._node_id) and not has_all
 
     async def _give_up(self, definition: StreamDefinition, failed: Partition) -> str | None:
         """Begin an empty log. The last replica in sync begins at the largest offset that a consumer

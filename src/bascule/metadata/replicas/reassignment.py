@@ -181,11 +181,14 @@ def _why_not_back(image: Image, definition: StreamDefinition, state: PartitionSt
 def wanted_count(image: Image, definition: StreamDefinition) -> int:
     """How many replicas the partitions of a stream are to have.
 
-    A stream of the cluster itself has as many as there are nodes for.
+    A stream of the cluster itself has as many as there are nodes for. While nodes are drained or
+    down, it keeps as many as have to be in sync: with fewer it would take no records.
     """
     replicas = definition.config.replicas
     if is_internal_stream(definition.name):
-        return max(1, min(replicas, len(image.usable())))
+        staying = sum(not node.is_leaving for node in image.nodes.values())
+        least = max(1, min(definition.min_isr, staying))
+        return max(least, min(replicas, len(image.usable())))
     return replicas
 
 

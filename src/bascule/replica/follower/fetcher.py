@@ -344,7 +344,9 @@ class FollowerFetcher:
         reports: list[ReplicaFetchPartition] = []
         while self._changed and len(reports) < REPORTS_MAX:
             key = next(iter(self._changed))
-            reports.append(self._changed.pop(key).report())
+            report = self._changed.pop(key).report()
+            if report is not None:
+                reports.append(report)
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]
         self._forgotten.clear()
         request = ReplicaFetchRequest(FETCH_WAIT_MS, FETCH_BYTES, reports, forgotten)
@@ -432,13 +434,13 @@ class FollowerFetcher:
         records = cast(memoryview, response.records)
         if not len(records):
             return None
-        size, end_offset = whole_batches(records)
-        start = followed.advance(attempt, end_offset)
+        arrived = whole_batches(records)
+        start = followed.advance(attempt, arrived)
         if start < 0:
             return None
         with self._lock:
             self._changed[followed.key] = followed
-        data = records[:size]
+        data = records[: arrived.size]
         if buffer is None:
             data = memoryview(bytes(data))
         else:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from bascule.errors import (
     BasculeError,
@@ -28,25 +28,35 @@ from bascule.wire.messages.peer.replica_fetch import (
 
 log = logging.getLogger("bascule.replica")
 
-_BATCH: Final = Struct(">qi11xi")
-"""Base offset, length, offset of the last record from the base."""
+_BATCH: Final = Struct(">qii7xi")
+"""Base offset, length, leader epoch, offset of the last record from the base."""
 
 
-def whole_batches(records: memoryview) -> tuple[int, int]:
-    """The bytes of the whole batches at the beginning of `records`, and their end offset.
+class WholeBatches(NamedTuple):
+    """The whole batches at the beginning of what a leader has sent."""
+
+    size: int
+    """In bytes."""
+    end_offset: int
+    epoch: int
+    """The leader epoch of the last one."""
+
+
+def whole_batches(records: memoryview) -> WholeBatches:
+    """The whole batches at the beginning of `records`.
 
     Raises: RemoteProtocolError if there is none.
     """
-    at, end_offset, size = 0, -1, len(records)
+    at, end_offset, epoch, size = 0, -1, -1, len(records)
     while at + HEADER_BYTES <= size:
-        base, length, delta = _BATCH.unpack_from(records, at)
+        base, length, number, delta = _BATCH.unpack_from(records, at)
         stop = at + LENGTH_PREFIX_BYTES + length
         if length < 0 or stop > size:
             break
-        at, end_offset = stop, base + delta + 1
+        at, end_offset, epoch = stop, base + delta + 1, number
     if not at:
         raise RemoteProtocolError(f"{size} bytes of records without a whole batch")
-    return at, end_offset
+    return WholeBatches(at, end_offset, epoch)
 
 
 _ATTEMPTS: Final = count(1)
@@ -65,6 +75,7 @@ class FollowedPartition:
         self.key = partition.definition.id, partition.index
         self.leader_epoch = leader_epoch
         self.attempt = 0
+        """0: none is under way, and nothing is reported."""
         self.fetch_offset = 0
         self.leader_watermark = 0
         self.has_ended = False
@@ -105,29 +116,36 @@ class FollowedPartition:
         return True
 
     def end_attempt(self) -> None:
-        """Drop what the attempt still brings."""
+        """Drop what the attempt still brings. Nothing is reported until another one begins: what
+        was asked for may not have got into the log."""
         with self._lock:
-            self.attempt = next(_ATTEMPTS)
+            self.attempt = 0
 
-    def advance(self, attempt: int, end_offset: int) -> int:
-        """Ask for `end_offset` next, as records up to there have arrived.
+    def advance(self, attempt: int, arrived: WholeBatches) -> int:
+        """Ask for the end of `arrived` next.
 
         Returns where these records begin, -1 if they are of an older attempt.
         """
         with self._lock:
             start = self.fetch_offset
-            if attempt != self.attempt or end_offset <= start:
+            if attempt != self.attempt or arrived.end_offset <= start:
                 return -1
-            self.fetch_offset = end_offset
+            self.fetch_offset, self._last_fetched_epoch = arrived.end_offset, arrived.epoch
             return start
 
-    def report(self) -> ReplicaFetchPartition:
-        """What the leader is told. Any thread may call it."""
+    def report(self) -> ReplicaFetchPartition | None:
+        """What the leader is told; None between attempts. Any thread may call it.
+
+        Each report says what comes before its fetch offset: a leader that has forgotten the attempt
+        compares the logs again.
+        """
         store = self.partition.log
         assert store is not None
         # Before the end: a report must not claim more synced than appended.
         synced = store.synced.offset
         with self._lock:
+            if not self.attempt:
+                return None
             return ReplicaFetchPartition(
                 *self.key,
                 attempt=self.attempt,

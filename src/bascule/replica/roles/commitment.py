@@ -33,7 +33,7 @@ class LogFlags(NamedTuple):
 
 
 class ReplicatedEnd(NamedTuple):
-    """The end of the committed records that all replicas of a partition have."""
+    """The end of the committed records that all replicas of a partition have synced."""
 
     version: int
     """Of the partition's state that has these replicas."""
@@ -241,8 +241,9 @@ class Commitment:
         with self._lock:
             if self.role is not PartitionRole.LEADER:
                 return self._told
-            replication = self.replication
-            end = self.watermark.offset if replication is None else replication.replicated_offset
+            watermark, end = self.watermark, self.watermark.offset
+            if isinstance(watermark, LeaderWatermark):
+                end = watermark.replicated_offset
             return ReplicatedEnd(self._version, end)
 
     def on_replaced(self, offset: int) -> int:

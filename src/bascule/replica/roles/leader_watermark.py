@@ -40,6 +40,11 @@ class LeaderWatermark:
     def offset(self) -> int:
         return self.replication.high_watermark
 
+    @property
+    def replicated_offset(self) -> int:
+        """The committed offset below which all replicas have synced their logs."""
+        return min(self.replication.replicated_offset, self._log.synced.offset)
+
     def on_appended(self, end: LogPosition) -> bool:
         """The log ends at `end` now. Whether the high watermark moved."""
         self._note_end(end)

@@ -32,12 +32,24 @@ class ReadablePart(NamedTuple):
 
     end: LogPosition
     timestamp_max: int
+    may_be_compacted: bool
+    """Whether tombstones of its keys may have been behind it that other replicas removed since: it
+    must not go on with what those have now."""
 
 
 def salvage(
-    files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool, clock: Clock
+    files: Files,
+    directory: str,
+    *,
+    index_interval_bytes: int,
+    gaps_allowed: bool,
+    clock: Clock,
+    is_copied: bool = False,
 ) -> LogPosition | None:
     """Prepare the damaged log in `directory`, so that it opens up to its first damage.
+
+    `is_copied`: it goes on with the records of another replica, so nothing is kept of one that may
+    be compacted.
 
     Returns the end that it will have, or None, with nothing changed, where no record can be kept or
     a replacement of segments was under way and cannot be completed. Raises: OSError.
@@ -49,6 +61,9 @@ def salvage(
     )
     if part is None:
         return None
+    if is_copied and part.may_be_compacted:
+        keep_nothing(files, directory, clock)
+        return LogPosition(0, 0, 0)
     keep_part(files, directory, part, clock)
     return part.end
 
@@ -81,14 +96,17 @@ def readable_part(
     if not bases:
         return None
     gaps_allowed |= GAPS_FILE_NAME in names or clean_offset.FILE_NAME in names
+    present = _checkpoint(files, directory)
     part = _end_of_whole_batches(
         files,
         directory,
         bases,
         index_interval_bytes=index_interval_bytes,
         gaps_allowed=gaps_allowed,
+        # Compaction leaves segments that end before the next one begins only up to there.
+        compacted_end=bases[-1] if present is None else present.recovery_segment,
     )
-    start_offset = _start_offset(bases[0], _checkpoint(files, directory))
+    start_offset = _start_offset(bases[0], present)
     return None if part.end.offset <= start_offset else part
 
 
@@ -116,6 +134,12 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     replace_file(files, path, encode_checkpoint(made))
 
 
+def keep_nothing(files: Files, directory: str, clock: Clock) -> None:
+    """Have an empty log take the place of the one in `directory`. Raises: OSError."""
+    reset.commit(files, directory, reset.empty_log(0, now_ms=clock.now_ms()))
+    reset.finish(files, directory)
+
+
 def _start_offset(first: int, present: Checkpoint | None) -> int:
     return first if present is None else max(first, present.start_offset)
 
@@ -127,13 +151,15 @@ def _end_of_whole_batches(
     *,
     index_interval_bytes: int,
     gaps_allowed: bool,
+    compacted_end: int,
 ) -> ReadablePart:
     """Read up to the first damage. Raises: OSError."""
     end = LogPosition(bases[0], bases[0], 0)
     timestamp_max = -1
     epochs = read_epochs(files, directory)
     for base in bases:
-        if base != end.offset and not (gaps_allowed and base > end.offset):
+        has_gap = gaps_allowed and end.offset < base <= compacted_end
+        if base != end.offset and not has_gap:
             break
         contents = Contents(files.open(segment_path(directory, base)), index_interval_bytes)
         size = contents.file.size()
@@ -144,7 +170,7 @@ def _end_of_whole_batches(
         timestamp_max = max(timestamp_max, contents.timestamp_max)
         if damage is not None:
             break
-    return ReadablePart(end, timestamp_max)
+    return ReadablePart(end, timestamp_max, may_be_compacted=gaps_allowed)
 
 
 def _checkpoint(files: Files, directory: str) -> Checkpoint | None:

@@ -10,6 +10,9 @@
 Damage is found when a log is opened, by reads, compaction, retention and the scrubber, and by
 followers that get batches with a bad CRC from here, twice at one offset.
 
+A log that may be compacted is copied from its beginning: others may have removed tombstones that it
+had behind the damage.
+
 Promises: nothing is removed before the removal from the ISR is committed, so nothing that was
 acknowledged is lost. The last replica that has every committed record is never healed. A disk that
 damages logs again and again does not make the node copy them for ever: `history` has the limits.

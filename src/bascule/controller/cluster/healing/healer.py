@@ -25,6 +25,7 @@ from bascule.storage.retention import log_config
 from bascule.storage.truncation.salvage import (
     ReadablePart,
     complete_changes,
+    keep_nothing,
     keep_part,
     readable_part,
 )
@@ -293,7 +294,8 @@ class Healer:
         )
 
     def _replace(self, partition: Partition, directory: str, part: ReadablePart | None) -> _Done:
-        """Have the log end where `part` ends, or begin an empty one. Raises: OSError, Broken."""
+        """Have the log end where `part` ends, or begin an empty one: where nothing can be read, or
+        the log may be compacted. Raises: OSError, Broken."""
         definition, index = partition.definition, partition.index
         if part is None:
             moved_to = replace_log(
@@ -302,6 +304,10 @@ class Healer:
             return _Done(0, moved_to or "", 0)
         files, aside = self._directories.files, self._directories.aside
         kept, size = keep_evidence(files, aside, directory, part.end, _cause(partition))
+        if part.may_be_compacted:
+            # All replicas had the tombstones behind the damage, so these may be gone elsewhere.
+            keep_nothing(files, directory, self._clock)
+            return _Done(0, kept, size)
         keep_part(files, directory, part, self._clock)
         return _Done(part.end.offset, kept, size)
 

@@ -25,7 +25,7 @@ COMPACTION: Final = "compaction keeps the latest value"
 
 
 @dataclass(slots=True)
-class _Log:
+class Log:
     """The log of a partition that all replicas have."""
 
     start: int
@@ -57,7 +57,7 @@ class FinalContents:
         """All replicas have everything. `is_lossless`: no fault may have lost a message that was
         sent once. Raises: InvariantBroken."""
         every = list(publishers)
-        logs: dict[Key, _Log] = {}
+        logs: dict[Key, Log] = {}
         for key, held in replicas.items():
             if self._plans[key[0]].compacts:
                 sent = [each for publisher in every for each in publisher.sent]
@@ -78,7 +78,7 @@ class FinalContents:
 
     # -- logs that are not compacted ----------------------------------------------------------
 
-    def _compare(self, key: Key, held: Mapping[int, Partition]) -> _Log:
+    def _compare(self, key: Key, held: Mapping[int, Partition]) -> Log:
         """Compare the replicas; return the records of all of them."""
         start = max(partition.start_offset for partition in held.values())
         by_node: dict[int, list[StoredBatch]] = {}
@@ -100,7 +100,7 @@ class FinalContents:
                 )
         headers = {batch.header.base_offset: batch.header for batch in expected}
         self._committed.compare_at_end(key, headers, start)
-        return _Log(start, self._records(key, expected))
+        return Log(start, self._records(key, expected))
 
     def _records(self, key: Key, batches: Iterable[StoredBatch]) -> dict[int, StoredRecord]:
         records: dict[int, StoredRecord] = {}
@@ -116,7 +116,7 @@ class FinalContents:
                 seen[record.id] = record.offset
         return records
 
-    def _check_sent_once(self, logs: Mapping[Key, _Log]) -> None:
+    def _check_sent_once(self, logs: Mapping[Key, Log]) -> None:
         """What was sent once, without an id, is stored once, in all partitions of its stream."""
         seen: dict[tuple[str, bytes | None], tuple[int, int]] = {}
         for (name, index), log in logs.items():
@@ -131,13 +131,13 @@ class FinalContents:
                         f"{(record.body or b'')[:20]!r} of {name} is at {found} and {at}",
                     )
 
-    def _check_acked(self, publisher: SimPublisher, logs: Mapping[Key, _Log]) -> None:
+    def _check_acked(self, publisher: SimPublisher, logs: Mapping[Key, Log]) -> None:
         lasts: dict[int, int] = {}
         for publication in publisher.sent:
             if publication.offset < 0:
                 continue
             key, offset = (publication.stream, publication.partition), publication.offset
-            log = logs.get(key) or _Log(0)
+            log = logs.get(key) or Log(0)
             stored = log.records.get(offset)
             has_left = offset < log.start or bool(self._losses.epoch(key))
             if not has_left and (stored is None or stored.body != publication.body):
@@ -147,7 +147,9 @@ class FinalContents:
                     f"have {stored}; {len(log.records)} records",
                 )
             last = lasts.get(key[1], -1)
-            if publication.sends == 1 and not self._losses.epoch(key):
+            # A leader that could not append may have refused what its successor has stored.
+            is_sent_once = publication.sends == 1 and not publication.errors
+            if is_sent_once and not self._losses.epoch(key):
                 if offset < last:
                     raise InvariantBroken(
                         "order", f"{publication.id} is at {offset}, an earlier message at {last}"

@@ -22,6 +22,17 @@ class _Mark(NamedTuple):
     unclean_epoch: int
     leads_by: int
     """The version of the state by which it leads; -1: it does not."""
+    end_offset: int
+    """The end of its log."""
+    is_outdated: bool
+    """Whether its log has nothing of the unclean epoch yet: it is to be truncated, or was."""
+
+    def may_go_back_to(self, later: _Mark) -> bool:
+        """Whether `later` may be lower: records were removed after an unclean election."""
+        if self.unclean_epoch != later.unclean_epoch:
+            return True
+        has_lost = later.end_offset < self.end_offset or not later.is_outdated
+        return self.is_outdated and has_lost
 
 
 class ReplicaStates:
@@ -72,12 +83,17 @@ class ReplicaStates:
         if state is not None and partition.is_leader and partition.commitment.replication:
             leads_by = state.version
         unclean_epoch = 0 if state is None else state.unclean_epoch
-        mark = _Mark(partition, offset, unclean_epoch, leads_by)
+        is_outdated = log is not None and log.epochs.latest < unclean_epoch
+        mark = _Mark(
+            partition, offset, unclean_epoch, leads_by,
+            end_offset=0 if log is None else log.end.offset,
+            is_outdated=is_outdated and not partition.is_leader,
+        )  # fmt: skip
         before = self._marks.get((node, key))
         self._marks[node, key] = mark
         if before is None or before.partition is not partition:
             return  # it was not there, or has left the node and come back
-        if offset < before.offset and unclean_epoch == before.unclean_epoch:
+        if offset < before.offset and not before.may_go_back_to(mark):
             raise InvariantBroken(
                 "watermark monotonic", f"{key} on node {node}: {offset} after {before.offset}"
             )
