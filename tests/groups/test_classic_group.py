@@ -212,14 +212,15 @@ def test_a_member_alone_may_change_its_protocols(driver: GroupDriver) -> None:
 
 
 def test_limits_of_a_group() -> None:
-    driver = GroupDriver(members_max=2, bytes_max=100)
+    driver = GroupDriver(members_max=2, bytes_max=300)
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert driver.joined(driver.join(protocols=(("range", bytes(101)),))).error == full
+    assert driver.joined(driver.join(protocols=(("range", bytes(301)),))).error == full
+    assert driver.joined(driver.join(protocols=(("", b""),) * 10)).error == full, "they have a size"
     driver.stable("a", "b")
     assert driver.joined(driver.join()).error == full
     driver.join("a")
     driver.join("b")
-    large = driver.sync("a", driver.group.generation, assignments=[("b", bytes(100))])
+    large = driver.sync("a", driver.group.generation, assignments=[("b", bytes(300))])
     assert driver.synced(large).error == ErrorCode.UNKNOWN_SERVER_ERROR
     for session_ms in (0, 1, 5_999, 1_800_001):
         refused = driver.joined(driver.join(session_timeout_ms=session_ms))

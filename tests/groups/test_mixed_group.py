@@ -44,6 +44,23 @@ def test_a_group_is_upgraded_member_by_member_and_back(host: GroupHost, cooperat
     assert host.conversions == 2
 
 
+def test_a_classic_member_does_not_become_larger_than_the_group_may_be() -> None:
+    host = GroupHost(FakeTopics(flights=6), bytes_max=2_000)
+    (a,) = settled_classic(host, "a")
+    b = Consumer(host, "b")
+    Owners(host, [a, b]).settle()
+
+    def join(*more: tuple[str, bytes]) -> ErrorCode:
+        protocols = (*host.consumer.members[a.member_id].classic.protocols, *more)
+        request = JoinRequest(a.member_id, None, 45_000, 60_000, "consumer", protocols)
+        error: ErrorCode = host.answers[host.classic_join(request)].error
+        return error
+
+    assert join() is ErrorCode.NONE
+    assert join(("large", bytes(2_000))) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join(*[("", b"")] * 40) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
 def test_a_classic_member_goes_on_until_it_has_to_give_something_up(host: GroupHost) -> None:
     (a,) = settled_classic(host, "a")
     generation, joins = a.generation, a.joins

@@ -10,6 +10,7 @@ from bascule.groups.classic.member import (
     Member,
     choose_protocol,
     new_member,
+    protocols_bytes,
     restored_member,
 )
 from bascule.groups.classic.messages import (
@@ -162,8 +163,7 @@ class ClassicGroup:
         names = {name for name, _ in request.protocols}
         if not names.intersection(*({name for name, _ in m.protocols} for m in others)):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-        size += sum(m.size_bytes for m in others)
+        size = protocols_bytes(request.protocols) + sum(m.size_bytes for m in others)
         if len(others) >= limits.members_max or size > limits.bytes_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
