@@ -20,7 +20,6 @@ from bascule.errors import (
 from bascule.groups.offset_records import (
     CHECKED_HEADER,
     REPAIRS_HEADER,
-    STREAM_ID_HEADER,
     OffsetChange,
     StoredCommit,
     read_changes,
@@ -35,6 +34,7 @@ from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import (
     OFFSETS_STREAM,
     OFFSETS_SUBJECT,
+    STREAM_ID_HEADER,
     Commit,
     OffsetKey,
     commit_subject,
