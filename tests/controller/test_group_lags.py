@@ -164,7 +164,8 @@ class Cluster:
         return msgspec.msgpack.encode([(place, Ends(place[1], 200 + place[1])) for place in places])
 
 
-PLACES = [("flights", index) for index in range(6)] + [("gone", 0)]
+PLACES = [("flights", index) for index in (*range(6), -1, -9)] + [("gone", 0)]
+"""With partitions that there are not: an assignment is what a client has made of it."""
 
 
 def ends_of(cluster: Cluster, *, from_replicas: bool) -> dict[int, int]:

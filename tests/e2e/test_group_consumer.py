@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -417,3 +418,23 @@ def test_the_node_may_start_again(tmp_path: Path) -> None:
             assert assigned == [frozenset(range(PARTITIONS))]
 
         run(node, scene)
+
+
+@pytest.mark.parametrize("member", [True, False])
+def test_what_was_read_of_a_deleted_stream_is_not_committed_for_the_next_one(
+    client: SyncClient, stream: str, member: bool
+) -> None:
+    """Otherwise the next consumer would skip as many messages of the new stream."""
+    name = f"{stream}-again"
+    who: dict[str, Any] = {"group" if member else "consumer": name, "follow": False}
+    consumer: Any = client.consume(stream, commit_interval=3600, **who)
+    with pytest.raises(UnknownStream) if member else contextlib.nullcontext(), consumer as messages:
+        for _ in range(MESSAGES // 2):
+            next(messages)
+        client.delete_stream(stream)
+        client.create_stream(stream, f"{stream}.*", partitions=PARTITIONS, partition_by="key")
+        publish(client, stream, range(MESSAGES))
+        messages.commit()
+    assert committed(client, name, stream) == {}
+    with client.consume(stream, **who) as messages:
+        assert len(list(messages)) == MESSAGES

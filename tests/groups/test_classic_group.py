@@ -212,14 +212,15 @@ def test_a_member_alone_may_change_its_protocols(driver: GroupDriver) -> None:
 
 
 def test_limits_of_a_group() -> None:
-    driver = GroupDriver(members_max=2, bytes_max=100)
+    driver = GroupDriver(members_max=2, bytes_max=300)
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert driver.joined(driver.join(protocols=(("range", bytes(101)),))).error == full
+    assert driver.joined(driver.join(protocols=(("range", bytes(301)),))).error == full
+    assert driver.joined(driver.join(protocols=(("", b""),) * 10)).error == full, "they have a size"
     driver.stable("a", "b")
     assert driver.joined(driver.join()).error == full
     driver.join("a")
     driver.join("b")
-    large = driver.sync("a", driver.group.generation, assignments=[("b", bytes(100))])
+    large = driver.sync("a", driver.group.generation, assignments=[("b", bytes(300))])
     assert driver.synced(large).error == ErrorCode.UNKNOWN_SERVER_ERROR
     for session_ms in (0, 1, 5_999, 1_800_001):
         refused = driver.joined(driver.join(session_timeout_ms=session_ms))
@@ -282,6 +283,42 @@ def test_a_state_that_is_not_stored_is_not_handed_out(driver: GroupDriver) -> No
     driver.finish_store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert driver.synced(waiting).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert driver.heartbeat("a", 1) == REBALANCE
+
+
+def test_a_removal_that_is_not_stored_is_tried_again(driver: GroupDriver) -> None:
+    """Otherwise the record stays, and commits of others are refused for ever."""
+    driver.stable("a")
+    driver.holds_stores = True
+    driver.leave(("a", None))
+    assert not driver.group.is_forgettable
+    for _ in range(3):
+        driver.finish_store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert not driver.held, "what failed at once would fail at once again"
+        driver.pass_time(1_000)
+        assert [each.snapshot for each in driver.held] == [None]
+    assert driver.stored is not None
+    driver.finish_store()
+    assert driver.stored is None
+    assert driver.group.is_forgettable
+    assert driver.group.next_deadline_ms() is None
+
+
+@pytest.mark.parametrize("error", [NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_member_comes_while_the_group_is_removed(driver: GroupDriver, error: ErrorCode) -> None:
+    driver.stable("a")
+    driver.holds_stores = True
+    driver.leave(("a", None))
+    generation = driver.joined(driver.join(new="b")).generation
+    waiting = driver.sync("b", generation)
+    driver.finish_store(error)
+    assert not driver.group.is_forgettable
+    driver.finish_store()
+    driver.pass_time(2_000)
+    assert driver.synced(waiting).error == NONE
+    assert driver.heartbeat("b", generation) == NONE
+    assert driver.stored is not None
+    assert [each.member_id for each in driver.stored.members] == ["b"]
+    assert not driver.held
 
 
 def test_a_store_of_a_generation_that_is_over_changes_nothing(driver: GroupDriver) -> None:

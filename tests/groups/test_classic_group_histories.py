@@ -178,7 +178,8 @@ class History:
         assert group.generation >= self.last_generation
         self.last_generation = group.generation
         assert len(group.members) <= MEMBERS_MAX
-        assert group.is_forgettable or group.next_deadline_ms() is not None
+        waits = group.next_deadline_ms() is not None or self.driver.held
+        assert group.is_forgettable or waits
         assert bool(group.members) == (group.state is not GroupState.EMPTY)
         if group.state is GroupState.STABLE:
             assert group.leader in group.members

@@ -231,6 +231,25 @@ def test_a_group_has_a_largest_size(topics: FakeTopics) -> None:
     assert host.join("a", *("x" * 100 + str(n) for n in range(10))).error is (
         ErrorCode.GROUP_MAX_SIZE_REACHED
     )
+    for large in ({"rack_id": "x" * 1_000}, {"instance_id": "x" * 1_000}):
+        assert host.join("a", "flights", **large).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_member_of_a_full_group_may_say_again_what_it_has_said(topics: FakeTopics) -> None:
+    """As clients do that have missed an answer, and after a change of the coordinator."""
+    host = GroupHost(topics, bytes_max=1_000)
+    names = ["flights", *("x" * 100 + str(n) for n in range(5))]
+    joined = host.join("a", *names)
+    assert joined.error is ErrorCode.NONE
+    topics.grow("flights", 30)
+    said = {"topics": tuple(names), "owned": joined.assigned, "rebalance_timeout_ms": 60_000}
+    assert host.heartbeat("a", joined.epoch, **said).error is ErrorCode.NONE
+    assert host.group.size_bytes > 1_000, "with the partitions that were added"
+    again = host.heartbeat("a", joined.epoch + 1, **said)
+    assert again.error is ErrorCode.NONE
+    said["topics"] += ("y",)
+    more = host.heartbeat("a", joined.epoch + 1, **said)
+    assert more.error is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 # -- static members -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from bascule.groups.classic import ClassicGroup, JoinRequest
 from bascule.groups.consumer import ConsumerGroup
 from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.group.consumer_protocol import encode_assignment
 from support.consumer_groups import ClassicConsumer, Consumer, FakeTopics, GroupHost, Owners
 
 
@@ -42,6 +43,36 @@ def test_a_group_is_upgraded_member_by_member_and_back(host: GroupHost, cooperat
         owners.settle(beats=150)
         assert isinstance(host.group, ConsumerGroup) == (number < 2)
     assert host.conversions == 2
+
+
+def test_partitions_that_there_are_not_are_left_behind() -> None:
+    """The leader of a classic group assigns what it likes."""
+    topics = FakeTopics(flights=2)
+    host = GroupHost(topics)
+    (a,) = settled_classic(host, "a")
+    odd = encode_assignment({"flights": [-1, 0, 1, 2, 1 << 30], "gone": [0]})
+    assert isinstance(host.group, ClassicGroup)
+    host.group.members[a.member_id].assignment = odd
+    Consumer(host, "b").send()
+    member = host.consumer.members[a.member_id]
+    assert member.assigned | member.revoking == topics.partitions("flights")
+
+
+def test_a_classic_member_does_not_become_larger_than_the_group_may_be() -> None:
+    host = GroupHost(FakeTopics(flights=6), bytes_max=2_000)
+    (a,) = settled_classic(host, "a")
+    b = Consumer(host, "b")
+    Owners(host, [a, b]).settle()
+
+    def join(*more: tuple[str, bytes]) -> ErrorCode:
+        protocols = (*host.consumer.members[a.member_id].classic.protocols, *more)
+        request = JoinRequest(a.member_id, None, 45_000, 60_000, "consumer", protocols)
+        error: ErrorCode = host.answers[host.classic_join(request)].error
+        return error
+
+    assert join() is ErrorCode.NONE
+    assert join(("large", bytes(2_000))) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join(*[("", b"")] * 40) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_a_classic_member_goes_on_until_it_has_to_give_something_up(host: GroupHost) -> None:

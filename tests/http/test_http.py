@@ -290,6 +290,8 @@ def test_unknown_paths_and_methods(call: Call) -> None:
         ("DELETE", "/v1/groups/a?stream=", "'stream' is empty"),
         ("DELETE", "/v1/groups/a?xyz=1", "known are stream, partition"),
         ("DELETE", "/v1/groups/a?partition=1", "partition needs stream"),
+        ("DELETE", "/v1/groups/a?stream=s&partition=x", "partition 'x' is not a number"),
+        ("DELETE", f"/v1/groups/a?stream=s&partition={1 << 64}", "partition must be at most"),
         ("DELETE", "/v1/groups/a?stream=b&partition=x", "partition 'x' is not a number"),
         ("GET", "/v1/offsets?partition=1", "unknown parameter 'partition'; known are consumer"),
         ("GET", "/v1/offsets?group=a", "unknown parameter 'group'"),

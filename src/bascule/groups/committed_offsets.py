@@ -21,7 +21,6 @@ from bascule.groups.offset_appends import STORE_SECONDS_MAX, OffsetAppends, Offs
 from bascule.groups.offset_records import (
     CHECKED_HEADER,
     REPAIRS_HEADER,
-    STREAM_ID_HEADER,
     OffsetChange,
     StoredCommit,
     read_changes,
@@ -36,6 +35,7 @@ from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import (
     OFFSETS_STREAM,
     OFFSETS_SUBJECT,
+    STREAM_ID_HEADER,
     Commit,
     OffsetKey,
     commit_subject,

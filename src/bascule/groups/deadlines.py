@@ -10,6 +10,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 STALE_ENTRIES_MAX: Final = 1_000
 """Entries for things that are gone or due earlier, beyond one of each that is there."""
+STALL_MS: Final = 1_000
+"""The timer is later than this only where the process did not run: it was stopped, or suspended."""
 
 
 class Due(Protocol):
@@ -23,7 +25,11 @@ D = TypeVar("D", bound=Due)
 
 
 class Deadlines(Generic[D]):
-    """Used on the event loop. Times are milliseconds of its clock."""
+    """Used on the event loop. Times are milliseconds of its clock, which does not go back.
+
+    The clock leaves out the time in which the process did not run. What others have sent meanwhile
+    is not read yet when it goes on, so nobody may be taken for dead because of that time.
+    """
 
     def __init__(
         self,
@@ -42,13 +48,24 @@ class Deadlines(Generic[D]):
         """Heap of due time, number, who. An entry may be earlier than the deadline."""
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._left_out_ms = 0
+        """By how much the clock is behind that of the loop."""
+        self._last_ms = 0
+        """What the clock said last."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    @staticmethod
-    def now_ms() -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+    def now_ms(self) -> int:
+        now_ms = int(asyncio.get_running_loop().time() * 1000) - self._left_out_ms
+        if self._entries and now_ms - self._entries[0][0] > STALL_MS:
+            # The clock goes on before the deadline: what was sent meanwhile is read until then.
+            resumed_ms = max(self._last_ms, self._entries[0][0] - STALL_MS)
+            self._left_out_ms += now_ms - resumed_ms
+            now_ms = resumed_ms
+            self._set_timer()
+        self._last_ms = now_ms
+        return now_ms
 
     def note(self, who: D, deadline_ms: int | None) -> None:
         """Note a deadline, unless there is an earlier entry for `who` already."""
@@ -77,7 +94,7 @@ class Deadlines(Generic[D]):
             self._timer = None
         if self._entries:
             # One millisecond later: the times of the groups are rounded down.
-            at = (self._entries[0][0] + 1) / 1000
+            at = (self._entries[0][0] + 1 + self._left_out_ms) / 1000
             self._timer = asyncio.get_running_loop().call_at(at, self._on_timer)
 
     def _on_timer(self) -> None:

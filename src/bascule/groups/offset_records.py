@@ -13,6 +13,7 @@ from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.wire.offsets import (
     GROUP_PREFIX,
+    STREAM_ID_HEADER,
     Commit,
     OffsetKey,
     decode_commit,
@@ -23,10 +24,6 @@ from bascule.wire.offsets import (
 READ_BYTES: Final = 1 << 20
 REPAIRS_HEADER: Final = "Bascule-Repairs"
 """Header of a repair; its value is the last offset of `_offsets` that the node had read."""
-
-STREAM_ID_HEADER: Final = "Bascule-Stream-Id"
-"""Header of a commit; its value is the hexadecimal id of the stream."""
-
 
 CHECKED_HEADER: Final = "Bascule-Checked"
 """Header without a value of what the coordinator of the consumer's group has written. A message of

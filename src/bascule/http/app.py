@@ -26,13 +26,13 @@ from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
-    MalformedRequest,
     PurgeRequest,
     RepairRequest,
     ScrubRequest,
     check_no_body,
     check_query,
     decode_body,
+    partition_number,
 )
 from bascule.http.responses import (
     json_response,
@@ -245,9 +245,7 @@ class AdminApi(GroupsApi, ClusterApi):
 
     async def handle_scrub_results(self, request: Request) -> Response:
         name, text = request.path_params["name"], request.query_params.get("partition")
-        if text is not None and not (text.isascii() and text.isdigit()):
-            raise MalformedRequest(f"partition must be a number, got {text!r}", field="partition")
-        partition = None if text is None else int(text)
+        partition = None if text is None else partition_number(text)
         found = await self._streams.scrub_results(name, partition=partition)
         return json_response(scrubbed_body(name, found))
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bascule.group_results import GroupInfo, GroupListing, OffsetReset
-from bascule.http.requests import MalformedRequest, decode_body
+from bascule.http.requests import MalformedRequest, decode_body, partition_number
 from bascule.http.responses import json_response
 from bascule.model import CommittedOffset
 
@@ -288,14 +288,11 @@ class GroupsApi:
     async def handle_delete_group(self, request: Request) -> Response:
         query = request.query_params
         stream, partition = query.get("stream"), query.get("partition")
-        if partition is not None and not (partition.isascii() and partition.isdecimal()):
-            raise MalformedRequest(f"partition {partition!r} is not a number", field="partition")
+        number = None if partition is None else partition_number(partition)
         if partition is not None and stream is None:
             raise MalformedRequest("partition needs stream", field="stream")
         removed = await self._groups.delete(
-            request.path_params["group"],
-            stream=stream,
-            partition=None if partition is None else int(partition),
+            request.path_params["group"], stream=stream, partition=number
         )
         return json_response(OffsetsRemoved(removed=removed))
 

@@ -10,7 +10,7 @@ import difflib
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -31,6 +31,9 @@ from bascule.http.schemas import (
 from bascule.model import StreamConfig
 
 _T = TypeVar("_T")
+
+NUMBER_MAX: Final = (1 << 63) - 1
+"""The largest offset, and the largest number of any request."""
 
 
 class MalformedRequest(BasculeError):
@@ -194,6 +197,15 @@ def check_query(request: Request, known: Sequence[str]) -> None:
         seen.add(name)
 
 
+def partition_number(text: str) -> int:
+    """The number of a partition in a query. Raises: MalformedRequest."""
+    if not (text.isascii() and text.isdecimal()):
+        raise MalformedRequest(f"partition {text!r} is not a number", field="partition")
+    if len(text) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
+        raise MalformedRequest(f"partition must be at most {NUMBER_MAX}", field="partition")
+    return int(text)
+
+
 def check_no_body(request: Request) -> None:
     """Return if the request announces no body. Raises: MalformedRequest."""
     headers = request.headers
@@ -214,6 +226,14 @@ def _known_fields(type_: type[Any]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in msgspec.structs.fields(type_))
 
 
+def _check_numbers(name: str, value: Any) -> None:
+    """Other nodes, and files, are told no number of more than 64 bits. Raises: MalformedRequest."""
+    for each in value if isinstance(value, list) else (value,):
+        if isinstance(each, int) and not -NUMBER_MAX <= each <= NUMBER_MAX:
+            limit = f"at least {-NUMBER_MAX}" if each < 0 else f"at most {NUMBER_MAX}"
+            raise MalformedRequest(f"{name} must be {limit}, got {each}", field=name)
+
+
 def decode_body(data: bytes, type_: type[_T]) -> _T:
     """Decode a request body as `type_`, without unknown fields and type conversions.
 
@@ -230,6 +250,7 @@ def decode_body(data: bytes, type_: type[_T]) -> _T:
         if name not in known:
             hint = _known_hint(name, known, what="field")
             raise MalformedRequest(f"unknown field {name!r}; {hint}", field=name)
+        _check_numbers(name, raw[name])
     try:
         return msgspec.convert(raw, type_, strict=True)
     except msgspec.ValidationError as error:

@@ -31,6 +31,10 @@ GROUP_PREFIX: Final = "_bascule.groups."
 OFFSETS_SUBJECT: Final = "_bascule.offsets.*.*.*"
 """The subject of the stream. Messages with another number of tokens are not commits."""
 
+STREAM_ID_HEADER: Final = "Bascule-Stream-Id"
+"""Header of a commit; its value is the hexadecimal id of the stream. The commit does not count for
+another stream of the same name."""
+
 CONSUMER_BYTES_MAX: Final = 200
 """A consumer name and a stream name fit a NATS subject when escaped."""
 METADATA_BYTES_MAX: Final = 4_096

@@ -50,7 +50,7 @@ def groups_table(groups: Sequence[GroupListing]) -> Table:
         table.add_column(title, justify="right")
     for each in groups:
         table.add_row(
-            escape(each.name),
+            shown_text(each.name),
             each.type,
             _state(each.state),
             f"{each.members:,}",
@@ -67,10 +67,10 @@ def summary_grid(group: GroupInfo) -> Table:
     if group.protocol_type not in ("", "consumer"):
         protocol += f" ({group.protocol_type})"
     for title, text in (
-        ("group", escape(group.name)),
+        ("group", shown_text(group.name)),
         ("type", group.type),
         ("state", _state(group.state)),
-        ("protocol", escape(protocol)),
+        ("protocol", shown_text(protocol)),
         ("coordinator", f"node {group.coordinator}"),
         ("members", f"{len(group.members):,}"),
         ("lag", _number(group.lag)),
@@ -84,7 +84,10 @@ def members_table(members: Sequence[GroupMemberInfo]) -> Table:
     table = _table("member", "client", "host", "partitions")
     for each in members:
         table.add_row(
-            escape(_member(each)), escape(each.client_id), each.host, _owned(each.partitions)
+            shown_text(_member(each)),
+            shown_text(each.client_id),
+            each.host,
+            _owned(each.partitions),
         )
     return table
 
@@ -103,7 +106,7 @@ def offsets_table(offsets: Sequence[GroupOffset], members: Sequence[GroupMemberI
         table.add_column("metadata", overflow="fold")
     for each in offsets:
         row = [
-            each.stream,
+            shown_text(each.stream),
             str(each.partition),
             UNKNOWN if each.offset is None else f"{each.offset:,}",
             UNKNOWN if each.high_watermark is None else f"{each.high_watermark:,}",
@@ -111,9 +114,9 @@ def offsets_table(offsets: Sequence[GroupOffset], members: Sequence[GroupMemberI
             moment_text(each.committed_ms) if each.committed_ms else UNKNOWN,
         ]
         if owners:
-            row.append(escape(owners.get(each.member_id, "")) or UNKNOWN)
+            row.append(shown_text(owners.get(each.member_id, "")) or UNKNOWN)
         if has_metadata:
-            row.append(escape(each.metadata))
+            row.append(shown_text(each.metadata))
         table.add_row(*row)
     return table
 
@@ -137,6 +140,11 @@ def resets_table(resets: Sequence[OffsetReset]) -> Table:
     return table
 
 
+def shown_text(text: str) -> str:
+    """Text that a client has chosen, as markup: it controls neither the table nor the terminal."""
+    return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+
+
 def _table(*texts: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in texts:
@@ -146,7 +154,7 @@ def _table(*texts: str) -> Table:
 
 def _state(state: str) -> str:
     colour = {"Stable": "green", "Empty": "dim"}.get(state, "yellow")
-    return f"[{colour}]{escape(state)}[/{colour}]"
+    return f"[{colour}]{shown_text(state)}[/{colour}]"
 
 
 def _member(member: GroupMemberInfo) -> str:
@@ -174,7 +182,7 @@ def _owned(partitions: Iterable[tuple[str, int]] | None) -> str:
     if partitions is None:
         return "[dim]not readable"
     parts = [
-        f"{stream} {_ranges([index for _, index in owned])}"
+        f"{shown_text(stream)} {_ranges([index for _, index in owned])}"
         for stream, owned in groupby(sorted(partitions), itemgetter(0))
     ]
     return "  ".join(parts) or UNKNOWN

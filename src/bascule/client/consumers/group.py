@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
 from bascule.client.batch_reader import Start
@@ -143,6 +144,7 @@ class GroupConsumer(MessageConsumer):
         """Changes the partitions, while the application asks for the next message."""
         self._is_due = True
         """Whether a turn is needed before the next message."""
+        self._stream_id = b""
         self._ends: dict[int, int] = {}
         """Ends of the partitions when this member was opened, for `start` latest."""
         self._commits: asyncio.Task[None] | None = None
@@ -155,6 +157,7 @@ class GroupConsumer(MessageConsumer):
         """
         info = await self._client.stream(self._stream)
         check_positions(self._stream, len(info.partitions), self._start)
+        self._stream_id = info.definition.id
         self._ends = {each.partition: each.high_watermark for each in info.partitions}
         self._loop = asyncio.get_running_loop()
         self._commits = asyncio.create_task(self._commit_regularly())
@@ -377,7 +380,8 @@ class GroupConsumer(MessageConsumer):
             offsets = {p: at for p, at in done.items() if self._committed.get(p) != at}
             if not offsets:
                 return True
-            if not await self._run(lambda: self._membership.commit(offsets)):
+            commit = partial(self._membership.commit, offsets, stream_id=self._stream_id)
+            if not await self._run(commit):
                 return False
             self._committed |= offsets
             return True

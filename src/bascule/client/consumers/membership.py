@@ -66,9 +66,11 @@ LEAVE_TIMEOUT_S: Final = 3.0
 """For leaving; a member that cannot leave is removed when its session ends."""
 JOIN_MARGIN_S: Final = 5.0
 """By how much an answer to a join may come later than the rebalance may take. From Kafka."""
-COMMIT_VERSION: Final = 9
+COMMIT_VERSION: Final = 10
+"""Of OffsetCommit: the first one with ids of topics. What was read of a stream that was deleted is
+not committed for another one of its name."""
 FETCH_VERSION: Final = 9
-"""Of OffsetCommit and OffsetFetch: the last ones with names of topics."""
+"""Of OffsetFetch: the last one with names of topics."""
 _GONE: Final = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
@@ -397,7 +399,7 @@ class GroupMembership:
                 found[each.partition_index] = each.committed_offset
         return found
 
-    def commit(self, offsets: Mapping[int, int]) -> bool:
+    def commit(self, offsets: Mapping[int, int], *, stream_id: bytes) -> bool:
         """Commit, as a member of the present generation; False: try again once it has joined.
 
         Raises: CommitFenced, Broken, UnknownStream.
@@ -412,7 +414,7 @@ class GroupMembership:
                 generation_id_or_member_epoch=generation,
                 member_id=self._member_id,
                 group_instance_id=settings.instance,
-                topics=[OffsetCommitTopic(settings.stream, partitions=partitions)],
+                topics=[OffsetCommitTopic(topic_id=stream_id, partitions=partitions)],
             ),
             lambda response: [p.error_code for topic in response.topics for p in topic.partitions],
             version=COMMIT_VERSION,
@@ -426,7 +428,7 @@ class GroupMembership:
                     return False
                 self._lose(code)
                 raise CommitFenced(settings.group, f"the coordinator says {code_name(code)}")
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 raise UnknownStream(settings.stream)
             raise Broken(f"group {settings.group!r}: OffsetCommit: {code_name(code)}")
         return True

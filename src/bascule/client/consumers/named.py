@@ -10,12 +10,13 @@ from typing import Final, Protocol, Self
 from bascule.client.batch_reader import Start
 from bascule.client.consumers.base import MessageConsumer
 from bascule.client.consumers.delivery import BatchSource, Delivery
-from bascule.client.messages import Ack, Message
+from bascule.client.messages import Ack, Headers, Message
 from bascule.client.stream_reader import check_positions
 from bascule.errors import BasculeError, Closed
 from bascule.model import CommittedOffset, StreamInfo
 from bascule.wire.offsets import (
     OFFSETS_STREAM,
+    STREAM_ID_HEADER,
     Commit,
     OffsetKey,
     check_consumer,
@@ -40,7 +41,14 @@ class ConsumerClient(BatchSource, Protocol):
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]: ...
 
-    async def publish(self, subject: str, value: bytes, *, stream: str | None = None) -> Ack: ...
+    async def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        headers: Headers | None = None,
+        stream: str | None = None,
+    ) -> Ack: ...
 
 
 class Consumer(MessageConsumer):
@@ -75,6 +83,7 @@ class Consumer(MessageConsumer):
         self._follow = follow
         self._interval = commit_interval
         self._committing = asyncio.Lock()
+        self._stream_id = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -84,6 +93,7 @@ class Consumer(MessageConsumer):
         Raises: UnknownStream, Broken, RequestFailed if the node cannot read committed offsets.
         """
         info = await self._client.stream(self._stream)
+        self._stream_id = info.definition.id.hex()
         await self._find_committed()
         # "latest" means the end at this moment, not at the first response.
         ends = {partition.partition: partition.high_watermark for partition in info.partitions}
@@ -170,5 +180,10 @@ class Consumer(MessageConsumer):
                 if self._committed.get(partition) != offset:
                     key = OffsetKey(self._name, self._stream, partition)
                     value = encode_commit(Commit(offset=offset))
-                    await self._client.publish(commit_subject(key), value, stream=OFFSETS_STREAM)
+                    await self._client.publish(
+                        commit_subject(key),
+                        value,
+                        headers={STREAM_ID_HEADER: self._stream_id},
+                        stream=OFFSETS_STREAM,
+                    )
                     self._committed[partition] = offset

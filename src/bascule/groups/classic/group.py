@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from bascule.groups.classic.member import (
     Member,
     choose_protocol,
     new_member,
+    protocols_bytes,
     restored_member,
 )
 from bascule.groups.classic.messages import (
@@ -22,6 +24,8 @@ from bascule.groups.classic.messages import (
 )
 from bascule.groups.classic.snapshot import GroupSnapshot
 from bascule.wire.error_codes import ErrorCode
+
+RETRY_MS: Final = 1_000
 
 
 class GroupState(StrEnum):
@@ -76,6 +80,9 @@ class ClassicGroup:
         self._replacements: dict[int, tuple[int, JoinAnswer]] = {}
         """Number of a `Store` -> ticket and answer of a static member that waits for it."""
         self._is_stored = False
+        """Whether a record of the group may be stored: it is removed with the last member."""
+        self._retry_ms: int | None = None
+        """When a removal that failed is tried again."""
 
     @classmethod
     def restore(cls, snapshot: GroupSnapshot, limits: GroupLimits, now_ms: int) -> ClassicGroup:
@@ -105,7 +112,7 @@ class ClassicGroup:
     @property
     def is_forgettable(self) -> bool:
         """Whether the group holds nothing that a new one would not."""
-        return not self._members and not self._pending
+        return not self._members and not self._pending and not self._is_stored
 
     def take_effects(self) -> list[Effect]:
         """What the caller has to do, in order."""
@@ -116,8 +123,7 @@ class ClassicGroup:
         """When `on_time` has something to do; a heartbeat only makes it later."""
         deadlines = [*self._pending.values()]
         deadlines += [d for m in self._members.values() if (d := m.deadline_ms) is not None]
-        if self._deadline_ms is not None:
-            deadlines.append(self._deadline_ms)
+        deadlines += [d for d in (self._deadline_ms, self._retry_ms) if d is not None]
         return min(deadlines, default=None)
 
     # -- joins ----------------------------------------------------------------------------------
@@ -157,8 +163,7 @@ class ClassicGroup:
         names = {name for name, _ in request.protocols}
         if not names.intersection(*({name for name, _ in m.protocols} for m in others)):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-        size += sum(m.size_bytes for m in others)
+        size = protocols_bytes(request.protocols) + sum(m.size_bytes for m in others)
         if len(others) >= limits.members_max or size > limits.bytes_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
@@ -321,8 +326,10 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.protocol_type = self.protocol = self.leader = None
         self._deadline_ms = self._extension_ms = self._storing = None
+        self._remove_record()
+
+    def _remove_record(self) -> None:
         if self._is_stored:
-            self._is_stored = False
             self._store_number += 1
             self._effects.append(Store(self._store_number, None))
 
@@ -414,6 +421,9 @@ class ClassicGroup:
             if member is not None:
                 member.is_known, member.heard_ms = True, now_ms
             self._answer(ticket, answer)
+        if self.state is GroupState.EMPTY and number == self._store_number:
+            self._is_stored = bool(error)
+            self._retry_ms = now_ms + RETRY_MS if error else None
         if number != self._storing:
             return
         self._storing = None
@@ -501,6 +511,10 @@ class ClassicGroup:
 
     def on_time(self, now_ms: int) -> None:
         """Do what is due: remove who has not been heard of, end what has waited long enough."""
+        if self._retry_ms is not None and self._retry_ms <= now_ms:
+            self._retry_ms = None
+            if self.state is GroupState.EMPTY:
+                self._remove_record()
         for member_id, deadline_ms in list(self._pending.items()):
             if deadline_ms <= now_ms:
                 del self._pending[member_id]
@@ -541,7 +555,8 @@ class ClassicGroup:
         self._members.clear()
         self._static.clear()
         self._pending.clear()
-        self._storing = self._deadline_ms = None
+        self._storing = self._deadline_ms = self._retry_ms = None
+        self._is_stored = False
         self.state = GroupState.DEAD
 
     # -- answers --------------------------------------------------------------------------------

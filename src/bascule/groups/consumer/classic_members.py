@@ -9,6 +9,7 @@ that it must join again. Source: KIP-848, the migration of live groups.
 from __future__ import annotations
 
 from bascule.errors import RemoteProtocolError
+from bascule.groups.classic.member import protocols_bytes
 from bascule.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer
 from bascule.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
 from bascule.groups.consumer.messages import Partitions, TopicPartition
@@ -96,10 +97,13 @@ class ClassicMembers:
                 names.intersection_update(name for name, _ in each.classic.protocols)
         if not names:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
-        if present is None:
-            size = roster.size_bytes + sum(len(n) + len(m) for n, m in request.protocols)
-            if len(roster.members) >= limits.members_max or size > limits.bytes_max:
-                return ErrorCode.GROUP_MAX_SIZE_REACHED, None
+        more = protocols_bytes(request.protocols)
+        if present is not None and present.classic is not None:
+            more -= protocols_bytes(present.classic.protocols)
+        if (present is None and len(roster.members) >= limits.members_max) or (
+            more > 0 and roster.size_bytes + more > limits.bytes_max
+        ):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED, None
         try:
             return ErrorCode.NONE, decode_subscription(request.protocols[0][1])
         except RemoteProtocolError:

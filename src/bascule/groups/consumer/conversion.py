@@ -54,6 +54,7 @@ def _consumer_member(
         for name, partitions in decode_assignment(member.assignment).items()
         if (found := topics.find(name)) is not None
         for partition in partitions
+        if 0 <= partition < found[1]
     )
     return ConsumerMember(
         member.member_id,

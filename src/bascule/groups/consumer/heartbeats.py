@@ -142,8 +142,9 @@ class Heartbeats:
             return HeartbeatRefusal(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(roster.members)} members"
             )
-        said = len(request.member_id) + sum(map(len, request.topics or ()))
-        if roster.size_bytes + said > limits.bytes_max:
+        # Who says again what it has said before is not refused, however large the group has become.
+        more = request.said_bytes - (0 if member is None else member.said_bytes)
+        if more > 0 and roster.size_bytes + more > limits.bytes_max:
             return HeartbeatRefusal(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"the group's records would have more than {limits.bytes_max} bytes",

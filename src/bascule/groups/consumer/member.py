@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from bascule.groups.classic.member import protocols_bytes
 from bascule.groups.consumer.messages import NOTHING, Partitions
 
 
@@ -80,8 +81,12 @@ class ConsumerMember:
     @property
     def size_bytes(self) -> int:
         """Of what it says about itself, and of its assignments as they are stored."""
+        partitions = len(self.target) + len(self.assigned) + len(self.revoking)
+        return self.said_bytes + 6 * partitions
+
+    @property
+    def said_bytes(self) -> int:
+        """Of what it says about itself."""
         said = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
-        said += len(self.regex) + sum(map(len, self.topics))
-        if self.classic is not None:
-            said += sum(len(name) + len(metadata) for name, metadata in self.classic.protocols)
-        return said + 6 * (len(self.target) + len(self.assigned) + len(self.revoking))
+        said += len(self.rack_id or "") + len(self.regex) + sum(map(len, self.topics))
+        return said if self.classic is None else said + protocols_bytes(self.classic.protocols)

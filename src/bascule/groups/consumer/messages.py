@@ -65,6 +65,17 @@ class MemberHeartbeat(msgspec.Struct, frozen=True, gc=False):
     client_host: str = ""
 
     @property
+    def said_bytes(self) -> int:
+        """Of what it says about the member; see `ConsumerMember.said_bytes`."""
+        said = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
+        return (
+            said
+            + len(self.rack_id or "")
+            + len(self.regex or "")
+            + sum(map(len, frozenset(self.topics or ())))
+        )
+
+    @property
     def says_all(self) -> bool:
         """Whether it has all fields, as a member sends them that has missed an answer."""
         subscribes = self.topics is not None or self.regex is not None

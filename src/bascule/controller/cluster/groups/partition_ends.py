@@ -82,14 +82,14 @@ class PartitionEnds:
             states = self._views.states(self._views.definition(stream).id)
         except UnknownStream:
             return NO_LEADER, False
-        if partition >= len(states):
+        if not 0 <= partition < len(states):
             return NO_LEADER, False
         return states[partition].leader, self._node_id in states[partition].isr
 
     def _held(self, place: Place) -> Ends | None:
         stream, partition = place
         found = self._partitions.stream(stream) or ()
-        return _ends(found[partition]) if partition < len(found) else None
+        return _ends(found[partition]) if 0 <= partition < len(found) else None
 
     async def _ask(self, node: int, places: list[Place]) -> dict[Place, Ends]:
         try:
