@@ -63,7 +63,9 @@ class OffsetAppends:
         Raises: PublishRejected, PartitionFailed, NotLeader; Indeterminate after a timeout.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        size = sum(len(r.record.key or b"") + len(r.record.value or b"") for r in records)
+        size = 0
+        for record, _ in records:
+            size += len(record.key or b"") + len(record.value or b"")
         self._waiting.append(_Waiting(records, size, done))
         if self._is_closed:
             done.cancel()

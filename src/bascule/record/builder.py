@@ -6,13 +6,19 @@ Ingest does not use this module: compiled code builds its batches from the recei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from bascule.record import header as batch_header
 from bascule.record.batch import Record
 
+_ONE_BYTE: Final = tuple(bytes([value << 1]) for value in range(64))
+"""The varints of 0 to 63, which are most."""
+
 
 def encode_varint(value: int) -> bytes:
     """Encode a zigzag varint."""
+    if 0 <= value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw >= 0x80:

@@ -36,15 +36,20 @@ def handle_find_coordinator(
 
 def is_coordinator(context: Context) -> bool:
     """Whether this node stores committed offsets."""
-    found = _coordinator(context)
-    return found is not None and found[0] == context.node.node_id
+    return _leader(context) == context.node.node_id
 
 
 def _coordinator(context: Context) -> tuple[int, str, int] | None:
     """Node id, host and port; None while nobody leads the stream of committed offsets."""
-    stream = context.partitions.stream(OFFSETS_STREAM)
-    states = context.cluster.states(stream[0].definition.id) if stream else ()
+    leader = _leader(context)
     for node in context.cluster.nodes():
-        if states and node.node_id == states[0].leader:
+        if node.node_id == leader:
             return node.node_id, *context.address_of(node)
     return None
+
+
+def _leader(context: Context) -> int:
+    """Of the stream of committed offsets; 0 if it has none."""
+    stream = context.partitions.stream(OFFSETS_STREAM)
+    states = context.cluster.states(stream[0].definition.id) if stream else ()
+    return states[0].leader if states else 0
