@@ -105,6 +105,8 @@ class CommittedOffsetStore:
         """Whether a consumer is a group with members here, which may not be stored yet."""
         self._position = 0
         """First offset of the stream not yet read."""
+        self._read_from: tuple[Partition | None, int] = (None, 0)
+        """The partition, and its `records_lost`, when everything was read again the last time."""
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -168,7 +170,9 @@ class CommittedOffsetStore:
 
         Raises: PartitionFailed if the stream cannot be read, Indeterminate after a timeout.
         """
-        await self._wait_position(self._partition().high_watermark.offset)
+        partition = self._partition()
+        self._forget_lost(partition)
+        await self._wait_position(partition.high_watermark.offset)
 
     async def commit(
         self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
@@ -244,7 +248,9 @@ class CommittedOffsetStore:
     @property
     def has_read_all(self) -> bool:
         """Whether everything that is committed is in memory."""
-        return self._position >= self._partition().high_watermark.offset
+        partition = self._partition()
+        has_read = self._position >= partition.high_watermark.offset
+        return has_read and not self._has_lost(partition)
 
     async def store_group(self, name: str, state: bytes | None) -> None:
         """Store the record of a group; return once that is committed. Raises: as `commit`."""
@@ -379,8 +385,11 @@ class CommittedOffsetStore:
 
     async def _catch_up(self, partition: Partition) -> None:
         """Read and apply up to the high watermark, then repair replaced commits."""
-        while (end := partition.high_watermark).offset > self._position:
-            store = partition.log
+        while True:
+            self._forget_lost(partition)
+            store, end, read_from = partition.log, partition.high_watermark, self._read_from
+            if end.offset <= self._position:
+                break
             try:
                 if store is None or partition.failure is not None:
                     raise partition.failure or PartitionFailed(OFFSETS_STREAM, 0, "it is not open")
@@ -395,13 +404,30 @@ class CommittedOffsetStore:
                 break
             finally:
                 self._is_reading = False
-            self._apply(changes, reached)
+            if read_from == self._read_from:
+                self._apply(changes, reached)
             self._failure = None
         self.on_read()
         async with self._advanced:
             self._advanced.notify_all()
         if self._to_repair and partition.is_leader:
             await self._repair()
+
+    def _has_lost(self, partition: Partition) -> bool:
+        """Whether an unclean election has removed records that may have been read."""
+        source, lost = self._read_from
+        return partition.counts.records_lost != (lost if partition is source else 0)
+
+    def _forget_lost(self, partition: Partition) -> None:
+        """Read everything again where records were removed: others may have their offsets."""
+        if self._has_lost(partition):
+            self._read_from = partition, partition.counts.records_lost
+            self._commits.clear()
+            self._keys_by_consumer.clear()
+            self._to_repair.clear()
+            self.group_states.clear()
+            self.member_states.clear()
+            self.counts.held = self._position = 0
 
     def _apply(self, changes: list[OffsetChange], reached: int) -> None:
         malformed = [change for change in changes if not self._apply_change(change)]
