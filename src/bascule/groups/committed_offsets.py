@@ -113,7 +113,7 @@ class CommittedOffsetStore:
         self._failure: str | None = None
         self._is_reading = False
         """Whether a thread reads the stream from `_position` on."""
-        self._appends = OffsetAppends(publisher, self._check_leads, self._on_committed)
+        self._appends = OffsetAppends(publisher, self._epoch_led, self._on_committed)
         self.counts = OffsetsCounts()
 
     def start(self) -> None:
@@ -339,11 +339,12 @@ class CommittedOffsetStore:
         record = InternalRecord(subject, subject.encode(), None, headers)
         return OffsetRecord(record, OffsetChange(key, is_checked=True))
 
-    def _check_leads(self) -> None:
-        """Raises: PartitionFailed, NotLeader."""
+    def _epoch_led(self) -> int:
+        """The leader epoch that this node leads. Raises: PartitionFailed, NotLeader."""
         partition = self._partition()
         if not partition.is_leader:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+        return partition.leader_epoch
 
     def _on_committed(self, base: int, changes: Sequence[OffsetChange | None]) -> None:
         """Apply a batch of this node; read it back where something else is to be read first."""
