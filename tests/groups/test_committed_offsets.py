@@ -127,7 +127,7 @@ def test_a_commit_is_visible_once_acknowledged_and_after_a_restart(harness: Offs
 
 
 def test_while_a_group_has_members_only_its_coordinator_commits(harness: OffsetsHarness) -> None:
-    other = KEY._replace(partition=3)
+    other, gone = KEY._replace(partition=3), KEY._replace(stream="gone")
 
     async def test(offsets: CommittedOffsetStore) -> None:
         await offsets.commit([(KEY, Commit(offset=5))])
@@ -142,9 +142,8 @@ def test_while_a_group_has_members_only_its_coordinator_commits(harness: Offsets
         await harness.wait_until(lambda: offsets.counts.repairs >= 2, offsets)
         assert committed(offsets) == {KEY: 5}
         assert offsets.counts.fenced == 3
-        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
-        assert await offsets.remove(consumer=None, stream="flights") == [KEY]
-        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
+        await offsets.commit([(KEY, Commit(offset=9)), (gone, Commit(offset=9))], is_checked=True)
+        assert await offsets.remove(consumer=None, stream="gone") == [gone]
         assert committed(offsets) == {KEY: 9}
 
     harness.run(test)
@@ -311,6 +310,26 @@ def test_a_recreated_stream_has_no_commits(harness: OffsetsHarness, tmp_path: Pa
         assert offsets.entries() == []
 
     harness.run(look)
+
+
+def test_the_deletion_of_a_stream_removes_no_commits_for_the_next_one(
+    harness: OffsetsHarness, tmp_path: Path
+) -> None:
+    """They may come before those of the deleted stream are removed."""
+    late = KEY._replace(consumer="late")
+
+    async def test(offsets: CommittedOffsetStore) -> None:
+        await offsets.commit([(KEY, Commit(offset=5)), (late, Commit(offset=5))])
+        (gone,) = harness.partitions.remove(harness.flights.definition)
+        assert gone.log is not None
+        gone.log.close()
+        again = open_stream(tmp_path / "again", harness.partitions, clock=harness.clock)
+        object.__setattr__(again.definition, "id", b"another stream's")
+        await offsets.commit([(KEY, Commit(offset=3))])
+        assert await offsets.remove(consumer=None, stream="flights") == [late]
+        assert committed(offsets) == {tuple(KEY): 3}
+
+    harness.run(test)
 
 
 def test_a_stream_created_while_the_clock_was_ahead_has_its_commits(

@@ -196,12 +196,16 @@ class CommittedOffsetStore:
     ) -> list[OffsetKey]:
         """Remove the matching commits from the stream; return their keys. Raises: as `commit`.
 
-        Those of one consumer are not removed while it is a group with members.
+        Those of one consumer are not removed while it is a group with members. With `consumer` None
+        the stream was deleted: commits for another one that has its name by now stay.
         """
         await self.wait_caught_up()
+        keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
         if consumer is not None:
             self._check_no_members({consumer})
-        keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
+        else:
+            there = self._partitions.streams()
+            keys = [key for key in keys if key.stream not in there or self._valid(key) is None]
         if keys:
             await self.remove_keys(keys)
         return keys
