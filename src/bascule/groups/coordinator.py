@@ -419,13 +419,17 @@ class GroupCoordinator:
         self, running: RunningGroup, group: Group, effect: Store | StoreRecords
     ) -> None:
         error = await store_group(self._offsets, running.name, effect)
+        self.refresh()
         group.on_stored(effect.number, error, self._due.now_ms())
         if self._is_present(running) and running.group is group:
             self._carry_out(running)
 
     def _on_due(self, running: RunningGroup, now_ms: int) -> None:
-        running.group.on_time(now_ms)
-        self._carry_out(running)
+        # Another node may have changed the group since.
+        self.refresh()
+        if self._is_present(running):
+            running.group.on_time(now_ms)
+            self._carry_out(running)
 
     def _is_present(self, running: RunningGroup) -> bool:
         return self._groups.get(running.name) is running
