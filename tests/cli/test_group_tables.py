@@ -25,3 +25,12 @@ def test_texts_of_clients_control_neither_the_table_nor_the_terminal() -> None:
     console.print(offsets_table(group.offsets, group.members))
     assert text.getvalue().count(SHOWN) == 8
     assert all(line.isprintable() for line in text.getvalue().splitlines())
+
+
+def test_a_time_that_is_no_date_is_shown_as_a_number() -> None:
+    """Who commits over NATS says when it was."""
+    committed_ms = (1 << 63) - 1
+    offset = GroupOffset("flights", 0, 1, 0, 2, "", committed_ms, "")
+    text = io.StringIO()
+    Console(file=text, width=1_000).print(offsets_table([offset], ()))
+    assert f"{committed_ms} ms" in text.getvalue()

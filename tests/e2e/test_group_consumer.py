@@ -16,7 +16,14 @@ import pytest
 import bascule
 from bascule.cli.main import main
 from bascule.client import Client, GroupConsumer, GroupOptions, Message, Outgoing, SyncClient
-from bascule.errors import CommitFenced, ConfigError, GroupRefused, InvalidName, UnknownStream
+from bascule.errors import (
+    CommitFenced,
+    ConfigError,
+    GroupRefused,
+    InvalidName,
+    UnknownGroup,
+    UnknownStream,
+)
 from support import http_calls
 from support.processes import Node, running_node
 
@@ -249,6 +256,52 @@ def test_a_member_that_is_too_slow_is_fenced_and_joins_again(
     assert "larger max_poll_interval" in caplog.text
     assert "went on without this member" in caplog.text
     assert committed(client, "slow", stream) == ends(client, stream)
+
+
+def test_a_member_that_ends_before_it_has_joined_leaves(
+    node: Node, client: SyncClient, stream: str
+) -> None:
+    """Else the others would wait for it until its session ends."""
+
+    async def scene(own: Client) -> None:
+        async with own.consume(stream, group="hasty", options=QUICK) as messages:
+            await anext(messages)
+            async with own.consume(stream, group="hasty", options=QUICK) as hasty:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(anext(hasty), 1)
+                assert len((await own.group("hasty")).members) == 2
+            assert len((await own.group("hasty")).members) == 1
+
+    run(node, scene)
+
+
+def test_a_member_leaves_although_its_end_is_cancelled(
+    node: Node, client: SyncClient, stream: str
+) -> None:
+    async def scene(own: Client) -> None:
+        is_called, may_end = asyncio.Event(), asyncio.Event()
+
+        async def on_assigned(_: frozenset[int]) -> None:
+            is_called.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        options = GroupOptions(session_timeout=30, on_assigned=on_assigned)
+        messages = own.consume(stream, group="cancelled", options=options)
+        await messages.open()
+        reading = asyncio.create_task(anext(messages))
+        await is_called.wait()
+        closing = asyncio.create_task(messages.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        may_end.set()
+        await asyncio.wait([closing, reading])
+        with pytest.raises(UnknownGroup):
+            await own.group("cancelled")
+
+    run(node, scene)
 
 
 def test_partitions_that_are_added_are_noticed(

@@ -21,9 +21,13 @@ from bascule.errors import (
 from bascule.groups import CommittedOffsetStore, committed_offsets
 from bascule.groups.offset_records import REPAIRS_HEADER
 from bascule.host.real import RealFiles
+from bascule.model import PartitionState
 from bascule.record.batch import Record
+from bascule.record.builder import build_batch
 from bascule.replica.internal_publisher import InternalRecord
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.roles.commitment import LogFlags
 from bascule.storage.partition_log import LogConfig
 from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, commit_subject, encode_commit
 from support.keyed_logs import close_segment, compact
@@ -123,7 +127,7 @@ def test_a_commit_is_visible_once_acknowledged_and_after_a_restart(harness: Offs
 
 
 def test_while_a_group_has_members_only_its_coordinator_commits(harness: OffsetsHarness) -> None:
-    other = KEY._replace(partition=3)
+    other, gone = KEY._replace(partition=3), KEY._replace(stream="gone")
 
     async def test(offsets: CommittedOffsetStore) -> None:
         await offsets.commit([(KEY, Commit(offset=5))])
@@ -138,9 +142,8 @@ def test_while_a_group_has_members_only_its_coordinator_commits(harness: Offsets
         await harness.wait_until(lambda: offsets.counts.repairs >= 2, offsets)
         assert committed(offsets) == {KEY: 5}
         assert offsets.counts.fenced == 3
-        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
-        assert await offsets.remove(consumer=None, stream="flights") == [KEY]
-        await offsets.commit([(KEY, Commit(offset=9))], is_checked=True)
+        await offsets.commit([(KEY, Commit(offset=9)), (gone, Commit(offset=9))], is_checked=True)
+        assert await offsets.remove(consumer=None, stream="gone") == [gone]
         assert committed(offsets) == {KEY: 9}
 
     harness.run(test)
@@ -309,6 +312,26 @@ def test_a_recreated_stream_has_no_commits(harness: OffsetsHarness, tmp_path: Pa
     harness.run(look)
 
 
+def test_the_deletion_of_a_stream_removes_no_commits_for_the_next_one(
+    harness: OffsetsHarness, tmp_path: Path
+) -> None:
+    """They may come before those of the deleted stream are removed."""
+    late = KEY._replace(consumer="late")
+
+    async def test(offsets: CommittedOffsetStore) -> None:
+        await offsets.commit([(KEY, Commit(offset=5)), (late, Commit(offset=5))])
+        (gone,) = harness.partitions.remove(harness.flights.definition)
+        assert gone.log is not None
+        gone.log.close()
+        again = open_stream(tmp_path / "again", harness.partitions, clock=harness.clock)
+        object.__setattr__(again.definition, "id", b"another stream's")
+        await offsets.commit([(KEY, Commit(offset=3))])
+        assert await offsets.remove(consumer=None, stream="flights") == [late]
+        assert committed(offsets) == {tuple(KEY): 3}
+
+    harness.run(test)
+
+
 def test_a_stream_created_while_the_clock_was_ahead_has_its_commits(
     harness: OffsetsHarness,
 ) -> None:
@@ -434,6 +457,48 @@ def test_a_missing_offsets_stream_raises(tmp_path: Path) -> None:
         await offsets.close()
 
     asyncio.run(test())
+
+
+def test_commits_that_an_unclean_election_removed_are_forgotten(harness: OffsetsHarness) -> None:
+    other, gone = KEY._replace(consumer="other"), KEY._replace(consumer="gone")
+
+    async def commit(offsets: CommittedOffsetStore) -> None:
+        await offsets.commit([(KEY, Commit(offset=1))])
+        end = harness.log.high_watermark.offset
+        await offsets.store_group("gone", b"members")
+        await offsets.commit([(KEY, Commit(offset=5)), (gone, Commit(offset=5))], is_checked=True)
+        assert offsets.committed(*KEY) == 5
+        # Another leader lacks all but the first commit, and has others in their place.
+        await asyncio.to_thread(
+            follow_another_leader, harness.log, end, [(other, 7), (KEY, 2), (other, 8), (KEY, 3)]
+        )
+        assert not offsets.has_read_all, "a coordinator would load what is gone"
+        await offsets.wait_caught_up()
+        assert offsets.has_read_all
+        assert committed(offsets) == {tuple(KEY): 3, tuple(other): 8}
+        assert offsets.group_states == {}
+        assert offsets.consumers() == ["billing", "other"]
+        assert offsets.counts.held == 2
+
+    harness.run(commit)
+
+
+def follow_another_leader(
+    partition: Partition, end: int, commits: list[tuple[OffsetKey, int]]
+) -> None:
+    """Follow the leader of an unclean election, whose log has these commits from `end` on."""
+    epoch = partition.leader_epoch + 1
+    state = PartitionState((7, 8), (8,), 8, epoch, 0, unclean_epoch=epoch)
+    partition.set_role(state, 7, lag_ns_max=0)
+    partition.truncate_replicated(end)
+    for base, (key, offset) in enumerate(commits, end):
+        subject = commit_subject(key).encode()
+        record = Record(
+            base, TIMESTAMP, subject, encode_commit(Commit(offset=offset)), (("subject", subject),)
+        )
+        batch = build_batch([record], base_offset=base, leader_epoch=epoch)
+        partition.append_replicated(memoryview(batch), LogFlags(False, False))
+    partition.on_leader_watermark(end + len(commits))
 
 
 def stored(harness: OffsetsHarness) -> list[Record]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bascule.groups.consumer import ConsumerGroupState, MemberHeartbeat, TopicPartition
+from bascule.groups.consumer.regexes import regex_error
 from bascule.wire.error_codes import ErrorCode
 from support.consumer_groups import (
     REBALANCE_MS,
@@ -211,6 +212,7 @@ JOIN = {"rebalance_timeout_ms": 1_000, "topics": ("flights",), "owned": frozense
         ({"topics": None, "regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"topics": None, "regex": r"(a)\1"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"topics": None, "regex": "a" * 1_001}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"topics": None, "regex": "((.?){40}){20}x"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
 def test_what_is_refused(host: GroupHost, fields: dict[str, object], error: ErrorCode) -> None:
@@ -343,6 +345,8 @@ def test_a_stream_that_is_made_again_has_other_partitions(
 
 
 def test_an_expression_follows_the_streams(host: GroupHost, topics: FakeTopics) -> None:
+    longest = "|".join(f"a-stream-{number}" for number in range(75))
+    assert regex_error(longest) is None
     answer = host.join("a", regex="fl.*|tr[a-z]+")
     assert answer.assigned == topics.partitions("flights")
     topics.make("trains", 2)

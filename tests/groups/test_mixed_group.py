@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bascule.groups.classic import ClassicGroup, JoinRequest
-from bascule.groups.consumer import ConsumerGroup
+from bascule.groups.consumer import ConsumerGroup, MemberHeartbeat
+from bascule.groups.consumer.messages import NOTHING
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.group.consumer_protocol import encode_assignment
 from support.consumer_groups import ClassicConsumer, Consumer, FakeTopics, GroupHost, Owners
@@ -56,6 +57,21 @@ def test_partitions_that_there_are_not_are_left_behind() -> None:
     Consumer(host, "b").send()
     member = host.consumer.members[a.member_id]
     assert member.assigned | member.revoking == topics.partitions("flights")
+
+
+def test_no_records_stay_of_members_that_leave_while_others_are_stored(host: GroupHost) -> None:
+    """The group is classic again before their removal was stored."""
+    a = ClassicConsumer(host, "a")
+    b = Consumer(host, "b")
+    Owners(host, [a, b]).settle()
+    host.holds_stores = True
+    host.send(MemberHeartbeat("c", 0, rebalance_timeout_ms=1, topics=("flights",), owned=NOTHING))
+    for name in ("b", "c"):
+        assert host.leave(name) is ErrorCode.NONE
+    assert isinstance(host.group, ClassicGroup)
+    host.holds_stores = False
+    host.carry_out()
+    assert list(host.stored) == [None]
 
 
 def test_a_classic_member_does_not_become_larger_than_the_group_may_be() -> None:

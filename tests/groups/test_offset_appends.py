@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bascule.errors import Indeterminate, PartitionFailed, PublishRejected
+from bascule.errors import Indeterminate, NotLeader, PartitionFailed, PublishRejected
 from bascule.groups.offset_appends import (
     BATCH_BYTES_MAX,
     STORE_SECONDS_MAX,
@@ -57,16 +57,19 @@ class Appends:
         self.committed: list[tuple[int, list[int | None]]] = []
         """For each batch its offset, and of each of its commits the offset of the record."""
         self.refusal: Exception | None = None
-        self.appends = OffsetAppends(self.publisher, self._check, self._on_committed)
+        self.epoch = 5
+        """The leader epoch of the node."""
+        self.appends = OffsetAppends(self.publisher, self._leader_epoch, self._on_committed)
 
     def start(self, *names: str, size: int = 10) -> asyncio.Task[int]:
         """Append records of these names, of `size` bytes each."""
         records = [_record(name, size) for name in names]
         return asyncio.get_running_loop().create_task(self.appends.append(records))
 
-    def _check(self) -> None:
+    def _leader_epoch(self) -> int:
         if self.refusal is not None:
             raise self.refusal
+        return self.epoch
 
     def _on_committed(self, base: int, changes: list[OffsetChange | None]) -> None:
         offsets = [change and change.stored and change.stored.record_offset for change in changes]
@@ -155,6 +158,30 @@ def test_nothing_is_published_where_the_node_cannot_append() -> None:
         await turns()
         it.publisher.store()
         assert await later == 100
+
+    run(test())
+
+
+def test_what_waited_while_another_node_led_is_not_stored() -> None:
+    """The other leader may have taken newer commits, which these would replace."""
+
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        before = [it.start("a"), it.start("b")]
+        await turns()
+        it.epoch = 7  # node 2 has led epoch 6
+        after = it.start("c")
+        await turns()
+        it.publisher.store()
+        for each in before:
+            with pytest.raises(NotLeader):
+                await each
+        await turns()
+        assert it.publisher.batches == [["first"], ["c"]]
+        it.publisher.store()
+        assert await after == 101
 
     run(test())
 

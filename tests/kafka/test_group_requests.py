@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.group.leave_group import LeaveGroupRequest, MemberIdentity
@@ -64,6 +65,29 @@ def test_a_life_in_every_version(requests: GroupRequests, version: int) -> None:
 
     requests.run(test)
     assert requests.groups.counts().members == 0
+
+
+def test_what_another_node_may_have_changed_is_not_overwritten(requests: GroupRequests) -> None:
+    """Its timer comes when the node leads again, before it has loaded the groups again."""
+
+    async def test() -> None:
+        joined = await requests.join(version=3)
+        assert (await requests.sync(joined)).error_code == NONE
+        running = requests.groups._groups["billing"]
+        state = requests.log.state
+        assert state is not None
+        led = PartitionState((NODE.node_id,), (NODE.node_id,), NODE.node_id, state.leader_epoch, 0)
+        for leader, epoch in ((8, state.leader_epoch + 1), (NODE.node_id, state.leader_epoch + 2)):
+            now = replace(led, leader=leader, leader_epoch=epoch)
+            requests.log.set_role(now, NODE.node_id, lag_ns_max=0)
+        requests.groups._on_due(running, requests.groups._due.now_ms() + 3_600_000)
+        await requests.offsets.wait_caught_up()
+        assert await requests.heartbeat(joined) == NONE, "a session begins with a new coordinator"
+        for _ in range(2):  # the second one comes behind what the timer may have stored
+            assert await requests.commit(1, joined.member_id) == NONE
+        assert list(requests.offsets.group_states) == ["billing"]
+
+    requests.run(test)
 
 
 def test_errors_before_a_group_is_asked(requests: GroupRequests) -> None:

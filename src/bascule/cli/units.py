@@ -131,5 +131,8 @@ def duration_text(ms: int) -> str:
 
 
 def moment_text(ms: int) -> str:
-    """UTC, to the second."""
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """UTC, to the second; milliseconds where that is no date, as a publisher may say."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"

@@ -105,13 +105,15 @@ class CommittedOffsetStore:
         """Whether a consumer is a group with members here, which may not be stored yet."""
         self._position = 0
         """First offset of the stream not yet read."""
+        self._read_from: tuple[Partition | None, int] = (None, 0)
+        """The partition, and its `records_lost`, when everything was read again the last time."""
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._is_reading = False
         """Whether a thread reads the stream from `_position` on."""
-        self._appends = OffsetAppends(publisher, self._check_leads, self._on_committed)
+        self._appends = OffsetAppends(publisher, self._epoch_led, self._on_committed)
         self.counts = OffsetsCounts()
 
     def start(self) -> None:
@@ -168,7 +170,9 @@ class CommittedOffsetStore:
 
         Raises: PartitionFailed if the stream cannot be read, Indeterminate after a timeout.
         """
-        await self._wait_position(self._partition().high_watermark.offset)
+        partition = self._partition()
+        self._forget_lost(partition)
+        await self._wait_position(partition.high_watermark.offset)
 
     async def commit(
         self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
@@ -192,12 +196,16 @@ class CommittedOffsetStore:
     ) -> list[OffsetKey]:
         """Remove the matching commits from the stream; return their keys. Raises: as `commit`.
 
-        Those of one consumer are not removed while it is a group with members.
+        Those of one consumer are not removed while it is a group with members. With `consumer` None
+        the stream was deleted: commits for another one that has its name by now stay.
         """
         await self.wait_caught_up()
+        keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
         if consumer is not None:
             self._check_no_members({consumer})
-        keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
+        else:
+            there = self._partitions.streams()
+            keys = [key for key in keys if key.stream not in there or self._valid(key) is None]
         if keys:
             await self.remove_keys(keys)
         return keys
@@ -244,7 +252,9 @@ class CommittedOffsetStore:
     @property
     def has_read_all(self) -> bool:
         """Whether everything that is committed is in memory."""
-        return self._position >= self._partition().high_watermark.offset
+        partition = self._partition()
+        has_read = self._position >= partition.high_watermark.offset
+        return has_read and not self._has_lost(partition)
 
     async def store_group(self, name: str, state: bytes | None) -> None:
         """Store the record of a group; return once that is committed. Raises: as `commit`."""
@@ -333,11 +343,12 @@ class CommittedOffsetStore:
         record = InternalRecord(subject, subject.encode(), None, headers)
         return OffsetRecord(record, OffsetChange(key, is_checked=True))
 
-    def _check_leads(self) -> None:
-        """Raises: PartitionFailed, NotLeader."""
+    def _epoch_led(self) -> int:
+        """The leader epoch that this node leads. Raises: PartitionFailed, NotLeader."""
         partition = self._partition()
         if not partition.is_leader:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+        return partition.leader_epoch
 
     def _on_committed(self, base: int, changes: Sequence[OffsetChange | None]) -> None:
         """Apply a batch of this node; read it back where something else is to be read first."""
@@ -379,8 +390,11 @@ class CommittedOffsetStore:
 
     async def _catch_up(self, partition: Partition) -> None:
         """Read and apply up to the high watermark, then repair replaced commits."""
-        while (end := partition.high_watermark).offset > self._position:
-            store = partition.log
+        while True:
+            self._forget_lost(partition)
+            store, end, read_from = partition.log, partition.high_watermark, self._read_from
+            if end.offset <= self._position:
+                break
             try:
                 if store is None or partition.failure is not None:
                     raise partition.failure or PartitionFailed(OFFSETS_STREAM, 0, "it is not open")
@@ -395,13 +409,30 @@ class CommittedOffsetStore:
                 break
             finally:
                 self._is_reading = False
-            self._apply(changes, reached)
+            if read_from == self._read_from:
+                self._apply(changes, reached)
             self._failure = None
         self.on_read()
         async with self._advanced:
             self._advanced.notify_all()
         if self._to_repair and partition.is_leader:
             await self._repair()
+
+    def _has_lost(self, partition: Partition) -> bool:
+        """Whether an unclean election has removed records that may have been read."""
+        source, lost = self._read_from
+        return partition.counts.records_lost != (lost if partition is source else 0)
+
+    def _forget_lost(self, partition: Partition) -> None:
+        """Read everything again where records were removed: others may have their offsets."""
+        if self._has_lost(partition):
+            self._read_from = partition, partition.counts.records_lost
+            self._commits.clear()
+            self._keys_by_consumer.clear()
+            self._to_repair.clear()
+            self.group_states.clear()
+            self.member_states.clear()
+            self.counts.held = self._position = 0
 
     def _apply(self, changes: list[OffsetChange], reached: int) -> None:
         malformed = [change for change in changes if not self._apply_change(change)]

@@ -263,7 +263,7 @@ class GroupCoordinator:
         answer = running.group.on_member_heartbeat(request, ticket, self._due.now_ms())
         if answer is not None:
             if answer.error:
-                # The group may have been made, or converted, for a member that is refused.
+                # The group may have been made for a member that is refused.
                 self._carry_out(running)
             return answer
         waiting: asyncio.Future[MemberAnswer] = asyncio.get_running_loop().create_future()
@@ -296,6 +296,9 @@ class GroupCoordinator:
             return MemberAnswer(
                 ErrorCode.GROUP_ID_NOT_FOUND, "the members of the group are no consumers"
             )
+        refused = converted.heartbeat_refusal(request)
+        if refused is not None:
+            return refused  # to convert the group, and back, would have its members join again
         running.group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
         self._deliver(running, running.group.take_effects())
         self._note_conversion(running, converted, "consumer")
@@ -416,13 +419,17 @@ class GroupCoordinator:
         self, running: RunningGroup, group: Group, effect: Store | StoreRecords
     ) -> None:
         error = await store_group(self._offsets, running.name, effect)
+        self.refresh()
         group.on_stored(effect.number, error, self._due.now_ms())
         if self._is_present(running) and running.group is group:
             self._carry_out(running)
 
     def _on_due(self, running: RunningGroup, now_ms: int) -> None:
-        running.group.on_time(now_ms)
-        self._carry_out(running)
+        # Another node may have changed the group since.
+        self.refresh()
+        if self._is_present(running):
+            running.group.on_time(now_ms)
+            self._carry_out(running)
 
     def _is_present(self, running: RunningGroup) -> bool:
         return self._groups.get(running.name) is running

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
-from bascule.errors import BasculeError, Indeterminate
+from bascule.errors import BasculeError, Indeterminate, NotLeader
 from bascule.groups.offset_records import OffsetChange, StoredCommit
 from bascule.publish.acks import not_stored
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
@@ -35,6 +35,9 @@ class OffsetRecord(NamedTuple):
 class _Waiting(NamedTuple):
     records: Sequence[OffsetRecord]
     size: int
+    epoch: int
+    """The leader epoch in which they were found to be in order. Another leader may have taken
+    others since, which they must not replace."""
     done: asyncio.Future[int]
 
 
@@ -44,13 +47,14 @@ class OffsetAppends:
     def __init__(
         self,
         publisher: InternalPublisher,
-        check: Callable[[], None],
+        leader_epoch: Callable[[], int],
         on_committed: Callable[[int, list[OffsetChange | None]], None],
     ) -> None:
-        """`check` raises BasculeError where this node cannot append. `on_committed` takes the
-        offset of the first record of a batch and its changes, before who waits for it goes on."""
+        """`leader_epoch` is the epoch that this node leads; it raises BasculeError where the node
+        cannot append. `on_committed` takes the offset of the first record of a batch and its
+        changes, before who waits for it goes on."""
         self._publisher = publisher
-        self._check = check
+        self._leader_epoch = leader_epoch
         self._on_committed = on_committed
         self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -66,7 +70,7 @@ class OffsetAppends:
         size = 0
         for record, _ in records:
             size += len(record.key or b"") + len(record.value or b"")
-        self._waiting.append(_Waiting(records, size, done))
+        self._waiting.append(_Waiting(records, size, self._leader_epoch(), done))
         if self._is_closed:
             done.cancel()
         elif self._task is None:
@@ -101,15 +105,19 @@ class OffsetAppends:
             self._begin()
 
     def _take(self) -> list[_Waiting]:
-        """The next batch: those who wait, up to BATCH_BYTES_MAX."""
+        """The next batch: those of one epoch who wait, up to BATCH_BYTES_MAX."""
         batch = [self._waiting.popleft()]
         size = batch[0].size
-        while self._waiting and (size := size + self._waiting[0].size) <= BATCH_BYTES_MAX:
+        while self._waiting and self._waiting[0].epoch == batch[0].epoch:
+            size += self._waiting[0].size
+            if size > BATCH_BYTES_MAX:
+                break
             batch.append(self._waiting.popleft())
         return batch
 
     async def _store(self, batch: Sequence[_Waiting]) -> None:
-        self._check()
+        if self._leader_epoch() != batch[0].epoch:
+            raise NotLeader(None, batch[0].epoch)
         records = list(chain.from_iterable(each.records for each in batch))
         try:
             async with asyncio.timeout(STORE_SECONDS_MAX):

@@ -177,10 +177,10 @@ class GroupConsumer(MessageConsumer):
         for task in tasks:
             if task is not self._joining:
                 task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if done:
-            self._delivery.settle()
         try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if done:
+                self._delivery.settle()
             if self._loop is not None:
                 await self._give_up(self._delivery.partitions, raises=True)
         finally:

@@ -438,7 +438,8 @@ class GroupMembership:
     def leave(self) -> None:
         """Leave the group, unless this member is static, and stop the heartbeats."""
         self._stopped.set()
-        if self._generation >= 0 and self._settings.instance is None:
+        # Also where it has not joined yet: the others would wait until its session ends.
+        if self._member_id and self._settings.instance is None:
             try:
                 self._leave()
             except BasculeError as error:

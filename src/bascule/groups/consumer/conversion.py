@@ -108,5 +108,7 @@ def to_classic_group(
     )
     classic = ClassicGroup.restore(snapshot, limits, now_ms)
     classic.begin_rebalance(now_ms)
-    removed = tuple((member_id, None) for member_id in roster.members)
+    # Also of members that have left, whose removal is not stored yet.
+    known = roster.journal.unsettled.union(roster.members)
+    removed = tuple((each, None) for each in sorted(filter(None, known)))
     return classic, StoreRecords(0, ((None, encode_snapshot(snapshot)), *removed))

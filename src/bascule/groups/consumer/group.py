@@ -174,6 +174,11 @@ class ConsumerGroup:
         """
         return self._heartbeats.on_heartbeat(request, ticket, now_ms)
 
+    def heartbeat_refusal(self, request: MemberHeartbeat) -> MemberAnswer | None:
+        """The answer to a heartbeat that is refused, or None. Nothing is changed."""
+        refusal = self._heartbeats.refusal(request)
+        return None if refusal is None else MemberAnswer(refusal.error, refusal.reason)
+
     def on_join(self, request: JoinRequest, ticket: int, now_ms: int) -> None:
         """A member of the classic protocol joins, or joins again."""
         self._classic.on_join(request, ticket, now_ms)

@@ -53,7 +53,7 @@ class Heartbeats:
         if member is not None and self._is_steady(member, request):
             member.heard_ms = now_ms
             return self._answer(member, None, now_ms)
-        refusal = request_error(request) or self._refusal(request, member)
+        refusal = self.refusal(request)
         if refusal is not None:
             return MemberAnswer(refusal.error, refusal.reason)
         if request.epoch < JOINS:
@@ -81,6 +81,11 @@ class Heartbeats:
         )
 
     # -- what is refused ------------------------------------------------------------------------
+
+    def refusal(self, request: MemberHeartbeat) -> HeartbeatRefusal | None:
+        """Why this group refuses a heartbeat, or None."""
+        member = self._roster.members.get(request.member_id)
+        return request_error(request) or self._refusal(request, member)
 
     def _refusal(
         self, request: MemberHeartbeat, member: ConsumerMember | None

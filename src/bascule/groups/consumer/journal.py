@@ -40,6 +40,11 @@ class Journal:
         """Whether everything is stored."""
         return not self._changed and not self._storing
 
+    @property
+    def unsettled(self) -> frozenset[str | None]:
+        """Whose records may not be stored as they are now: members, and the group (None)."""
+        return self._storing | self._changed
+
     def touch(self, member_id: str | None) -> None:
         """The record of a member, or of the group (None), is another one from now on."""
         self._changed.add(member_id)
