@@ -34,7 +34,7 @@ HISTORY: Final = (
         2,
         "ReplicaFetch says whether a log may have gaps, and where a follower's starts; drains have "
         "a reason; operators recover partitions without a setting of the stream; PeerHello has the "
-        "cluster id; groups of the consumer protocol",
+        "cluster id; groups of the consumer protocol; tables",
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -55,3 +55,5 @@ CLUSTER_IDS: Final = 2
 """PeerHello version 1: a node says the id of its cluster. Every hello between members has it."""
 CONSUMER_GROUPS: Final = 2
 """Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""
+TABLES: Final = 2
+"""`StreamConfig.table`."""

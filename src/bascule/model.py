@@ -173,6 +173,8 @@ class StreamConfig:
     record_headers: tuple[RecordHeader, ...] = ()
     """Headers of every record. `subject` is stored without it too where `literal_subject` is None
     or another one."""
+    table: bool = False
+    """Whether each replica keeps the latest value of each key in a table."""
 
     @property
     def literal_subject(self) -> str | None:

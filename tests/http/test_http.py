@@ -167,6 +167,7 @@ def call(admin: ImageAdmin) -> Call:
         None,  # tests/e2e/test_group_administration.py tests groups against a real node
         admin,
         None,  # tests/e2e/test_cluster_operations.py tests a real cluster
+        None,  # tests/e2e/test_tables.py tests the tables of real nodes
         defaults=StreamDefaults(sync="interval"),
         body_bytes_max=2_048,
     )

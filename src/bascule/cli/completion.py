@@ -20,6 +20,11 @@ def stream_names(ctx: Any, arguments: list[str], incomplete: str) -> list[str]:
     return _ask(ctx, incomplete, lambda client: (s.definition.name for s in client.streams()))
 
 
+def table_names(ctx: Any, arguments: list[str], incomplete: str) -> list[str]:
+    """Names of tables."""
+    return _ask(ctx, incomplete, lambda client: client.tables())
+
+
 def consumer_names(ctx: Any, arguments: list[str], incomplete: str) -> list[str]:
     """Names of groups and of consumers with committed offsets."""
     return _ask(ctx, incomplete, lambda client: (group.name for group in client.groups()))

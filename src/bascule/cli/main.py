@@ -21,6 +21,7 @@ from bascule.cli.read import read
 from bascule.cli.serve import serve
 from bascule.cli.streams import streams
 from bascule.cli.streams.scrub import scrub
+from bascule.cli.tables import tables
 from bascule.cli.top import top
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.errors import BasculeError
@@ -45,6 +46,7 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(streams, name="stream")
 app.add_typer(groups, name="group")
+app.add_typer(tables, name="table")
 app.add_typer(cluster, name="cluster")
 app.add_typer(node, name="node")
 app.add_typer(pipeline, name="pipeline")

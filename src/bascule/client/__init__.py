@@ -24,6 +24,7 @@ partition's in order, across lost connections, or raises. A batch with a wrong C
     stream_reader/     reads all partitions of a stream, in turn or by time
     consumers/         consumers with a name, and members of groups; their position is kept in the
                        stream `_offsets`
+    tables/            the latest value of each key of a stream
 
 The client never creates a stream by itself. A read keeps no position. Consumers with a name
 and members of groups deliver at least once.
@@ -37,6 +38,8 @@ from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions, Sync
 from bascule.client.messages import Ack, Acks, Message, Outgoing
 from bascule.client.stream_reader import StreamReader
 from bascule.client.sync import SyncClient, connect_sync
+from bascule.client.tables import SyncTableClient, TableClient
+from bascule.table_results import TableEntry, TableInfo
 
 __all__ = [
     "Ack",
@@ -51,6 +54,10 @@ __all__ = [
     "StreamReader",
     "SyncClient",
     "SyncConsumer",
+    "SyncTableClient",
+    "TableClient",
+    "TableEntry",
+    "TableInfo",
     "connect",
     "connect_sync",
 ]

@@ -24,6 +24,8 @@ from bascule.client.nats import NatsConnection
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
+from bascule.client.tables import TableClient
+from bascule.client.tables.table import Consistency
 from bascule.errors import Broken, Closed, ConfigError, UnknownStream
 from bascule.model import NodeInfo, PartitionBy
 from bascule.wire.nats import ConnectOptions, parse_server_url
@@ -317,6 +319,15 @@ class Client(AdminMixin, ColumnarMixin):
                     yield message
         finally:
             await batches.aclose()
+
+    def table(self, name: str, *, consistency: Consistency = "session") -> TableClient:
+        """A table: the latest value of each key of a stream, read at any replica and written at
+        the leader.
+
+        With "session" a read has what this object has written and read before; with "eventual" it
+        has what the replica has that is asked. Raises: ConfigError.
+        """
+        return TableClient(name, self._opened, self.publish, consistency=consistency)
 
     @overload
     def consume(

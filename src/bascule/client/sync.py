@@ -30,6 +30,8 @@ from bascule.client.consumers.blocking import with_hooks_on_threads
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
 from bascule.client.stream_reader import Order, StreamReader
+from bascule.client.tables import SyncTableClient
+from bascule.client.tables.table import Consistency
 from bascule.errors import Closed
 
 T = TypeVar("T")
@@ -179,6 +181,10 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         ) as batches:
             for batch in batches:
                 yield from messages_of(batch)
+
+    def table(self, name: str, *, consistency: Consistency = "session") -> SyncTableClient:
+        """See `Client.table`."""
+        return SyncTableClient(self._client.table(name, consistency=consistency), self._run)
 
     @overload
     def consume(

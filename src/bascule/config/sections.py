@@ -481,6 +481,9 @@ class StreamDefaults:
         "leave out otherwise, and its reply subject.",
         choices=tuple(header.value for header in RecordHeader),
     )
+    table: bool = setting(
+        False, about="Keep the latest value of each key in a table on every replica."
+    )
 
     def config(self, subject: str, *, group: str | None = None) -> StreamConfig:
         """A stream configuration with these defaults, on `subject`."""

@@ -301,6 +301,7 @@ class Reconciler:
         partitions = self._partitions.stream_by_id(definition.id) or ()
         for partition in partitions:
             partition.configure(definition)
+        self._partitions.notify_changed(definition)
         self._interval_syncs.configure(partitions)
         if self._subscriber is not None and partitions:
             self._subscriber.configure(partitions)

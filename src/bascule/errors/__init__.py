@@ -79,6 +79,7 @@ from bascule.errors.system import (
     is_damage,
     reason_without_paths,
 )
+from bascule.errors.tables import InvalidKey, NotATable, UnknownKey
 
 __all__ = [
     "BasculeError",
@@ -106,6 +107,7 @@ __all__ = [
     "Indeterminate",
     "InternalStream",
     "InvalidDeclaration",
+    "InvalidKey",
     "InvalidName",
     "LaggingIndex",
     "LakeBusy",
@@ -120,6 +122,7 @@ __all__ = [
     "NeedsClusterVersion",
     "NoResponders",
     "NodeRefused",
+    "NotATable",
     "NotEnoughNodes",
     "NotLeader",
     "NotSupported",
@@ -138,6 +141,7 @@ __all__ = [
     "UnexpectedOffset",
     "UnknownEpoch",
     "UnknownGroup",
+    "UnknownKey",
     "UnknownNode",
     "UnknownPartition",
     "UnknownSnapshot",

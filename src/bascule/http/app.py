@@ -51,6 +51,7 @@ from bascule.http.schemas import (
     scrubbed_body,
     stream_body,
 )
+from bascule.http.tables import TablesAdmin, TablesApi
 from bascule.model import (
     ClusterInfo,
     NodeInfo,
@@ -148,7 +149,7 @@ class StatusSource(Protocol):
         ...
 
 
-class AdminApi(GroupsApi, ClusterApi):
+class AdminApi(GroupsApi, ClusterApi, TablesApi):
     """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
@@ -157,12 +158,14 @@ class AdminApi(GroupsApi, ClusterApi):
         groups: GroupsAdmin,
         node: StatusSource,
         cluster: ClusterAdmin,
+        tables: TablesAdmin,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
     ) -> None:
         GroupsApi.__init__(self, groups)
         ClusterApi.__init__(self, cluster)
+        TablesApi.__init__(self, tables)
         self._streams = streams
         self._node = node
         self._defaults = defaults
@@ -323,6 +326,7 @@ def create_app(
     groups: GroupsAdmin,
     node: StatusSource,
     cluster: ClusterAdmin,
+    tables: TablesAdmin,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
@@ -334,13 +338,14 @@ def create_app(
         groups,
         node,
         cluster,
+        tables,
         defaults=defaults or StreamDefaults(),
         body_bytes_max=body_bytes_max,
     )
     routes = [
         Route(
-            # A group's name may have slashes.
-            operation.path.replace("{group}", "{group:path}"),
+            # Names of groups and keys of tables may have slashes.
+            operation.path.replace("{group}", "{group:path}").replace("{key}", "{key:path}"),
             _checked(
                 getattr(handlers, f"handle_{name}"),
                 query=[parameter for parameter, _ in operation.query],

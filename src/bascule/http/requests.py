@@ -78,6 +78,7 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     ack_policy: AckPolicy | UnsetType = UNSET
     shared: bool | UnsetType = UNSET
     record_headers: list[RecordHeader] | UnsetType = UNSET
+    table: bool | UnsetType = UNSET
 
     def chosen(self) -> dict[str, Any]:
         """Field -> value of the fields that the request contains."""

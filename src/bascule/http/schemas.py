@@ -68,6 +68,7 @@ class StreamConfiguration(Struct, kw_only=True):
     ack_policy: AckPolicy
     shared: bool
     record_headers: list[RecordHeader]
+    table: bool
 
 
 class PartitionBody(Struct, kw_only=True):

@@ -43,7 +43,7 @@ from bascule.metadata.commands import (
     SetLeaving,
 )
 from bascule.metadata.image import Deletion, Image
-from bascule.model import NodeRegistration, PartitionState, StreamDefinition
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 
 SNAPSHOT_VERSION: Final = 1
 CHUNK_STREAMS: Final = 1_000
@@ -112,6 +112,7 @@ SINCE: Final[Mapping[type, Mapping[str, int]]] = {
     _Chunk: {"cluster_version": 2},
     NodeRegistration: {"drain_reason": 2},
     SetDrained: {"reason": 2},
+    StreamConfig: {"table": 2},
 }
 """The fields of commands and snapshots that a cluster version has brought, and which one. Before
 that version is in force they have their defaults, and are not written."""

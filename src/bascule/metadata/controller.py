@@ -33,6 +33,7 @@ from bascule.model import (
     is_internal_stream,
 )
 from bascule.wire.subjects import check_queue_group, check_subject
+from bascule.wire.tables.keys import why_no_table
 
 STREAM_ID_BYTES: Final = 16
 
@@ -218,6 +219,8 @@ def check_config(config: StreamConfig) -> None:
             f"{config.subject!r} has none: use a subject such as 'orders.*.>'",
             field="partition_by",
         )
+    if config.table and (why := why_no_table(config)):
+        raise ConfigError(f"the stream cannot be a table: {why}", field="table")
 
 
 def check_stored_config(config: StreamConfig) -> None:

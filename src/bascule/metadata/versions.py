@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bascule.cluster_version import DRAIN_REASONS
+from bascule.cluster_version import DRAIN_REASONS, TABLES
 from bascule.errors import NeedsClusterVersion, NodeRefused
 from bascule.metadata.image import Image
-from bascule.model import NodeRegistration
+from bascule.model import NodeRegistration, StreamConfig
 
 
 def version_for_all(image: Image, members: Collection[int]) -> int:
@@ -60,6 +60,12 @@ def check_in_force(image: Image, version: int, what: str, instead: str) -> None:
         if node.cluster_version_max < version
     }
     raise NeedsClusterVersion(what, version, image.cluster_version, behind, instead)
+
+
+def check_table(image: Image, config: StreamConfig) -> None:
+    """Raises: NeedsClusterVersion where nodes cannot store that a stream is a table."""
+    if config.table:
+        check_in_force(image, TABLES, "a table", "leave the setting `table` out")
 
 
 def check_drain_reason(image: Image, reason: str) -> None:

@@ -55,6 +55,7 @@ from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub import Scrubber, ScrubLimits
+from bascule.tables import Tables
 from bascule.version import __version__
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -164,6 +165,7 @@ class Node:
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
+        self._tables = Tables(self._partitions, data)
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
@@ -201,6 +203,7 @@ class Node:
             self._config.groups, self._partitions, self._offsets, self._random, cluster.controller
         )
         self._groups.start()
+        await self._tables.start()
         cluster_groups, ends = self._controller.attach_groups(self._offsets, self._groups)
         self.status.lags = GroupLags(
             self._groups,
@@ -313,6 +316,7 @@ class Node:
             await self._http_listener.close()
         if self._offsets is not None:
             await self._offsets.close()
+        await self._tables.close()
         if self._ingest is not None:
             await self._ingest.close()
         if self._cluster is not None:
@@ -467,6 +471,7 @@ class Node:
             cluster_groups,
             self.status,
             self._controller.operations,
+            self._controller.attach_tables(self._tables),
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self.status.http_statistics,

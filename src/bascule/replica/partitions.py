@@ -30,6 +30,9 @@ class Partitions:
         self.changes = 0
         """One more whenever streams or partitions are added or removed."""
         self._on_added = on_added
+        self.on_changed: set[Callable[[StreamDefinition], None]] = set()
+        """Called on the event loop when a stream or one of its partitions was added, altered or
+        removed. Those who are called may change nothing here."""
         self._by_name: dict[str, tuple[Partition, ...]] = {}
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
         self._changed: deque[Partition] = deque()
@@ -68,6 +71,7 @@ class Partitions:
         if self.subjects is not None:
             self.subjects.add(definition)
         self._on_added(len(partitions) - len(present))
+        self.notify_changed(definition)
 
     def remove(self, definition: StreamDefinition) -> tuple[Partition, ...]:
         """Remove a stream, if it is present, and notify its watchers."""
@@ -80,7 +84,14 @@ class Partitions:
         for partition in partitions:
             partition.deleted = True
             self.notify_watchers(partition)
+        if partitions:
+            self.notify_changed(definition)
         return partitions
+
+    def notify_changed(self, definition: StreamDefinition) -> None:
+        """Tell those in `on_changed`."""
+        for call in tuple(self.on_changed):
+            call(definition)
 
     def overlaps(self, definition: StreamDefinition) -> tuple[Overlap, ...]:
         """The other streams that receive some of the messages of this one."""

@@ -7,27 +7,31 @@ from typing import Final
 from bascule.errors import InvalidName
 
 SUBJECT_BYTES_MAX: Final = 512
+"""Of the subject of a stream."""
+MESSAGE_SUBJECT_BYTES_MAX: Final = 3_500
 """NATS limits the control line to 4096 bytes, for subject, reply subject and sizes together."""
 TOKENS_MAX: Final = 64
+"""Of the subject of a stream."""
 
 
 def check_subject(subject: str, *, wildcards: bool) -> None:
-    """Check a NATS subject. `wildcards` says whether it may contain the wildcards `*` and `>`.
+    """Check the subject of a stream, or without `wildcards` that of a message.
 
     Raises: InvalidName naming the violated rule.
     """
     size = len(subject.encode("utf-8", "surrogatepass"))
     if not subject:
         raise InvalidName("subject", subject, "it is empty")
-    if size > SUBJECT_BYTES_MAX:
-        raise InvalidName("subject", subject, f"{size} bytes long, at most {SUBJECT_BYTES_MAX}")
+    bytes_max = SUBJECT_BYTES_MAX if wildcards else MESSAGE_SUBJECT_BYTES_MAX
+    if size > bytes_max:
+        raise InvalidName("subject", subject, f"{size} bytes long, at most {bytes_max}")
     for position, character in enumerate(subject):
         if character.isspace() or not character.isprintable():
             raise InvalidName(
                 "subject", subject, f"{character!r} at position {position} is not allowed"
             )
     tokens = subject.split(".")
-    if len(tokens) > TOKENS_MAX:
+    if wildcards and len(tokens) > TOKENS_MAX:
         raise InvalidName("subject", subject, f"{len(tokens)} tokens, at most {TOKENS_MAX}")
     for number, part in enumerate(tokens):
         _check_part(subject, part, wildcards=wildcards, last=number == len(tokens) - 1)

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
+from bascule.client.admin.table_requests import TableRequests
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -23,14 +24,17 @@ from bascule.errors import (
     ConfigError,
     GroupHasMembers,
     InternalStream,
+    InvalidKey,
     InvalidName,
     NeedsClusterVersion,
+    NotATable,
     OffsetOutOfRange,
     RemoteProtocolError,
     RequestExpired,
     RequestFailed,
     StreamConflict,
     UnknownGroup,
+    UnknownKey,
     UnknownNode,
     UnknownPartition,
     UnknownStream,
@@ -50,6 +54,7 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
+from bascule.wire.tables.keys import bucket_subject
 
 T = TypeVar("T")
 
@@ -104,7 +109,7 @@ def _why_not_http(url: str) -> str:
     return "it has a query" if parts.query or parts.fragment else ""
 
 
-class Admin:
+class Admin(TableRequests):
     """Requests about streams and the node over HTTP.
 
     With several servers a request goes to the one that answered last, and to the next where that
@@ -157,6 +162,14 @@ class Admin:
         body = {"name": name, "subject": subject, **_given(settings)}
         status, response = await self._ask("POST", "/v1/streams", body=body, name=name)
         return stream_info_of(response), status == 201
+
+    async def create_table(
+        self, name: str, **settings: Unpack[StreamSettings]
+    ) -> tuple[StreamInfo, bool]:
+        """See `AdminMixin`."""
+        chosen: StreamSettings = {"key_from": "subject", "cleanup": ("compact",), **settings}
+        chosen["table"] = True
+        return await self.create_stream(name, bucket_subject(name), **chosen)
 
     async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
         """Change settings. Settings that are left out stay unchanged.
@@ -381,6 +394,13 @@ class Admin:
             return response.status_code, decoded
         raise error_of(decoded, what=f"{method} {path}", name=name, node=node, group=group)
 
+    def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
+        try:
+            decoded = msgspec.json.decode(response.content)
+        except msgspec.DecodeError:
+            decoded = None
+        return error_of(decoded, what=what, name=name)
+
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
             return await self._request_any(method, path, body)
@@ -466,6 +486,12 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return InternalStream(name, "changed")
         case "invalid_name", _:
             return InvalidName("name", name, "refused")
+        case "unknown_key", _:
+            return UnknownKey(name, b"")
+        case "invalid_key", _:
+            return InvalidKey(b"", "refused")
+        case "not_a_table", _:
+            return NotATable(name, "")
         case "invalid_config", _:
             return ConfigError("", field=detail.get("field"))
         case "request_expired", _:

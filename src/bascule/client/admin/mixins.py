@@ -50,6 +50,18 @@ class AdminMixin:
         """One stream and the current state of its partitions. Raises: UnknownStream."""
         return await self._opened().stream(name)
 
+    async def create_table(
+        self, name: str, **settings: Unpack[StreamSettings]
+    ) -> tuple[StreamInfo, bool]:
+        """Create a table: a stream on `$KV.NAME.>` that is compacted by key, with the latest value
+        of each key on every replica. Idempotent. Returns and raises: as `create_stream`.
+        """
+        return await self._opened().create_table(name, **settings)
+
+    async def tables(self) -> list[str]:
+        """The names of all tables, in order."""
+        return await self._opened().table_names()
+
     async def create_stream(
         self, name: str, subject: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
@@ -339,6 +351,16 @@ class SyncAdminMixin:
     def stream(self, name: str) -> StreamInfo:
         """See `AdminMixin.stream`."""
         return self._run(self._async_admin.stream(name))
+
+    def create_table(
+        self, name: str, **settings: Unpack[StreamSettings]
+    ) -> tuple[StreamInfo, bool]:
+        """See `AdminMixin.create_table`."""
+        return self._run(self._async_admin.create_table(name, **settings))
+
+    def tables(self) -> list[str]:
+        """See `AdminMixin.tables`."""
+        return self._run(self._async_admin.tables())
 
     def create_stream(
         self, name: str, subject: str, **settings: Unpack[StreamSettings]

@@ -49,6 +49,7 @@ class AlterableSettings(TypedDict, total=False):
     ack_policy: AckPolicy | str | None
     shared: bool | None
     record_headers: Sequence[RecordHeader | str] | None
+    table: bool | None
 
 
 class StreamSettings(AlterableSettings, total=False):

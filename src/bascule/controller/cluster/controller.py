@@ -30,6 +30,7 @@ from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
+from bascule.controller.cluster.tables import TABLES, ClusterTables, submit
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
@@ -69,6 +70,7 @@ from bascule.model import (
 )
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.partitions import Partitions
+from bascule.tables import Tables
 from bascule.wire.nats import NatsRefused
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -278,6 +280,12 @@ class ClusterController:
         self._controls |= {OFFSETS: found.answer, ENDS: ends.answer}
         return found, ends
 
+    def attach_tables(self, tables: Tables) -> ClusterTables:
+        """What reads the tables of the cluster, of which this node has `tables`."""
+        found = ClusterTables(self._node_id, self._partitions, tables, self.views, self._peers)
+        self._controls |= {TABLES: found.answer}
+        return found
+
     def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
         before, self._seen = self._seen, image
         if touched is None:
@@ -329,7 +337,7 @@ class ClusterController:
         """
         await asyncio.to_thread(self._check_disk, name)
         request = self._creation(name, config, internal=internal)
-        index = await self._metadata.submit(request)
+        index = await submit(self._metadata, request)
         definition = self.views.definition(name)
         created = definition.id == request.id
         if not created:
@@ -390,7 +398,7 @@ class ClusterController:
         Indeterminate; NatsRefused and Broken where the alteration is stored but NATS has not
         confirmed the subscriptions.
         """
-        index = await self._metadata.submit(Alter(name, dict(changes)))
+        index = await submit(self._metadata, Alter(name, dict(changes)))
         definition = self.views.definition(name)
         await self._wait_in_force(definition, index)
         log.info("stream altered", extra={"stream": name, **changes})

@@ -109,6 +109,11 @@ class ClusterViews:
         """All nodes, also those that are lost, by id."""
         return [node for _, node in sorted(self._metadata.image.nodes.items())]
 
+    def table_names(self) -> list[str]:
+        """The streams that are tables, by name."""
+        streams = self._metadata.image.streams
+        return sorted(name for name, each in streams.items() if each.config.table)
+
     def states(self, stream_id: bytes) -> Sequence[PartitionState]:
         """The states of a stream's partitions; empty for an unknown stream."""
         return self._metadata.image.partitions.get(stream_id, ())

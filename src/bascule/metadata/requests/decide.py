@@ -97,7 +97,7 @@ from bascule.metadata.requests.kinds import (
     Stay,
     StepDown,
 )
-from bascule.metadata.versions import version_for_all
+from bascule.metadata.versions import check_table, version_for_all
 from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 
 
@@ -250,6 +250,7 @@ def _create(image: Image, request: Create) -> tuple[Command, ...]:
     if isinstance(decision, Existing):
         return ()
     config = request.config
+    check_table(image, config)
     placed = place_partitions(image, config.partitions, replicas=config.replicas)
     return (CreateStream(decision.definition, placed),)
 
@@ -261,6 +262,7 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     if isinstance(decision, Existing):
         return ()
     config, before = decision.config, image.streams[request.name]
+    check_table(image, config)
     if config.sync is SyncPolicy.ALWAYS and (away := unsynced_away(image, before)):
         raise CannotAlter(
             before.name,

@@ -1,0 +1,40 @@
+"""Exceptions of tables."""
+
+from __future__ import annotations
+
+from bascule.errors.system import BasculeError
+
+KEY_SHOWN_BYTES = 80
+
+
+def shown_key(key: bytes) -> str:
+    """A key in a text: at most 80 bytes of it."""
+    text = key[:KEY_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return repr(text) if len(key) <= KEY_SHOWN_BYTES else f"{text!r}..."
+
+
+class NotATable(BasculeError):
+    """A stream cannot be read as a table, or is not opened as one: `why`."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(f"stream {stream!r} is not a table: {why}")
+        self.stream = stream
+        self.why = why
+
+
+class InvalidKey(BasculeError):
+    """A key of a table is not valid: its `key`, and `why`."""
+
+    def __init__(self, key: bytes, why: str) -> None:
+        super().__init__(f"key {shown_key(key)} is not valid: {why}")
+        self.key = key
+        self.why = why
+
+
+class UnknownKey(BasculeError):
+    """A table has no value for a key."""
+
+    def __init__(self, table: str, key: bytes) -> None:
+        super().__init__(f"table {table!r} has no key {shown_key(key)}")
+        self.table = table
+        self.key = key

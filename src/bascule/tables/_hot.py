@@ -1,0 +1,95 @@
+"""Make rows of a table of the records of a batch."""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+IS_COMPILED: bool = cython.compiled
+
+KEY_BYTES_MAX = 1024
+"""As in `wire.tables.keys`."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _is_plain(data: bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """Whether the bytes are tokens of letters, digits, `-`, `/`, `=` and `_`, with dots between."""
+    byte: cython.int
+    after_dot: cython.bint = True
+    while at < end:
+        byte = data[at]
+        if byte == 46:
+            if after_dot:
+                return False
+            after_dot = True
+        elif 97 <= byte <= 122 or 65 <= byte <= 90 or 47 <= byte <= 57 or byte in (45, 61, 95):
+            after_dot = False
+        else:
+            return False
+        at += 1
+    return not after_dot
+
+
+def read_rows(
+    data: bytes,
+    positions: cython.longlong[::1],
+    count: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    append_time: cython.longlong,
+    prefix: bytes,
+    start: cython.longlong,
+    rows: list[tuple[bytes, int, int, bytes | None]],
+    escaped: list[int],
+) -> int:
+    """Append the key, offset, timestamp and value of each record from offset `start` on to `rows`.
+
+    `positions` are those of the batch's `count` records in `data`, as `record.batch` has checked
+    them. `append_time` is the timestamp of all records, or -1. Records whose key does not begin
+    with `prefix`, or is only that, are left out; returns how many. The prefix is cut off, and
+    `escaped` gets the index of each row whose key is not plain, or too long: it has to be looked
+    at.
+    """
+    row: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    key_at: cython.Py_ssize_t
+    key_end: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    cut: cython.Py_ssize_t = len(prefix)
+    offset: cython.longlong
+    timestamp: cython.longlong
+    skipped: cython.Py_ssize_t = 0
+    if len(positions) < 8 * count:
+        raise IndexError("positions is too small for the records")
+    for row in range(count):
+        slot = 8 * row
+        offset = base_offset + positions[slot]
+        if offset < start:
+            continue
+        key_at = positions[slot + 2]
+        key_end = key_at + positions[slot + 3]
+        if key_end - key_at <= cut or data[key_at : key_at + cut] != prefix:
+            skipped += 1
+            continue
+        if key_end - key_at - cut > KEY_BYTES_MAX or (
+            cut and not _is_plain(data, key_at + cut, key_end)
+        ):
+            escaped.append(len(rows))
+        timestamp = append_time if append_time >= 0 else base_timestamp + positions[slot + 1]
+        value_at = positions[slot + 4]
+        rows.append(
+            (
+                data[key_at + cut : key_end],
+                offset,
+                timestamp,
+                None
+                if positions[slot + 5] < 0
+                else data[value_at : value_at + positions[slot + 5]],
+            )
+        )
+    return skipped

@@ -1,0 +1,181 @@
+"""The rows of one partition of a table in an SQLite database, with the position they stand at.
+
+The rows of a piece of the log and the position behind it are one transaction. Nothing is synced
+but by checkpoints: after a power loss the file is as it was some transactions before, and the log
+has the rest. A file that is damaged is made anew from the log.
+
+A key that was removed stays as a row without value.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from bascule.errors import CorruptData, LogFailed
+from bascule.tables.rows import Row, Rows
+
+FORMAT: Final = 1
+CACHE_KIB: Final = 8 << 10
+"""Of each of the two connections; what is read often is in the page cache, too."""
+CHECKPOINT_PAGES: Final = 4_000
+"""Pages in the write-ahead log after which it is written back, about 16 MB."""
+KEYS_AT_ONCE: Final = 500
+"""Keys of one statement. SQLite takes at least 999 variables."""
+
+_SCHEMA: Final = """
+create table entries (
+    id integer primary key,
+    key blob not null unique,
+    version integer not null,
+    timestamp integer not null,
+    value blob
+);
+create table state (
+    one integer primary key check (one = 1),
+    format integer not null,
+    partition text not null,
+    position integer not null,
+    epoch integer not null
+);
+"""
+_UPSERT: Final = (
+    "insert into entries (key, version, timestamp, value) values (?, ?, ?, ?) on conflict (key) "
+    "do update set version = excluded.version, timestamp = excluded.timestamp, "
+    "value = excluded.value"
+)
+_ROW: Final = "select key, version, timestamp, value from entries where "
+
+
+class TablePosition(NamedTuple):
+    """What a table stands at."""
+
+    offset: int
+    """The first offset that is not applied."""
+    epoch: int
+    """The leader epoch of the record before; -1 if it is not known."""
+
+
+class TableFile:
+    """One thread at a time writes; others may read meanwhile, from any thread."""
+
+    def __init__(self, path: str, partition: str) -> None:
+        """Open the file, or create it. `partition` says whose rows it has.
+
+        Raises: CorruptData if it is damaged, of another partition, or of a format that is not
+        known: make it anew. LogFailed if the disk fails.
+        """
+        self.path = path
+        self._lock = threading.Lock()
+        """Readers use one connection after the other."""
+        with self._failing():
+            self._writer = self._connect()
+            try:
+                self.position = self._open(partition)
+                self._reader = self._connect()
+            except BaseException:
+                self._writer.close()
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = normal")
+        connection.execute(f"pragma cache_size = -{CACHE_KIB}")
+        connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        return connection
+
+    def _open(self, partition: str) -> TablePosition:
+        tables = self._writer.execute("select count(*) from sqlite_master").fetchone()[0]
+        if not tables:
+            self._writer.executescript(f"begin; {_SCHEMA}")
+            self._writer.execute("insert into state values (1, ?, ?, 0, -1)", (FORMAT, partition))
+            self._writer.execute("commit")
+        found = self._writer.execute(
+            "select format, partition, position, epoch from state"
+        ).fetchone()
+        if found is None or found[:2] != (FORMAT, partition):
+            raise CorruptData(self.path, 0, f"format {FORMAT} of {partition}", str(found))
+        return TablePosition(*found[2:])
+
+    def apply(self, rows: Rows, epoch: int) -> None:
+        """Add the rows of the log from `position` on, and stand behind them.
+
+        `epoch` is the leader epoch of the record before `rows.end`.
+
+        Raises: CorruptData, LogFailed; the file is as before.
+        """
+        with self._failing():
+            self._writer.execute("begin")
+            try:
+                self._writer.executemany(_UPSERT, rows.rows)
+                self._writer.execute("update state set position = ?, epoch = ?", (rows.end, epoch))
+                self._writer.execute("commit")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("rollback")
+                raise
+        self.position = TablePosition(rows.end, epoch)
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        """The rows of those of the keys that have one, all at one position.
+
+        Raises: CorruptData, LogFailed.
+        """
+        found: dict[bytes, Row] = {}
+        with self._reading() as reader:
+            for at in range(0, len(keys), KEYS_AT_ONCE):
+                some = keys[at : at + KEYS_AT_ONCE]
+                where = f"key in ({','.join('?' * len(some))})"
+                found |= {row[0]: Row(*row) for row in reader.execute(_ROW + where, some)}
+        return found
+
+    def scan(self, first: bytes, end: bytes | None, limit: int, *, oldest: int = 0) -> list[Row]:
+        """At most `limit` rows with a value, with keys from `first` on and below `end`, by key.
+
+        Rows of a version below `oldest` are left out.
+
+        Raises: CorruptData, LogFailed.
+        """
+        where = "value is not null and version >= ? and key >= ? "
+        bounds: tuple[object, ...] = (oldest, first)
+        if end is not None:
+            where += "and key < ? "
+            bounds += (end,)
+        with self._reading() as reader:
+            found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
+            return [Row(*row) for row in found]
+
+    def count(self, *, oldest: int = 0) -> int:
+        """The number of keys with a value; reads the whole file. Raises: CorruptData, LogFailed."""
+        select = "select count(*) from entries where value is not null and version >= ?"
+        with self._reading() as reader:
+            found = reader.execute(select, (oldest,))
+            return int(found.fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in (self._reader, self._writer):
+                connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """All that is read within is of one position."""
+        with self._lock, self._failing():
+            self._reader.execute("begin")
+            try:
+                yield self._reader
+            finally:
+                self._reader.execute("commit")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # the disk
+            raise LogFailed(self.path, str(error)) from error
+        except sqlite3.Error as error:
+            raise CorruptData(self.path, 0, "a database of SQLite", str(error)) from error

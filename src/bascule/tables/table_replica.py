@@ -1,0 +1,232 @@
+"""`TableReplica`: one partition of a table on this node, kept up with the committed records."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from bascule.errors import BasculeError, CorruptData, Indeterminate, PartitionFailed
+from bascule.host.lasting_tasks import start_lasting
+from bascule.replica.partition import Partition
+from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.tables.rows import Row, Rows, read_rows
+from bascule.tables.table_file import TableFile
+from bascule.wire.tables.keys import TableKeys
+
+log = logging.getLogger("bascule.tables")
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 4 << 20
+"""Read, and applied in one transaction."""
+WAIT_SECONDS_MAX: Final = 10.0
+RETRY_SECONDS: Final = 1.0
+FILE_SUFFIXES: Final = ("", "-wal", "-shm")
+
+
+class TableReplica:
+    """Belongs to the event loop; its file is used on threads.
+
+    Where this node holds no replica of the partition, there is no file.
+    """
+
+    def __init__(
+        self, stream: str, index: int, path: Path, find: Callable[[], Partition | None]
+    ) -> None:
+        """`find` returns the partition as it is now, or None once it is gone."""
+        self.stream = stream
+        self.index = index
+        self._path = path
+        self._find = find
+        self._file: TableFile | None = None
+        self._wake = asyncio.Event()
+        self._advanced = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.failure: str | None = None
+        """Why the table does not follow, as far as it is known."""
+        self._is_damaged = False
+        """Whether a reader has found the file damaged; it is made anew then."""
+        self.skipped = 0
+        """Records without a key of the table, since the node has started."""
+
+    def start(self) -> None:
+        self._wake.set()
+        self._task = start_lasting("table", self._follow)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if (found := self._find()) is not None:
+            found.watchers.discard(self._wake.set)
+        await asyncio.to_thread(self._close_file)
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not in the table; 0 where there is none."""
+        if self._file is None or self._is_damaged:
+            return 0
+        return self._file.position.offset
+
+    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
+        found = await self._read(lambda file: file.get(keys))
+        oldest = self._oldest()
+        return {
+            key: row
+            for key, row in found.items()
+            if row.value is not None and row.version >= oldest
+        }
+
+    async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
+        """At most `limit` rows with a value, by key. Raises: PartitionFailed, CorruptData."""
+        oldest = self._oldest()
+        return await self._read(lambda file: file.scan(first, end, limit, oldest=oldest))
+
+    async def count(self) -> int:
+        """The number of keys; reads the whole file. Raises: PartitionFailed, CorruptData."""
+        oldest = self._oldest()
+        return await self._read(lambda file: file.count(oldest=oldest))
+
+    async def wait_position(self, offset: int) -> None:
+        """Return once everything below `offset` is in the table.
+
+        Raises: PartitionFailed, Indeterminate after a timeout.
+        """
+        self._wake.set()
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
+                await self._advanced.wait_for(
+                    lambda: self.position >= offset or self.failure is not None
+                )
+        except TimeoutError:
+            raise Indeterminate(
+                f"the table {self.stream} is at offset {self.position}, not {offset}, after "
+                f"{WAIT_SECONDS_MAX} s"
+            ) from None
+        if self.position < offset:
+            raise PartitionFailed(self.stream, self.index, str(self.failure))
+
+    def _oldest(self) -> int:
+        """Rows of older records were purged."""
+        found = self._find()
+        return 0 if found is None else found.start_offset
+
+    async def _read(self, read: Callable[[TableFile], T]) -> T:
+        file = self._file
+        if file is None:
+            why = self.failure or "this node has no table of it"
+            raise PartitionFailed(self.stream, self.index, why)
+        try:
+            return await asyncio.to_thread(read, file)
+        except CorruptData:
+            self._is_damaged = True
+            self._wake.set()
+            raise
+
+    async def _follow(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            found = self._find()
+            if found is None:
+                return
+            found.watchers.add(self._wake.set)
+            try:
+                await self._catch_up(found)
+                self.failure = None
+            except (BasculeError, OSError) as error:
+                if self.failure is None:
+                    log.error(
+                        "table does not follow",
+                        extra={"stream": self.stream, "partition": self.index, "error": str(error)},
+                    )
+                self.failure = str(error)
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
+            async with self._advanced:
+                self._advanced.notify_all()
+
+    async def _catch_up(self, partition: Partition) -> None:
+        """Apply what is committed and not in the table. Raises: BasculeError, OSError."""
+        store = partition.log
+        if store is None:
+            if partition.failure is not None:
+                raise partition.failure
+            await asyncio.to_thread(self._remove_file)  # the replica has moved elsewhere
+            return
+        try:
+            await self._apply_all(partition, store)
+        except CorruptData as error:
+            if error.file != str(self._path):
+                raise
+            self._is_damaged = True
+            await self._apply_all(partition, store)
+
+    async def _apply_all(self, partition: Partition, store: PartitionLog) -> None:
+        """Open the file, or make it anew, and apply all. Raises: BasculeError, OSError."""
+        if self._is_damaged:
+            log.warning(
+                "damaged table made anew",
+                extra={"stream": self.stream, "partition": self.index, "path": str(self._path)},
+            )
+            await asyncio.to_thread(self._remove_file)
+            self._is_damaged = False
+        if self._file is None:
+            await asyncio.to_thread(self._open)
+        assert self._file is not None
+        if self._is_beyond(self._file, store):
+            log.warning(
+                "table made anew",
+                extra={"stream": self.stream, "partition": self.index, "position": self.position},
+            )
+            await asyncio.to_thread(self._remove_file)
+            await asyncio.to_thread(self._open)
+        keys = TableKeys(partition.definition.config)
+        while (end := partition.high_watermark).offset > self._file.position.offset:
+            step = partial(_apply, self._file, store, keys, end)
+            applied = await asyncio.to_thread(step)
+            self.skipped += applied.skipped
+            async with self._advanced:
+                self._advanced.notify_all()
+
+    def _is_beyond(self, file: TableFile, store: PartitionLog) -> bool:
+        """Whether the table has records that the log has lost, as after an unclean election."""
+        offset, epoch = file.position
+        if offset <= store.start_offset:
+            return False
+        return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = TableFile(str(self._path), f"{self.stream} {self.index}")
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _remove_file(self) -> None:
+        self._close_file()
+        for suffix in FILE_SUFFIXES:
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+
+
+def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:
+    """Apply about READ_BYTES. Blocks on the disk. Raises: BasculeError, OSError."""
+    start = max(file.position.offset, store.start_offset)
+    piece = store.plan_read(start, bytes_max=READ_BYTES, end=end)
+    if piece is None or not piece.length:
+        # Compaction removed all records in this range.
+        rows = Rows([], end.offset, 0)
+    else:
+        data = memoryview(piece.file.read_at(piece.position, piece.length))
+        origin = piece.file.path
+        rows = read_rows(data, keys, start=start, origin=origin, position=piece.position)
+        if rows.end <= start:
+            raise CorruptData(origin, piece.position, f"a batch at offset {start}", "none")
+    file.apply(rows, store.epochs.at(rows.end - 1))
+    return rows

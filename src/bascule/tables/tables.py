@@ -1,0 +1,101 @@
+"""`Tables`: the tables of this node, those of the streams that are opened as one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bascule.errors import NotATable, PartitionFailed, UnknownStream
+from bascule.model import StreamDefinition
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.tables.table_replica import TableReplica
+
+log = logging.getLogger("bascule.tables")
+
+DIRECTORY: Final = "tables"
+
+
+class Tables:
+    """Belongs to the event loop."""
+
+    def __init__(self, partitions: Partitions, data: Path) -> None:
+        self._partitions = partitions
+        self._directory = data / DIRECTORY
+        self._replicas: dict[bytes, tuple[TableReplica, ...]] = {}
+        """By stream id, one for each partition."""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Follow the streams that are tables, from now on also those that are opened later."""
+        self._partitions.on_changed.add(self._on_changed)
+        present = {found[0].definition.id for found in self._partitions.streams().values()}
+        await asyncio.to_thread(self._remove_others, present)
+        for found in self._partitions.streams().values():
+            self._on_changed(found[0].definition)
+
+    async def close(self) -> None:
+        self._partitions.on_changed.discard(self._on_changed)
+        if self._closing:
+            await asyncio.wait(self._closing)
+        for replicas in self._replicas.values():
+            await asyncio.gather(*(each.close() for each in replicas))
+        self._replicas.clear()
+
+    def replica(self, stream: str, partition: int) -> TableReplica:
+        """Raises: UnknownStream, NotATable; PartitionFailed if it is not held here."""
+        found = self._partitions.stream(stream)
+        if found is None:
+            raise UnknownStream(stream)
+        if not found[0].definition.config.table:
+            raise NotATable(stream, "open it with `bascule stream alter --table`")
+        replicas = self._replicas.get(found[0].definition.id, ())
+        if not 0 <= partition < len(replicas):
+            raise PartitionFailed(stream, partition, "its table is not opened yet")
+        return replicas[partition]
+
+    def _on_changed(self, definition: StreamDefinition) -> None:
+        """A stream was added, altered or removed."""
+        found = self._partitions.stream_by_id(definition.id) or ()
+        wanted = len(found) if definition.config.table else 0
+        present = self._replicas.get(definition.id, ())
+        added = [self._start(found[n]) for n in range(len(present), wanted)]
+        if kept := (*present[:wanted], *added):
+            self._replicas[definition.id] = kept
+        else:
+            self._replicas.pop(definition.id, None)
+        if len(present) > wanted:
+            task = asyncio.create_task(self._remove(definition, present[wanted:]))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _start(self, partition: Partition) -> TableReplica:
+        definition, index = partition.definition, partition.index
+        path = self._directory / definition.id.hex() / f"{index}.db"
+        find = partial(self._find, definition.id, index)
+        replica = TableReplica(definition.name, index, path, find)
+        replica.start()
+        return replica
+
+    def _find(self, id: bytes, index: int) -> Partition | None:
+        found = self._partitions.stream_by_id(id) or ()
+        return found[index] if index < len(found) else None
+
+    async def _remove(self, definition: StreamDefinition, replicas: Iterable[TableReplica]) -> None:
+        for each in replicas:
+            await each.close()
+        directory = self._directory / definition.id.hex()
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    def _remove_others(self, present: set[bytes]) -> None:
+        """Remove the files of streams that are gone: those deleted while the node was down."""
+        if not self._directory.is_dir():
+            return
+        for each in self._directory.iterdir():
+            if each.name not in {id.hex() for id in present}:
+                shutil.rmtree(each, ignore_errors=True)

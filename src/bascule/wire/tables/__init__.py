@@ -1,0 +1,1 @@
+"""Tables as publishers see them: keys and their subjects."""

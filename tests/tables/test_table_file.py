@@ -1,0 +1,116 @@
+"""The file of a table: rows and position in one transaction, damage, restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.errors import CorruptData, LogFailed
+from bascule.tables.rows import Row, Rows
+from bascule.tables.table_file import TableFile, TablePosition
+
+
+def open_file(path: Path, partition: str = "t 0") -> TableFile:
+    return TableFile(str(path / "0.db"), partition)
+
+
+def rows(*changes: tuple[bytes, bytes | None], start: int = 0) -> Rows:
+    every = [(key, start + n, 1_000, value) for n, (key, value) in enumerate(changes)]
+    return Rows(every, start + len(changes), 0)
+
+
+def test_rows_and_position_are_there_after_a_restart(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    assert file.position == TablePosition(0, -1)
+    file.apply(rows((b"a", b"1"), (b"b", b"2"), (b"a", b"3")), 4)
+    file.apply(rows((b"b", None), start=3), 5)
+    file.close()
+    file = open_file(tmp_path)
+    assert file.position == TablePosition(4, 5)
+    assert file.get([b"a", b"b", b"c"]) == {
+        b"a": Row(b"a", 2, 1_000, b"3"),
+        b"b": Row(b"b", 3, 1_000, None),
+    }
+    assert file.count() == 1
+    file.close()
+
+
+def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1")), 0)
+    broken = Rows([(b"b", 1, 1_000, b"2"), (None, 2, 1_000, b"3")], 3, 0)  # type: ignore[list-item]
+    with pytest.raises(CorruptData):
+        file.apply(broken, 0)
+    assert file.position == TablePosition(1, 0)
+    assert file.get([b"b"]) == {}
+    file.apply(rows((b"c", b"4"), start=1), 0)
+    assert [row.key for row in file.scan(b"", None, 10)] == [b"a", b"c"]
+    file.close()
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary(max_size=3)), max_size=30),
+    st.binary(max_size=2),
+    st.none() | st.binary(max_size=2),
+    st.integers(1, 5),
+    st.integers(0, 30),
+)
+def test_scans_are_those_of_a_sorted_dict(
+    tmp_path_factory: pytest.TempPathFactory,
+    changes: list[tuple[bytes, bytes | None]],
+    first: bytes,
+    end: bytes | None,
+    limit: int,
+    oldest: int,
+) -> None:
+    file = open_file(tmp_path_factory.mktemp("scan"))
+    file.apply(rows(*changes), 0)
+    latest = {key: (n, value) for n, (key, value) in enumerate(changes)}
+    present = {k: v for k, v in latest.items() if v[1] is not None and v[0] >= oldest}
+    wanted = [
+        Row(key, *[present[key][0], 1_000, present[key][1]])
+        for key in sorted(present)
+        if key >= first and (end is None or key < end)
+    ]
+    assert file.scan(first, end, limit, oldest=oldest) == wanted[:limit]
+    assert file.count(oldest=oldest) == len(present)
+    file.close()
+
+
+def test_more_keys_than_one_statement_takes(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    keys = [b"%04d" % n for n in range(2_500)]
+    file.apply(rows(*[(key, key) for key in keys]), 0)
+    assert list(file.get(keys)) == keys
+    file.close()
+
+
+def test_a_file_of_another_partition_or_format_is_refused(tmp_path: Path) -> None:
+    open_file(tmp_path).close()
+    with pytest.raises(CorruptData, match=r"format 1 of u 0, found \(1, 't 0'"):
+        open_file(tmp_path, "u 0")
+
+
+@pytest.mark.parametrize("at", [0, 20, 4_096])
+def test_a_damaged_file_is_refused(tmp_path: Path, at: int) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows(*[(b"%d" % n, b"x" * 50) for n in range(1_000)]), 0)
+    file.close()
+    path = tmp_path / "0.db"
+    data = bytearray(path.read_bytes())
+    data[at : at + 100] = b"?" * 100
+    path.write_bytes(data)
+    with pytest.raises(CorruptData):
+        damaged = open_file(tmp_path)
+        try:
+            damaged.scan(b"", None, 10_000)
+        finally:
+            damaged.close()
+
+
+def test_a_directory_that_is_not_there_is_a_failure_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(LogFailed):
+        open_file(tmp_path / "nowhere")

@@ -1,0 +1,223 @@
+"""Tables that follow real logs: restarts, purges, compaction, lost records, damage, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bascule.errors import CorruptData, NotATable, UnknownStream
+from bascule.host.real import RealFiles
+from bascule.model import Cleanup
+from bascule.record.batch import Record
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.partition_log import LogConfig
+from bascule.tables import Tables
+from bascule.tables.table_replica import TableReplica
+from support.keyed_logs import close_segment, compact
+from support.served_stream import TIMESTAMP, append, open_stream
+
+
+class TablesHarness:
+    """A stream that is a table, and the tables of its node."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.partitions = Partitions()
+        self.partition = open_stream(directory, self.partitions, "t", segment_bytes_max=1_000)
+        self.open()
+
+    def open(self, *, table: bool = True) -> None:
+        """Open the stream as a table, or not."""
+        definition = self.partition.definition
+        config = replace(definition.config, cleanup=(Cleanup.COMPACT,), table=table)
+        self.partition.configure(replace(definition, config=config))
+        self.partitions.notify_changed(self.partition.definition)
+
+    def put(self, *changes: tuple[bytes | None, bytes | None]) -> int:
+        """Append a batch of keys and values; return the end offset."""
+        base = self.partition.high_watermark.offset
+        append(
+            self.partition,
+            [Record(base + n, TIMESTAMP, *change, ()) for n, change in enumerate(changes)],
+        )
+        return self.partition.high_watermark.offset
+
+    def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
+        async def run_test() -> None:
+            self.partitions.bind(asyncio.get_running_loop())
+            tables = Tables(self.partitions, self.directory)
+            await tables.start()
+            try:
+                await test(tables)
+            finally:
+                await tables.close()
+
+        asyncio.run(run_test())
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "tables").glob("*/*.db"))
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> TablesHarness:
+    return TablesHarness(tmp_path)
+
+
+async def contents(tables: Tables, at_least: int) -> dict[bytes, bytes | None]:
+    replica = tables.replica("t", 0)
+    await replica.wait_position(at_least)
+    return {row.key: row.value for row in await replica.scan(b"", None, 1_000)}
+
+
+def test_a_table_follows_its_log_and_goes_on_after_a_restart(harness: TablesHarness) -> None:
+    end = harness.put((b"a", b"1"), (b"b", b"2"), (None, b"no key"))
+
+    async def first(tables: Tables) -> None:
+        assert await contents(tables, end) == {b"a": b"1", b"b": b"2"}
+        later = harness.put((b"a", b"3"), (b"b", None))
+        assert await contents(tables, later) == {b"a": b"3"}
+        assert tables.replica("t", 0).skipped == 1
+        assert await tables.replica("t", 0).count() == 1
+
+    async def second(tables: Tables) -> None:
+        assert await contents(tables, 5) == {b"a": b"3"}
+        replica = tables.replica("t", 0)
+        assert replica.skipped == 0, "it has read the log from its beginning again"
+        found = await replica.get([b"a", b"b", b"c"])
+        assert {key: (row.version, row.value) for key, row in found.items()} == {b"a": (3, b"3")}
+
+    harness.run(first)
+    harness.run(second)
+
+
+def test_a_stream_becomes_a_table_and_is_none_any_more(harness: TablesHarness) -> None:
+    harness.open(table=False)
+    end = harness.put((b"a", b"1"))
+
+    async def test(tables: Tables) -> None:
+        with pytest.raises(NotATable, match="alter --table"):
+            tables.replica("t", 0)
+        with pytest.raises(UnknownStream):
+            tables.replica("u", 0)
+        harness.open()
+        assert await contents(tables, end) == {b"a": b"1"}
+        harness.open(table=False)
+        with pytest.raises(NotATable):
+            tables.replica("t", 0)
+
+    harness.run(test)
+    assert harness.files() == []
+
+
+def test_files_of_deleted_streams_are_removed(harness: TablesHarness) -> None:
+    end = harness.put((b"a", b"1"))
+
+    async def test(tables: Tables) -> None:
+        await contents(tables, end)
+        harness.partitions.remove(harness.partition.definition)
+
+    harness.run(test)
+    assert harness.files() == []
+    (harness.directory / "tables" / "00" / "0.db").parent.mkdir()
+    (harness.directory / "tables" / "00" / "0.db").touch()
+    harness.partitions.add((harness.partition,))
+    harness.run(lambda tables: contents(tables, end))  # type: ignore[arg-type,return-value]
+    assert harness.files() == ["0.db"]
+    assert not (harness.directory / "tables" / "00").exists()
+
+
+def test_what_was_purged_is_in_the_table_no_more(harness: TablesHarness) -> None:
+    harness.put((b"a", b"1" * 900))
+    harness.put((b"b", b"2" * 900))
+
+    async def test(tables: Tables) -> None:
+        assert list(await contents(tables, 2)) == [b"a", b"b"]
+        purge(harness.partition, 1)
+        assert list(await contents(tables, 2)) == [b"b"]
+        replica = tables.replica("t", 0)
+        assert list(await replica.get([b"a", b"b"])) == [b"b"]
+        assert await replica.count() == 1
+
+    async def made_anew(tables: Tables) -> None:
+        assert list(await contents(tables, 2)) == [b"b"]
+
+    harness.run(test)
+    harness.run(made_anew)
+    for path in (harness.directory / "tables").glob("*/*"):
+        path.unlink()
+    harness.run(made_anew)
+
+
+def purge(partition: Partition, offset: int) -> None:
+    assert partition.log is not None
+    partition.log.advance_start(offset, high_watermark=partition.high_watermark.offset)
+
+
+def test_a_table_of_a_compacted_log_is_the_same(harness: TablesHarness) -> None:
+    for n in range(30):
+        harness.put((b"k%d" % (n % 3), b"%d" % n if n % 5 else None), (b"old", b"%d" % n))
+    expected: dict[bytes, bytes | None] = {}
+
+    async def before(tables: Tables) -> None:
+        expected.update(await contents(tables, 60))
+
+    async def after(tables: Tables) -> None:
+        assert await contents(tables, 60) == expected
+        end = harness.put((b"new", b"1"))
+        assert await contents(tables, end) == {**expected, b"new": b"1"}
+
+    harness.run(before)
+    log = harness.partition.log
+    assert log is not None
+    log.configure(LogConfig(segment_bytes_max=1_000, gaps_allowed=True))
+    close_segment(log)
+    compact(RealFiles(), log, now_ms=TIMESTAMP + 86_400_000, retention_ms=1_000)
+    for path in (harness.directory / "tables").glob("*/*"):
+        path.unlink()
+    harness.run(after)
+    assert expected
+
+
+def test_records_that_the_log_has_lost_are_not_in_the_table(harness: TablesHarness) -> None:
+    """As after an unclean election, or a log that was copied anew."""
+    end = harness.put((b"a", b"1"), (b"b", b"2"))
+    harness.run(lambda tables: contents(tables, end))  # type: ignore[arg-type,return-value]
+    other = TablesHarness(harness.directory / "other")
+    (harness.directory / "tables").rename(other.directory / "tables")
+    other.run(lambda tables: shorter_of(other, tables))
+
+
+async def shorter_of(harness: TablesHarness, tables: Tables) -> None:
+    end = harness.put((b"c", b"3"))
+    replica: TableReplica = tables.replica("t", 0)
+    await replica.wait_position(end)
+    assert [row.key for row in await replica.scan(b"", None, 10)] == [b"c"]
+
+
+@pytest.mark.parametrize("at", [0, 4_096])
+def test_a_damaged_file_is_made_anew(harness: TablesHarness, at: int) -> None:
+    end = harness.put(*[(b"%d" % n, b"x" * 50) for n in range(200)])
+
+    async def test(tables: Tables) -> None:
+        assert len(await contents(tables, end)) == 200
+
+    harness.run(test)
+    (path,) = (harness.directory / "tables").glob("*/0.db")
+    data = bytearray(path.read_bytes())
+    data[at : at + 200] = b"?" * 200
+    path.write_bytes(data)
+
+    async def again(tables: Tables) -> None:
+        later = harness.put((b"new", b"1"))
+        try:
+            found = await contents(tables, later)
+        except CorruptData:  # found by the reader
+            found = await contents(tables, later)
+        assert len(found) == 201
+
+    harness.run(again)
