@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from bascule.wire.offsets import OFFSETS_STREAM
 from support import http_calls
 from support.clusters import RunningCluster
 from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
+from support.processes import Node
 
 PARTITIONS = 6
+SESSION_MS_STOPPED = 12_000
+"""Long enough to notice that a node hangs, and to find the next one."""
 
 
 def publish(cluster: RunningCluster, first: int, count: int) -> None:
@@ -38,6 +42,13 @@ def metric(cluster: RunningCluster, node: int, name: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
+def end(node: Node) -> None:
+    """End a node that may be stopped."""
+    if node.process is not None and node.process.poll() is None:
+        node.process.kill()
+        node.process.wait()
+
+
 @pytest.mark.parametrize(
     ("client", "number"),
     [
@@ -51,6 +62,7 @@ def metric(cluster: RunningCluster, node: int, name: str) -> float:
         ("bascule", signal.SIGTERM),
         ("confluent-kafka/consumer", signal.SIGKILL),
         ("confluent-kafka/consumer", signal.SIGTERM),
+        ("bascule", signal.SIGSTOP),
     ],
 )
 def test_members_go_on_when_their_coordinator_ends(
@@ -61,15 +73,18 @@ def test_members_go_on_when_their_coordinator_ends(
     cluster.wait_in_sync(OFFSETS_STREAM)
     addresses = ",".join(each.addresses["client"] for each in cluster.alive())
     publish(cluster, 0, 300)
-    with group_members(
-        tmp_path,
-        node,
-        "billing",
-        "flights",
-        PARTITIONS,
-        address=addresses,
-        session_ms=SESSION_MS_LONG,
-    ) as members:
+    with (
+        contextlib.ExitStack() as at_end,
+        group_members(
+            tmp_path,
+            node,
+            "billing",
+            "flights",
+            PARTITIONS,
+            address=addresses,
+            session_ms=SESSION_MS_STOPPED if number is signal.SIGSTOP else SESSION_MS_LONG,
+        ) as members,
+    ):
         for _ in range(3):
             members.add(client)
         shared = members.wait_settled(*cluster.alive())
@@ -77,7 +92,13 @@ def test_members_go_on_when_their_coordinator_ends(
         assignments = [each.assignments() for each in members.members]
 
         coordinator = cluster.leader(OFFSETS_STREAM)
-        cluster.nodes[coordinator].stop(number)
+        ended = cluster.nodes.pop(coordinator)
+        at_end.callback(end, ended)
+        if number is signal.SIGSTOP:
+            assert ended.process
+            ended.process.send_signal(number)
+        else:
+            ended.stop(number)
         members.node = cluster.alive()[0]
         successor = cluster.leader(OFFSETS_STREAM)
         publish(cluster, 300, 300)

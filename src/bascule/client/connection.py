@@ -73,13 +73,14 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
     return Broken(text)
 
 
-def connect_any(bootstrap: str) -> LogConnection:
-    """Connect to the first of the listeners `host:port,...` that answers. Raises: Broken."""
+def connect_any(bootstrap: str, *, timeout: float = ASK_TIMEOUT_S) -> LogConnection:
+    """Connect to the first of the listeners `host:port,...` that answers within `timeout` seconds,
+    which is the connection's timeout then. Raises: Broken."""
     failure: Broken | None = None
     for address in bootstrap.split(","):
         host, port = parse_address(address)
         try:
-            return LogConnection(host, port, timeout=ASK_TIMEOUT_S)
+            return LogConnection(host, port, timeout=timeout)
         except Broken as error:
             failure = failure or error
     assert failure is not None

@@ -38,7 +38,11 @@ class CoordinatorLink:
     Where the coordinator moves, dies or loads, a request is sent again, up to `timeout` seconds.
     """
 
-    def __init__(self, bootstrap: str, group: str, *, timeout: float) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, *, timeout: float, answer_s: float = ASK_TIMEOUT_S
+    ) -> None:
+        """A node that does not answer within `answer_s` is given up, and another one asked."""
+        self._answer_s = answer_s
         self._bootstrap = bootstrap
         self._group = group
         self._timeout = timeout
@@ -52,12 +56,12 @@ class CoordinatorLink:
         codes_of: Callable[[ResponseT], Iterable[int]],
         *,
         version: int | None = None,
-        answer_s: float = ASK_TIMEOUT_S,
+        answer_s: float | None = None,
         timeout: float | None = None,
     ) -> ResponseT:
         """Send `request` until a coordinator answers it. `codes_of` are a response's error codes.
 
-        `answer_s` is how long the answer may take. Raises: Broken after `timeout` seconds, Closed.
+        `answer_s` is how long this answer may take. Raises: Broken after `timeout` seconds, Closed.
         """
         timeout = self._timeout if timeout is None else timeout
         with self._lock:
@@ -65,7 +69,7 @@ class CoordinatorLink:
             while True:
                 self._check_open()
                 try:
-                    return self._ask(request, codes_of, version, answer_s)
+                    return self._ask(request, codes_of, version, answer_s or self._answer_s)
                 except Broken as error:
                     self._drop()
                     self._check_open()
@@ -107,9 +111,9 @@ class CoordinatorLink:
     ) -> ResponseT:
         connection = self._connect()
         connection.send(request, version=version)
-        waited = 0.0
-        while not connection.wait_readable(min(CHECK_S, answer_s)):
-            waited += CHECK_S
+        waited, step = 0.0, min(CHECK_S, answer_s)
+        while not connection.wait_readable(step):
+            waited += step
             if waited >= answer_s:
                 raise Broken(f"{connection.address} did not answer for {answer_s:g} s")
             if answer_s > ASK_TIMEOUT_S and self._find_address() != connection.address:
@@ -124,7 +128,7 @@ class CoordinatorLink:
     def _connect(self) -> LogConnection:
         if self._connection is None:
             host, port = self._find()
-            connection = LogConnection(host, port, timeout=ASK_TIMEOUT_S)
+            connection = LogConnection(host, port, timeout=self._answer_s)
             if not connection.serves(JoinGroupRequest):
                 connection.close()
                 raise NotSupported(
@@ -140,7 +144,7 @@ class CoordinatorLink:
         return format_address(*self._find())
 
     def _find(self) -> tuple[str, int]:
-        connection = connect_any(self._bootstrap)
+        connection = connect_any(self._bootstrap, timeout=self._answer_s)
         try:
             request = FindCoordinatorRequest(key=self._group)
             found = connection.request(request, version=FIND_VERSION)

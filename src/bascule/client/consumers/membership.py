@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from bascule.client.connection import count_partitions
+from bascule.client.connection import ASK_TIMEOUT_S, count_partitions
 from bascule.client.consumers.assignors import ASSIGNORS, COOPERATIVE, SubscribedMember
 from bascule.client.consumers.coordinator import CoordinatorLink
 from bascule.errors import (
@@ -62,6 +62,8 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 10.0
 """Time between the leader's checks for partitions that were added. Kafka's metadata.max.age.ms is
 5 minutes."""
+ASKS_IN_SESSION: Final = 3
+"""Requests that may be without answer one after the other within a session."""
 LEAVE_TIMEOUT_S: Final = 3.0
 """For leaving; a member that cannot leave is removed when its session ends."""
 JOIN_MARGIN_S: Final = 5.0
@@ -120,7 +122,11 @@ class GroupMembership:
         self._poll_count = poll_count
         # A join may wait for minutes, so that it has a connection of its own.
         self._joins = CoordinatorLink(bootstrap, settings.group, timeout=timeout)
-        self._requests = CoordinatorLink(bootstrap, settings.group, timeout=timeout)
+        # A node that hangs is given up while there is time for another coordinator.
+        answer_s = min(ASK_TIMEOUT_S, settings.session_timeout / ASKS_IN_SESSION)
+        self._requests = CoordinatorLink(
+            bootstrap, settings.group, timeout=timeout, answer_s=answer_s
+        )
         self._member_id = ""
         self._generation = -1
         self._owned_in = -1
