@@ -160,3 +160,53 @@ def test_other_protocols_do_not_mix(host: GroupHost) -> None:
     host.group.on_join(connect, ticket, host.now_ms)
     host.carry_out()
     assert host.answers[ticket].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_that_is_behind_is_remembered_when_the_group_is_converted(host: GroupHost) -> None:
+    """It has not joined since a member of the other protocol came, which has left already."""
+    a, b = settled_classic(host, "a", "b")
+    c = Consumer(host, "c")
+    c.beat()
+    while a.generation == b.generation:
+        a.beat()
+        c.beat()
+
+    def answers() -> tuple[ErrorCode, ErrorCode]:
+        commit = host.group.on_commit(b.member_id, None, b.generation, host.now_ms)
+        return host.classic_heartbeat(b.member_id, b.generation), commit
+
+    known = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NONE)
+    assert answers() == known
+    c.leave()
+    assert isinstance(host.group, ClassicGroup)
+    assert host.group.generation == a.generation
+    assert answers() == known
+    d = Consumer(host, "d")
+    d.beat()
+    assert isinstance(host.group, ConsumerGroup)
+    assert answers() == known
+    d.leave()
+    assert answers() == known
+    before = b.generation
+    Owners(host, [a, b]).settle()
+    stale = host.group.on_heartbeat(b.member_id, None, before, host.now_ms)
+    assert stale is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_what_a_member_has_not_given_up_stays_its_when_the_group_is_converted(
+    host: GroupHost,
+) -> None:
+    a = ClassicConsumer(host, "a", cooperates=True)
+    Owners(host, [a]).settle()
+    b, c = Consumer(host, "b"), Consumer(host, "c")
+    b.beat()
+    a.beat()
+    a.beat()
+    assert a.stage == "joining", "it has been told nothing yet"
+    assert host.consumer.members[a.member_id].revoking
+    b.leave()
+    assert isinstance(host.group, ClassicGroup)
+    c.beat()
+    assert isinstance(host.group, ConsumerGroup)
+    assert (len(a.owned), c.owned) == (6, frozenset())
+    Owners(host, [a, c]).settle()

@@ -198,6 +198,45 @@ def test_a_damaged_log_is_not_eligible(controller: DecidingController) -> None:
     assert state.leader_epoch == epoch + 1, "the leader forgets how far its log went"
 
 
+def test_who_makes_way_because_its_disk_is_full_stays_eligible(
+    controller: DecidingController,
+) -> None:
+    first, second, _ = two_in_sync(controller)
+    stream_id = controller.image.streams["a"].id
+    epoch = controller.state("a").leader_epoch
+    controller.submit(Resign(first, stream_id, 0, epoch, is_whole=True))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+    assert state.leader_epoch == epoch + 1
+    controller.lose(second)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (first, (first,), (second,))
+
+
+def test_an_eligible_node_leads_instead_of_one_whose_disk_is_full(
+    controller: DecidingController,
+) -> None:
+    first, second, _ = two_in_sync(controller)
+    stream_id = controller.image.streams["a"].id
+    controller.submit(isr_change(controller, "a", grow=False, node=second))
+    epoch = controller.state("a").leader_epoch
+    controller.submit(Resign(first, stream_id, 0, epoch, is_whole=True))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+
+
+def test_who_was_not_eligible_does_not_become_so_with_a_full_disk(
+    controller: DecidingController,
+) -> None:
+    first, second, third = two_in_sync(controller)
+    stream_id = controller.image.streams["a"].id
+    controller.submit(isr_change(controller, "a", grow=False, node=second))
+    before = controller.state("a")
+    controller.submit(Resign(third, stream_id, 0, before.leader_epoch, is_whole=True))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (first, (first,), (second,))
+
+
 def test_a_follower_whose_log_is_damaged_leaves_the_isr_in_another_epoch(
     controller: DecidingController,
 ) -> None:

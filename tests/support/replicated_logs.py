@@ -431,6 +431,8 @@ class ReplicatedLogs:
                 self.elect_uncleanly()
             case "damage":
                 self._damage(node)
+            case "full":
+                self._fill_disk(node)
             case _:
                 self._administer(kind, node, name)
         self.check()
@@ -464,6 +466,16 @@ class ReplicatedLogs:
             if node not in (*after.isr, *after.eligible):
                 log.cut(self.random.randint(0, len(whole.entries)))
             self._follow(before)
+
+    def _fill_disk(self, node: int) -> None:
+        """A node leaves the ISRs in which another one is alive, and keeps its logs."""
+        process = self.processes.get(node)
+        if process is None:
+            return
+        for stream_id, index, state in list(process.seen.partition_states()):
+            others = {*state.isr} - {node}
+            if node in state.isr and not others.isdisjoint(process.seen.alive()):
+                self.submit(Resign(node, stream_id, index, state.leader_epoch, is_whole=True))
 
     def elect_uncleanly(self) -> None:
         """Compare the logs of the replicas whose processes run."""
@@ -562,9 +574,9 @@ class ReplicatedLogs:
 WEIGHTS = {
     "publish": 12, "copy": 14, "change_isr": 8, "see_all": 8, "see": 6,
     "start": 7, "kill": 3, "lose_power": 3, "stop": 1, "lose": 5, "come_back": 2,
-    "silence": 1, "elect": 1, "damage": 1, "create": 3, "needs": 2, "replicas": 1, "unclean": 1,
-    "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1, "upkeep": 2,
-    "balance": 1, "cancel": 2, "give": 1, "drain": 1, "resume": 2, "even": 1,
+    "silence": 1, "elect": 1, "damage": 1, "full": 1, "create": 3, "needs": 2, "replicas": 1,
+    "unclean": 1, "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1,
+    "upkeep": 2, "balance": 1, "cancel": 2, "give": 1, "drain": 1, "resume": 2, "even": 1,
     "go_on": 12, "replace_controller": 1,
 }  # fmt: skip
 """What happens, and how often."""

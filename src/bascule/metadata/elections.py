@@ -169,16 +169,22 @@ def changes_after_silence(
 
 
 def resign(
-    image: Image, stream_id: bytes, partition: int, *, node: int, leader_epoch: int
+    image: Image,
+    stream_id: bytes,
+    partition: int,
+    *,
+    node: int,
+    leader_epoch: int,
+    is_whole: bool = False,
 ) -> ChangePartitions | None:
     """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
-    again in the epoch that it led.
+    again in the epoch that it led, or its disk is full and the log `is_whole`.
 
     It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
-    not eligible any more. Else the last member stays and leads. In each case another leader epoch
-    begins, also where the node was not in sync: a leader that stays forgets how far the node's log
-    went, and does not take it into the ISR for that. None: the partition has changed since the node
-    looked.
+    not eligible any more, unless its log `is_whole`. Else the last member stays and leads. In each
+    case another leader epoch begins, also where the node was not in sync: a leader that stays
+    forgets how far the node's log went, and does not take it into the ISR for that. None: the
+    partition has changed since the node looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
@@ -202,6 +208,8 @@ def resign(
         after = elected
     else:
         after = _elected(state, node)
+    if is_whole:
+        after = with_eligible(image, stream_id, state, after)
     return ChangePartitions((PartitionChange(stream_id, partition, after),))
 
 

@@ -205,7 +205,7 @@ class ClusterNode:
         self.controller.views.standing = self.healer.standing
         self._accusations = Accusations(number, partitions, self.peers)
         self.controller.add_control(DAMAGE, self._accusations.answer)
-        self._full_disk = FullDisk(number, self._metadata, follower, reserve)
+        self._full_disk = FullDisk(number, self._metadata, follower, partitions, reserve)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(

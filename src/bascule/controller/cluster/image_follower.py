@@ -170,14 +170,16 @@ class ImageFollower:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def resign(self, definition: StreamDefinition, index: int) -> None:
+    async def resign(
+        self, definition: StreamDefinition, index: int, *, is_whole: bool = False
+    ) -> None:
         """Let another node lead that has every committed record, if one is alive; see
         `elections.resign`. Raises: Indeterminate."""
         state = self._metadata.image.partitions[definition.id][index]
         if self._node_id in state.replicas:
             # Also where it is not in sync: the leader may be about to take it in.
             await self._metadata.submit(
-                Resign(self._node_id, definition.id, index, state.leader_epoch)
+                Resign(self._node_id, definition.id, index, state.leader_epoch, is_whole)
             )
 
     def _forget_deletions(self, image: Image) -> None:

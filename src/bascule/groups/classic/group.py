@@ -316,7 +316,7 @@ class ClassicGroup:
         self.state = GroupState.COMPLETING_REBALANCE
         for member in self._members.values():
             # A static member that is away is not waited for.
-            member.has_synced = member.join_ticket is None
+            member.has_synced, member.earlier_generation = member.join_ticket is None, None
         for member in joined:
             assert member.join_ticket is not None
             self._answer(member.join_ticket, self._joined(member))
@@ -570,9 +570,10 @@ class ClassicGroup:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        if member_id not in self._members:
+        member = self._members.get(member_id)
+        if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation is not None and generation != self.generation:
+        if generation not in (None, self.generation, member.earlier_generation):
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 

@@ -40,6 +40,9 @@ class Member:
     """Whether its client has been told its id."""
     heard_ms: int = field(default=0)
     """When it was last heard of."""
+    earlier_generation: int | None = None
+    """That which it knows, if not the present one: in a group of the consumer protocol, which this
+    one was, each member has its own. It counts until the next generation begins."""
 
     @property
     def is_static(self) -> bool:

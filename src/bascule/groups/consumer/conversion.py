@@ -48,6 +48,7 @@ def _consumer_member(
     member: Member, generation: int, topics: Topics, now_ms: int
 ) -> ConsumerMember:
     """Raises: RemoteProtocolError."""
+    epoch = generation if member.earlier_generation is None else member.earlier_generation
     said = decode_subscription(member.protocols[0][1])
     assigned: Partitions = frozenset(
         TopicPartition(found[0], partition)
@@ -64,8 +65,8 @@ def _consumer_member(
         client_host=member.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topics=frozenset(said.topics),
-        epoch=generation,
-        previous_epoch=generation,
+        epoch=epoch,
+        previous_epoch=epoch,
         target=assigned,
         assigned=assigned,
         heard_ms=now_ms,
@@ -79,7 +80,8 @@ def to_classic_group(
     """The group with the members of `group`, which all speak the classic protocol, in a rebalance;
     and what has to be stored.
 
-    Its generation is the newest epoch that a member has.
+    Its generation is the newest epoch that a member has. Members with an earlier one go on with it
+    until they have joined, and what a member has not given up yet stays its.
     """
     roster = group.roster
     members = []
@@ -95,7 +97,7 @@ def to_classic_group(
                 session_timeout_ms=member.classic.session_timeout_ms,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=member.classic.protocols,
-                assignment=encoded(roster, member.assigned, metadata),
+                assignment=encoded(roster, member.assigned | member.revoking, metadata),
             )
         )
     protocol = choose_protocol([restored_member(each, now_ms) for each in members])
@@ -107,6 +109,9 @@ def to_classic_group(
         members=tuple(members),
     )
     classic = ClassicGroup.restore(snapshot, limits, now_ms)
+    for member in roster.members.values():
+        if member.epoch != snapshot.generation:
+            classic.members[member.member_id].earlier_generation = member.epoch
     classic.begin_rebalance(now_ms)
     # Also of members that have left, whose removal is not stored yet.
     known = roster.journal.unsettled.union(roster.members)

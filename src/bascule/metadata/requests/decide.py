@@ -191,6 +191,7 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
                 request.partition,
                 node=request.node_id,
                 leader_epoch=request.leader_epoch,
+                is_whole=request.is_whole,
             )
         case ReplaceLeader():
             change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)

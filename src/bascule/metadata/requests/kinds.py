@@ -78,6 +78,9 @@ class Resign(msgspec.Struct, tag=True, frozen=True):
     stream_id: bytes
     partition: int
     leader_epoch: int
+    is_whole: bool = False
+    """Its log has all that it had: only its disk is full. A controller that does not know the field
+    takes the log for one that may not be whole."""
 
 
 class Forget(msgspec.Struct, tag=True, frozen=True):

@@ -1,7 +1,8 @@
 """A node whose disk is full leaves the in-sync sets in which others stay, and leads nothing there.
 
 It can append nothing, so its partitions would take no messages: those that it leads at once, others
-after `replica_lag_ms_max`. It copies again what it has missed once there is room.
+after `replica_lag_ms_max`. It copies again what it has missed once there is room. What it has it
+keeps: where too few are left to commit anything without it, it stays eligible.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.errors import BasculeError
 from bascule.model import StreamDefinition
 from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.partitions import Partitions
 
 log = logging.getLogger("bascule.controller")
 
@@ -31,11 +33,13 @@ class FullDisk:
         node_id: int,
         metadata: MetadataGroup,
         follower: ImageFollower,
+        partitions: Partitions,
         reserve: DiskReserve,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
         self._follower = follower
+        self._partitions = partitions
         self._reserve = reserve
 
     async def run(self) -> None:
@@ -70,6 +74,13 @@ class FullDisk:
 
     async def _leave(self, definition: StreamDefinition, index: int) -> None:
         try:
-            await self._follower.resign(definition, index)
+            is_whole = self._is_whole(definition, index)
+            await self._follower.resign(definition, index, is_whole=is_whole)
         except (BasculeError, LookupError) as error:
             log.debug("not resigned yet", extra={"error": str(error)})
+
+    def _is_whole(self, definition: StreamDefinition, index: int) -> bool:
+        """Whether the log has all that it had."""
+        held = self._partitions.stream_by_id(definition.id) or ()
+        found = held[index] if index < len(held) else None
+        return found is not None and found.log is not None and found.failure is None
