@@ -103,7 +103,11 @@ def test_a_topic_of_confluent_kafka_from_creation_to_deletion(
     policy = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.APPEND)
     resource = ConfigResource(ResourceType.TOPIC, "_schemas", incremental_configs=[change, policy])
     result(two.incremental_alter_configs([resource]))
-    assert stream(node, "_schemas")["config"]["retention_ms_max"] == 60_000
+
+    def altered() -> bool | None:
+        return stream(node, "_schemas")["config"]["retention_ms_max"] == 60_000 or None
+
+    wait_for(altered, node.process, node.log)
 
     def shown() -> bool | None:
         asked = ConfigResource(ResourceType.TOPIC, "_schemas")

@@ -28,7 +28,7 @@ from bascule.groups.offset_records import (
 )
 from bascule.host.api import Clock
 from bascule.host.lasting_tasks import start_lasting
-from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
+from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig, StreamDefinition
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -192,23 +192,28 @@ class CommittedOffsetStore:
         await self._publish([self._commit_record(key, commit, now) for key, commit in commits])
 
     async def remove(
-        self, *, consumer: str | None, stream: str | None, partition: int | None = None
+        self, *, consumer: str, stream: str | None, partition: int | None = None
     ) -> list[OffsetKey]:
-        """Remove the matching commits from the stream; return their keys. Raises: as `commit`.
-
-        Those of one consumer are not removed while it is a group with members. With `consumer` None
-        the stream was deleted: commits for another one that has its name by now stay.
+        """Remove the matching commits from the stream; return their keys. Raises: as `commit`,
+        GroupHasMembers while the consumer is a group with members.
         """
         await self.wait_caught_up()
         keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
-        if consumer is not None:
-            self._check_no_members({consumer})
-        else:
-            there = self._partitions.streams()
-            keys = [key for key in keys if key.stream not in there or self._valid(key) is None]
+        self._check_no_members({consumer})
         if keys:
             await self.remove_keys(keys)
         return keys
+
+    async def remove_deleted(self, stream: str, present: StreamDefinition | None) -> None:
+        """Remove the commits for a deleted stream. Those for `present`, the stream that has its
+        name by now, stay. Raises: as `commit`.
+        """
+        await self.wait_caught_up()
+        keys = sorted(self._keys(consumer=None, stream=stream))
+        if present is not None:
+            keys = [key for key in keys if not _is_for(self._commits[key], present)]
+        if keys:
+            await self.remove_keys(keys)
 
     async def remove_keys(self, keys: Sequence[OffsetKey]) -> None:
         """Remove commits in one batch, as their coordinator. Raises: as `commit`."""
@@ -293,11 +298,7 @@ class CommittedOffsetStore:
         stream = self._partitions.stream(key.stream)
         if stored is None or not stream:
             return stored
-        definition = stream[0].definition
-        if stored.stream_id is not None:
-            return stored if stored.stream_id == definition.id.hex() else None
-        # A commit over NATS names no stream id, and one of release 0.1.0 has none.
-        return stored if stored.appended_ms >= definition.created_ms else None
+        return stored if _is_for(stored, stream[0].definition) else None
 
     def _keys(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
@@ -528,6 +529,14 @@ class CommittedOffsetStore:
         except (BasculeError, TimeoutError) as error:
             self._to_repair.update(key for key, _ in repairs)
             log.warning("commit repair failed", extra={"error": str(error)})
+
+
+def _is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
+    """Whether a commit was made for this stream, not for an earlier one of its name."""
+    if stored.stream_id is not None:
+        return stored.stream_id == stream.id.hex()
+    # A commit over NATS names no stream id, and one of release 0.1.0 has none.
+    return stored.appended_ms >= stream.created_ms
 
 
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:

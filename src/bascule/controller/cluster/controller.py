@@ -315,7 +315,7 @@ class ClusterController:
         if offsets is None or held is None or not held[0].is_leader:
             return
         try:
-            await offsets.remove(consumer=None, stream=stream)
+            await offsets.remove_deleted(stream, self.image.streams.get(stream))
         except BasculeError as error:
             log.warning(
                 "commits of a deleted stream stay", extra={"stream": stream, "error": str(error)}

@@ -72,7 +72,7 @@ class _Delete(msgspec.Struct, tag=True):
 
 
 class _Remove(msgspec.Struct, tag=True):
-    consumer: str | None
+    consumer: str
     stream: str | None
     partition: int | None
 
