@@ -303,7 +303,7 @@ REQUESTS = [
     "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit", "Nats-Schedule",
     "Nats-Schedule-TTL", "Nats-Schedule-Target", "Nats-Schedule-Next", "Nats-Scheduler",
     "Nats-Incr", "Nats-Required-Api-Level", "Nats-Rollup", "Nats-TTL",
-    "Nats-Expected-Last-Subject-Sequence", "Nats-Expected-Last-Subject-Sequence-Subject",
+    "Nats-Expected-Last-Subject-Sequence-Subject",
     "Nats-Expected-Streams", "Nats-X", "nats-of-2031", "NATS-INCR", "Nats-Msg-Id-Extra",
 ]  # fmt: skip
 INFORMS = [

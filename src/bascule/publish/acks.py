@@ -64,7 +64,22 @@ UNKNOWN_ACK_POLICY: Final = AckError(
     400, ack_codes.UNKNOWN_ACK_POLICY, "Bascule-Ack must be all, leader or none"
 )
 MALFORMED_SEQUENCE: Final = AckError(
-    400, ack_codes.MALFORMED_SEQUENCE, "Nats-Expected-Last-Sequence must be a whole number"
+    400,
+    ack_codes.MALFORMED_SEQUENCE,
+    "Nats-Expected-Last-Sequence and Nats-Expected-Last-Subject-Sequence must be whole numbers, "
+    "and only one of them can be set",
+)
+NO_TABLE: Final = AckError(
+    400,
+    ack_codes.UNSUPPORTED_HEADER,
+    "the headers Nats-Expected-Last-Subject-Sequence and Nats-Rollup need a table: open the stream "
+    "with `bascule stream alter --table`",
+)
+NO_KEY: Final = AckError(400, ack_codes.NO_KEY, "the message has no key of the table")
+TABLE_NOT_CAUGHT_UP: Final = AckError(
+    503,
+    ack_codes.NOT_STORED,
+    "message was not stored: the table has not caught up with its stream; try again",
 )
 
 

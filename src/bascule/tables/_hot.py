@@ -93,3 +93,12 @@ def read_rows(
             )
         )
     return skipped
+
+
+def note_rows(rows: list[tuple[bytes, int, int, bytes | None]], last: dict[bytes, int]) -> None:
+    """For the key of each row twice its offset into `last`, plus 1 if it has a value."""
+    row: tuple
+    offset: cython.longlong
+    for row in rows:
+        offset = row[1]
+        last[row[0]] = 2 * offset + (row[3] is not None)

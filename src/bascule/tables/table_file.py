@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, LogFailed
@@ -47,7 +48,13 @@ _UPSERT: Final = (
     "do update set version = excluded.version, timestamp = excluded.timestamp, "
     "value = excluded.value"
 )
+_VERSIONS: Final = "select key, version, value is not null from entries where key in "
 _ROW: Final = "select key, version, timestamp, value from entries where "
+
+
+@cache
+def _versions_of(keys: int) -> str:
+    return _VERSIONS + f"({','.join('?' * keys)})"
 
 
 class TablePosition(NamedTuple):
@@ -70,12 +77,15 @@ class TableFile:
         """
         self.path = path
         self._lock = threading.Lock()
-        """Readers use one connection after the other."""
+        """Held by the reader that uses the connection."""
+        self._versions_lock = threading.Lock()
+        """The log writer never waits for a reader."""
         with self._failing():
             self._writer = self._connect()
             try:
                 self.position = self._open(partition)
                 self._reader = self._connect()
+                self._versions = self._connect()
             except BaseException:
                 self._writer.close()
                 raise
@@ -133,6 +143,16 @@ class TableFile:
                 found |= {row[0]: Row(*row) for row in reader.execute(_ROW + where, some)}
         return found
 
+    def versions(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int, int]]:
+        """Key, version, and 1 if it has a value, else 0, of those of the keys that have a row.
+
+        Raises: CorruptData, LogFailed.
+        """
+        with self._versions_lock, self._failing():
+            for at in range(0, len(keys), KEYS_AT_ONCE):
+                some = keys[at : at + KEYS_AT_ONCE]
+                yield from self._versions.execute(_versions_of(len(some)), some).fetchall()
+
     def scan(self, first: bytes, end: bytes | None, limit: int, *, oldest: int = 0) -> list[Row]:
         """At most `limit` rows with a value, with keys from `first` on and below `end`, by key.
 
@@ -157,8 +177,8 @@ class TableFile:
             return int(found.fetchone()[0])
 
     def close(self) -> None:
-        with self._lock:
-            for connection in (self._reader, self._writer):
+        with self._lock, self._versions_lock:
+            for connection in (self._reader, self._versions, self._writer):
                 connection.close()
 
     @contextmanager

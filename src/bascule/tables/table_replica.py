@@ -13,7 +13,9 @@ from bascule.errors import BasculeError, CorruptData, Indeterminate, PartitionFa
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.tables.rows import Row, Rows, read_rows
+from bascule.tables.key_versions import KeyVersions
+from bascule.tables.log_rows import is_beyond, read_log_rows
+from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import TableFile
 from bascule.wire.tables.keys import TableKeys
 
@@ -52,6 +54,7 @@ class TableReplica:
         """Whether a reader has found the file damaged; it is made anew then."""
         self.skipped = 0
         """Records without a key of the table, since the node has started."""
+        self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
 
     def start(self) -> None:
         self._wake.set()
@@ -178,7 +181,7 @@ class TableReplica:
         if self._file is None:
             await asyncio.to_thread(self._open)
         assert self._file is not None
-        if self._is_beyond(self._file, store):
+        if is_beyond(self._file.position, store):
             log.warning(
                 "table made anew",
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
@@ -192,13 +195,6 @@ class TableReplica:
             self.skipped += applied.skipped
             async with self._advanced:
                 self._advanced.notify_all()
-
-    def _is_beyond(self, file: TableFile, store: PartitionLog) -> bool:
-        """Whether the table has records that the log has lost, as after an unclean election."""
-        offset, epoch = file.position
-        if offset <= store.start_offset:
-            return False
-        return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,16 +213,6 @@ class TableReplica:
 
 def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:
     """Apply about READ_BYTES. Blocks on the disk. Raises: BasculeError, OSError."""
-    start = max(file.position.offset, store.start_offset)
-    piece = store.plan_read(start, bytes_max=READ_BYTES, end=end)
-    if piece is None or not piece.length:
-        # Compaction removed all records in this range.
-        rows = Rows([], end.offset, 0)
-    else:
-        data = memoryview(piece.file.read_at(piece.position, piece.length))
-        origin = piece.file.path
-        rows = read_rows(data, keys, start=start, origin=origin, position=piece.position)
-        if rows.end <= start:
-            raise CorruptData(origin, piece.position, f"a batch at offset {start}", "none")
+    rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=READ_BYTES)
     file.apply(rows, store.epochs.at(rows.end - 1))
     return rows

@@ -67,6 +67,8 @@ class Tables:
         added = [self._start(found[n]) for n in range(len(present), wanted)]
         if kept := (*present[:wanted], *added):
             self._replicas[definition.id] = kept
+            for partition, replica in zip(found, kept, strict=True):
+                partition.preconditions.key_versions = replica.key_versions
         else:
             self._replicas.pop(definition.id, None)
         if len(present) > wanted:

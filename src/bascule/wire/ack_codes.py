@@ -24,6 +24,7 @@ INDETERMINATE: Final = 20007
 """The message may or may not be stored: the log failed after the message was appended."""
 NOT_ENOUGH_REPLICAS: Final = 20008
 """Fewer replicas are in sync than the stream requires; the message is not stored."""
+NO_KEY: Final = 20009
 
 
 def publish_error(code: int, err_code: int, description: str, stream: str = "") -> BasculeError:

@@ -1,7 +1,7 @@
 """Publish headers: message ids, expectations and ack policies in the headers of messages.
 
 The names are JetStream's; their case does not matter. Every other header that begins with `Nats-`
-is refused and not ignored, whether this server knows its name or not (`Nats-Rollup`, `Nats-TTL`,
+is refused and not ignored, whether this server knows its name or not (`Nats-TTL`, `Nats-Incr`,
 `Nats-Batch-Id`): a publisher that sets one relies on it. Excepted are the headers that request
 nothing, because servers and clients add them to what they deliver (`_hot._requests_nothing`).
 """
@@ -17,6 +17,7 @@ from bascule.record.header import HEADER_BYTES
 
 HEADER_FIELDS: Final = _hot.HEADER_FIELDS
 HAS_ID: Final = _hot.HAS_ID
+EXPECTS_KEY_SEQUENCE: Final = _hot.EXPECTS_KEY_SEQUENCE
 _NOTHING: Final = array("q")
 
 
@@ -30,9 +31,11 @@ class PublishHeaders:
 
     def has_ids(self) -> bool:
         """Whether a record has a message id."""
-        return any(
-            flags & HAS_ID for flags in self.rows[1 : HEADER_FIELDS * self.count : HEADER_FIELDS]
-        )
+        return _hot.has_flags(self.rows, self.count, HAS_ID)
+
+    def expect_key_sequences(self) -> bool:
+        """Whether a record expects its key to have a certain last sequence."""
+        return _hot.has_flags(self.rows, self.count, EXPECTS_KEY_SEQUENCE)
 
 
 class HashKey:

@@ -5,8 +5,9 @@ construct a collision. Records are untrusted input: every length is checked befo
 
 A row is 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID` and so
 on), 2 and 3 hash of the message id, 4 expected last sequence, 5 and 6 hash of the expected last
-message id, 7 half of the hash of the expected stream's name. With `UNSUPPORTED`, 4 is the position
-in the batch of the first unsupported header's name instead, times 65536, plus the name's length.
+message id, 7 half of the hash of the expected stream's name. With `EXPECTS_KEY_SEQUENCE`, 4 is the
+expected last sequence of the record's key. With `UNSUPPORTED`, 4 is the position in the batch of
+the first unsupported header's name instead, times 65536, plus the name's length.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ EXPECTS_STREAM = 8
 MALFORMED = 16
 UNSUPPORTED = 32
 UNKNOWN_POLICY = 64
+EXPECTS_KEY_SEQUENCE = 128
+ROLLUP_KEY = 256
 
 
 @cython.cfunc
@@ -235,7 +238,9 @@ def _read_header(
         if length > 0 and not flags & 1:
             _hash(buf, at, length, hash_key, rows, row + 2)
             flags |= 1
-    elif name == 27 and _is(buf, name_at, b"nats-expected-last-sequence", 27):
+    elif (name == 27 and _is(buf, name_at, b"nats-expected-last-sequence", 27)) or (
+        name == 35 and _is(buf, name_at, b"nats-expected-last-subject-sequence", 35)
+    ):
         if length < 1 or length > 18:
             return flags | 16
         for place in range(at, at + length):
@@ -244,7 +249,18 @@ def _read_header(
             value = 10 * value + buf[place] - 48
         if not flags & 32:
             rows[row + 4] = value
-        flags |= 2
+        # One number a row: a message that expects both sequences is refused.
+        if name == 27:
+            flags |= 18 if flags & 128 else 2
+        else:
+            flags |= 144 if flags & 2 else 128
+    elif (
+        name == 11
+        and _is(buf, name_at, b"nats-rollup", 11)
+        and length == 3
+        and _is(buf, at, b"sub", 3)
+    ):
+        flags |= 256
     elif name == 25 and _is(buf, name_at, b"nats-expected-last-msg-id", 25):
         if length > 0:
             _hash(buf, at, length, hash_key, rows, row + 5)
@@ -259,6 +275,22 @@ def _read_header(
         rows[row + 4] = value * 65536 + (name if name < 65536 else 65535)
         flags |= 32
     return flags
+
+
+def has_flags(
+    rows: cython.const[cython.longlong][::1], count: cython.Py_ssize_t, flags: cython.longlong
+) -> bool:
+    """Whether one of `count` rows has one of the flags."""
+    row: cython.Py_ssize_t
+    found: cython.bint = False
+    if len(rows) < 8 * count:
+        raise IndexError("there are fewer rows")
+    with cython.nogil:
+        for row in range(0, 8 * count, 8):
+            if rows[row + 1] & flags:
+                found = True
+                break
+    return found
 
 
 def read_publish_headers(
@@ -361,7 +393,7 @@ def read_publish_headers(
             if 2 * expectation + 1 < len(expected) and expected[2 * expectation] == index:
                 if not flags & 32:
                     rows[row + 4] = expected[2 * expectation + 1]
-                flags |= 2
+                flags |= 18 if flags & 128 else 2
             if flags:
                 rows[row] = delta
                 rows[row + 1] = flags

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from bascule.model import StreamDefinition
 from bascule.publish.acks import (
@@ -18,6 +18,9 @@ from bascule.publish.acks import (
     DISCARDED_MESSAGES,
     LEADER,
     MALFORMED_SEQUENCE,
+    NO_KEY,
+    NO_TABLE,
+    TABLE_NOT_CAUGHT_UP,
     UNKNOWN_ACK_POLICY,
     UNSUPPORTED_HEADERS,
     WRONG_LAST_ID,
@@ -26,18 +29,28 @@ from bascule.publish.acks import (
     unsupported_header,
     wrong_stream,
 )
-from bascule.publish.headers import HAS_ID, HEADER_FIELDS, HashKey, PublishHeaders
+from bascule.publish.headers import (
+    EXPECTS_KEY_SEQUENCE,
+    HAS_ID,
+    HEADER_FIELDS,
+    HashKey,
+    PublishHeaders,
+)
 from bascule.publish.preconditions import _hot, _hot_answers
 from bascule.publish.preconditions.dedupe_window import DedupeWindow
+from bascule.publish.preconditions.record_keys import number_keys, wrong_key_ranges
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
+NO_KEY_OF_TABLE: Final = _hot.NO_KEY_OF_TABLE
+UNKNOWN_VERSION: Final = _hot.UNKNOWN_VERSION
 UNLIMITED: Final = (1 << 62) - 1
 HEADER_NAME_SHOWN_BYTES: Final = 100
 """Most bytes of a header's name in an error ack: names are as long as their sender likes."""
 _NO_HEADERS: Final = PublishHeaders(array("q"), 0)
-_NO_TABLE: Final = array("i")
+_NO_WINDOW: Final = array("i")
+_NO_KEYS: Final = array("q")
 
 
 @dataclass(slots=True)
@@ -57,6 +70,15 @@ class PreconditionCounts:
     ids_dropped_early: int = 0
     """Message ids dropped before the end of the window because there were too many."""
 
+    def add(self, tally: list[int]) -> None:
+        """Add how many records of a batch got each verdict."""
+        self.duplicates += tally[_hot.DUPLICATE]
+        self.expectations_failed += sum(tally[_hot.WRONG_SEQUENCE : _hot.NOT_A_NUMBER])
+        self.expectations_failed += tally[_hot.WRONG_KEY_SEQUENCE]
+        self.headers_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
+        self.headers_refused += sum(tally[_hot.NO_TABLE : _hot.WRONG_KEY_SEQUENCE])
+        self.limit_refused += sum(tally[_hot.OVER_RECORDS : _hot.NO_TABLE])
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -69,6 +91,20 @@ class BatchLimits:
 
 
 NO_LIMITS: Final = BatchLimits()
+
+
+class VersionLookup(Protocol):
+    """The last records of a table's keys. Implemented by `tables`."""
+
+    def find(self, keys: list[bytes], end_offset: int) -> array[int]:
+        """Two numbers for each record key: the offset of its last record below `end_offset`, the
+        end of the log, and whether that has a value. The offset is -1 for a key without a record,
+        and `_hot.NO_KEY_OF_TABLE` for one that is none of the table. If the table has not caught
+        up with the log, it is `_hot.UNKNOWN_VERSION`.
+
+        Called on the log writer thread. Raises nothing.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -99,6 +135,8 @@ class Preconditions:
         config = definition.config
         self.hash_key = hash_key
         self.counts = PreconditionCounts()
+        self.key_versions: VersionLookup | None = None
+        """Of the table that this stream is, once that is open."""
         self._definition = definition
         self._stream_hash = hash_key.hash(definition.name.encode())[0]
         self._ack_format = ack_format
@@ -192,7 +230,7 @@ class Preconditions:
         headers = batch.headers or _NO_HEADERS
         rows, count = headers.rows, headers.count
         if count and not self._definition.config.acks:
-            _hot_answers.keep_flags(rows, count, HAS_ID)
+            _hot_answers.keep_flags(rows, count, HAS_ID | EXPECTS_KEY_SEQUENCE)
         remembers = window.ms_max > 0 and count > 0
         if remembers:
             window.expire(now_ms)
@@ -200,10 +238,15 @@ class Preconditions:
         next_id = window.state[1]  # An empty window counts from 0 again when it grows.
         verdicts = bytearray(batch.record_count)
         numbers = array("q", bytes(8 * batch.record_count))
+        keys = versions = _NO_KEYS
+        if self.key_versions is not None and headers.expect_key_sequences():
+            found, keys = number_keys(batch.data, batch.record_count, headers)
+            versions = self.key_versions.find(found, next_offset)
         accepted = _hot.evaluate(
             batch.data, HEADER_BYTES, batch.record_count, rows, count, next_offset,
             self._stream_hash, limits.records, limits.bytes,
-            window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
+            window.ring, window.table if remembers else _NO_WINDOW, window.state, verdicts, numbers,
+            self._definition.config.table, keys, versions,
         )  # fmt: skip
         if remembers and window.state[1] > next_id:
             window.note_batch(next_offset + accepted, now_ms)
@@ -241,12 +284,8 @@ class Preconditions:
         next_offset: int,
         limits: BatchLimits,
     ) -> Evaluation:
-        counts = self.counts
         tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
-        counts.duplicates += tally[_hot.DUPLICATE]
-        counts.expectations_failed += sum(tally[_hot.WRONG_SEQUENCE : _hot.NOT_A_NUMBER])
-        counts.headers_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
-        counts.limit_refused += sum(tally[_hot.OVER_RECORDS :])
+        self.counts.add(tally)
         ack_entries = batch.ack_entries
         if not ack_entries:
             return Evaluation(b"", b"", 0, 0)
@@ -257,19 +296,25 @@ class Preconditions:
             _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
             _hot.OVER_RECORDS: limits.records_error,
             _hot.OVER_BYTES: limits.bytes_error,
+            _hot.NO_TABLE: NO_TABLE,
+            _hot.NO_KEY: NO_KEY,
+            _hot.NOT_CAUGHT_UP: TABLE_NOT_CAUGHT_UP,
         }
 
-        def entries(verdict: int, base: int) -> bytes:
+        def entries(verdict: int, base: int, of: bytearray = verdicts) -> bytes:
             out = bytearray(len(ack_entries))
-            size = _hot.split_ack_entries(ack_entries, verdicts, numbers, verdict, base, out)
+            size = _hot.split_ack_entries(ack_entries, of, numbers, verdict, base, out)
             return bytes(memoryview(out)[:size])
 
         refused = [(verdict, error) for verdict, error in errors.items() if tally[verdict]]
         if tally[_hot.NOT_SUPPORTED]:
             refused += _unsupported(batch, verdicts)
-        wrong, last = b"", next_offset - 1
+        wrong = []
         if tally[_hot.WRONG_SEQUENCE]:
-            wrong = entries(_hot.WRONG_SEQUENCE, last)
+            wrong.append((entries(_hot.WRONG_SEQUENCE, next_offset - 1), next_offset - 1))
+        if tally[_hot.WRONG_KEY_SEQUENCE]:
+            for part, base in wrong_key_ranges(verdicts, numbers):
+                wrong.append((entries(_hot.WRONG_KEY_SEQUENCE, base, part), base))
 
         def refusals(policies: int) -> bytes:
             found = [
@@ -278,12 +323,12 @@ class Preconditions:
                 )
                 for verdict, error in refused
             ]
-            if wrong:
-                found.append(
-                    self._ack_format.wrong_sequence(
-                        wrong, base=last, count=tally[_hot.WRONG_SEQUENCE], policies=policies
-                    )
+            found += [
+                self._ack_format.wrong_sequence(
+                    part, base=last, count=len(verdicts), policies=policies
                 )
+                for part, last in wrong
+            ]
             return b"".join(found)
 
         duplicates, oldest = b"", 0

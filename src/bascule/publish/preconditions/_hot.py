@@ -33,7 +33,14 @@ NOT_SUPPORTED = 6
 NO_POLICY = 7
 OVER_RECORDS = 8
 OVER_BYTES = 9
-VERDICTS = 10
+NO_TABLE = 10
+NO_KEY = 11
+NOT_CAUGHT_UP = 12
+WRONG_KEY_SEQUENCE = 13
+VERDICTS = 14
+
+NO_KEY_OF_TABLE = -2
+UNKNOWN_VERSION = -3
 
 
 @cython.cfunc
@@ -187,6 +194,9 @@ def evaluate(
     state: cython.longlong[::1],
     verdicts: cython.uchar[::1],
     numbers: cython.longlong[::1],
+    is_table: cython.bint,
+    keys: cython.const[cython.longlong][::1],
+    versions: cython.longlong[::1],
 ) -> int:
     """Evaluate each record of a batch at `next_offset`; return how many are accepted.
 
@@ -195,7 +205,12 @@ def evaluate(
     record and whether it has one. Accepted records update it and the window (where `table` is not
     empty). `verdicts[i]` becomes `ACCEPTED` or the reason of the refusal. `numbers[i]` becomes the
     record's index among the accepted ones; for a duplicate the offset of the original; for others
-    the last offset of the log at that point.
+    the last offset of the log at that point, or of the key.
+
+    Where a record expects a sequence of its key in a table, `keys` has two numbers for each record:
+    the number of its key, or -1, and whether it has a value. `versions` has two numbers for each
+    key: the offset of its last record (-1: none, `NO_KEY_OF_TABLE`, `UNKNOWN_VERSION`), and whether
+    it has a value. Accepted records update it.
     """
     index: cython.Py_ssize_t
     at: cython.Py_ssize_t = start
@@ -211,6 +226,14 @@ def evaluate(
     verdict: cython.uchar
     bad: cython.bint = False
     remembers: cython.bint = len(table) > 0
+    has_keys: cython.bint = len(keys) > 0
+    key: cython.longlong
+    if has_keys:
+        if len(keys) < 2 * record_count:
+            raise IndexError("there are fewer keys than records")
+        for index in range(record_count):
+            if keys[2 * index] * 2 + 1 >= len(versions):
+                raise IndexError("a key has no version")
     if (
         len(verdicts) < record_count
         or len(numbers) < record_count
@@ -257,6 +280,21 @@ def evaluate(
                         not state[4] or rows[row - 3] != state[2] or rows[row - 2] != state[3]
                     ):
                         verdict = 3
+                    elif flags & 384 and not is_table:
+                        verdict = 10
+                    elif flags & 128:
+                        key = keys[2 * index] if has_keys else -1
+                        if key < 0:
+                            verdict = 12
+                        elif versions[2 * key] == -2:
+                            verdict = 11
+                        elif versions[2 * key] == -3:
+                            verdict = 12
+                        elif rows[row - 4] != versions[2 * key] + 1 and (
+                            rows[row - 4] != 0 or versions[2 * key + 1] != 0
+                        ):
+                            verdict = 13
+                            numbers[index] = versions[2 * key]
             if verdict == 0:
                 if accepted >= records_max:
                     verdict = 8
@@ -275,6 +313,11 @@ def evaluate(
                 if flags & 1:
                     state[2] = rows[row - 6]
                     state[3] = rows[row - 5]
+                if has_keys:
+                    key = keys[2 * index]
+                    if key >= 0 and versions[2 * key] >= -1:
+                        versions[2 * key] = next_offset + accepted
+                        versions[2 * key + 1] = keys[2 * index + 1]
                 numbers[index] = accepted
                 accepted += 1
                 taken += size

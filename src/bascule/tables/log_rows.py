@@ -1,0 +1,36 @@
+"""Read the rows of a table from its log."""
+
+from __future__ import annotations
+
+from bascule.errors import CorruptData
+from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.tables.rows import Rows, read_rows
+from bascule.tables.table_file import TablePosition
+from bascule.wire.tables.keys import TableKeys
+
+
+def read_log_rows(
+    store: PartitionLog, keys: TableKeys, start: int, end: LogPosition, *, bytes_max: int
+) -> Rows:
+    """The rows of about `bytes_max` of the log from `start` on, and below `end`.
+
+    Blocks on the disk. Raises: BasculeError, OSError.
+    """
+    start = max(start, store.start_offset)
+    piece = store.plan_read(start, bytes_max=bytes_max, end=end)
+    if piece is None or not piece.length:
+        return Rows([], end.offset, 0)  # compaction removed all records in this range
+    data = memoryview(piece.file.read_at(piece.position, piece.length))
+    origin = piece.file.path
+    rows = read_rows(data, keys, start=start, origin=origin, position=piece.position)
+    if rows.end <= start:
+        raise CorruptData(origin, piece.position, f"a batch at offset {start}", "none")
+    return rows
+
+
+def is_beyond(position: TablePosition, store: PartitionLog) -> bool:
+    """Whether a table has records that the log has lost, as after an unclean election."""
+    offset, epoch = position
+    if offset <= store.start_offset:
+        return False
+    return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
