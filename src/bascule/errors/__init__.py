@@ -79,7 +79,7 @@ from bascule.errors.system import (
     is_damage,
     reason_without_paths,
 )
-from bascule.errors.tables import InvalidKey, NotATable, UnknownKey
+from bascule.errors.tables import InvalidKey, InvalidPattern, NotATable, UnknownKey
 
 __all__ = [
     "BasculeError",
@@ -109,6 +109,7 @@ __all__ = [
     "InvalidDeclaration",
     "InvalidKey",
     "InvalidName",
+    "InvalidPattern",
     "LaggingIndex",
     "LakeBusy",
     "LakeConflict",

@@ -31,6 +31,15 @@ class InvalidKey(BasculeError):
         self.why = why
 
 
+class InvalidPattern(BasculeError):
+    """A pattern of keys is not valid: the `pattern`, and `why`."""
+
+    def __init__(self, pattern: bytes, why: str) -> None:
+        super().__init__(f"pattern {shown_key(pattern)} is not valid: {why}")
+        self.pattern = pattern
+        self.why = why
+
+
 class UnknownKey(BasculeError):
     """A table has no value for a key."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ModuleNotFoundError:
@@ -102,3 +104,30 @@ def note_rows(rows: list[tuple[bytes, int, int, bytes | None]], last: dict[bytes
     for row in rows:
         offset = row[1]
         last[row[0]] = 2 * offset + (row[3] is not None)
+
+
+def match_rows(
+    rows: list[tuple[bytes, int, int, bytes | None]],
+    literal: dict[bytes, Any],
+    patterns: list[tuple[Any, Any]],
+) -> list[tuple[tuple[bytes, int, int, bytes | None], list[Any]]]:
+    """The rows whose key is in `literal` or matches one of `patterns`, each with what these have.
+
+    A pattern is a function of a key, and what is found where it returns true.
+    """
+    row: tuple
+    pattern: tuple
+    key: bytes
+    found: list
+    matched: list = []
+    for row in rows:
+        key = row[0]
+        found = []
+        if key in literal:
+            found.append(literal[key])
+        for pattern in patterns:
+            if pattern[0](key):
+                found.append(pattern[1])
+        if found:
+            matched.append((row, found))
+    return matched

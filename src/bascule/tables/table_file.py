@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, LogFailed
 from bascule.tables.rows import Row, Rows
+from bascule.tables.watching.watches import ChangesPage
 
 FORMAT: Final = 1
 CACHE_KIB: Final = 8 << 10
@@ -168,6 +169,18 @@ class TableFile:
         with self._reading() as reader:
             found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
             return [Row(*row) for row in found]
+
+    def changes(self, since: int, limit: int) -> ChangesPage:
+        """At most `limit` rows of versions from `since` on, removed ones among them, by version.
+
+        Raises: CorruptData, LogFailed.
+        """
+        with self._reading() as reader:
+            found = reader.execute(f"{_ROW}version >= ? order by version limit ?", (since, limit))
+            rows = [Row(*row) for row in found]
+            position = reader.execute("select position from state").fetchone()[0]
+        is_last = len(rows) < limit
+        return ChangesPage(rows, position if is_last else rows[-1].version + 1, is_last)
 
     def count(self, *, oldest: int = 0) -> int:
         """The number of keys with a value; reads the whole file. Raises: CorruptData, LogFailed."""

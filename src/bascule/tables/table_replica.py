@@ -17,6 +17,7 @@ from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import TableFile
+from bascule.tables.watching import ChangesPage, TableWatches, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 
 log = logging.getLogger("bascule.tables")
@@ -55,6 +56,7 @@ class TableReplica:
         self.skipped = 0
         """Records without a key of the table, since the node has started."""
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
+        self.watches = TableWatches(self)
 
     def start(self) -> None:
         self._wake.set()
@@ -94,6 +96,28 @@ class TableReplica:
         """The number of keys; reads the whole file. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()
         return await self._read(lambda file: file.count(oldest=oldest))
+
+    async def changes(self, since: int, *, rows_max: int, bytes_max: int) -> ChangesPage | None:
+        """See `watching.WatchedTable`. Raises: PartitionFailed, CorruptData."""
+        if since < self._oldest():
+            return None
+        return await self._read(lambda file: file.changes(since, rows_max))
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of a record; -1 if it is not known."""
+        found = self._find()
+        if found is None or found.log is None or offset < 0:
+            return -1
+        return found.log.epochs.at(offset)
+
+    def may_have_applied(self, position: WatchPosition) -> bool:
+        """False if the log has other records below the position, or lost some of them."""
+        found = self._find()
+        if found is None or found.log is None or not position.offset:
+            return True
+        if position.epoch > found.log.epochs.latest:
+            return True  # it is behind
+        return found.log.epochs.at(position.offset - 1) == position.epoch
 
     async def wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is in the table.
@@ -188,11 +212,13 @@ class TableReplica:
             )
             await asyncio.to_thread(self._remove_file)
             await asyncio.to_thread(self._open)
+            self.watches.on_lost()
         keys = TableKeys(partition.definition.config)
         while (end := partition.high_watermark).offset > self._file.position.offset:
             step = partial(_apply, self._file, store, keys, end)
             applied = await asyncio.to_thread(step)
             self.skipped += applied.skipped
+            self.watches.on_applied(applied.rows)
             async with self._advanced:
                 self._advanced.notify_all()
 

@@ -26,6 +26,7 @@ from bascule.errors import (
     InternalStream,
     InvalidKey,
     InvalidName,
+    InvalidPattern,
     NeedsClusterVersion,
     NotATable,
     OffsetOutOfRange,
@@ -490,6 +491,8 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return UnknownKey(name, b"")
         case "invalid_key", _:
             return InvalidKey(b"", "refused")
+        case "invalid_pattern", _:
+            return InvalidPattern(b"", "refused")
         case "not_a_table", _:
             return NotATable(name, "")
         case "invalid_config", _:

@@ -1,0 +1,72 @@
+"""What a watcher of a table sees, and where it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple, TypeAlias
+
+
+class WatchPosition(NamedTuple):
+    """Where a watcher stands."""
+
+    offset: int
+    """The first offset that it has not seen."""
+    epoch: int
+    """The leader epoch of the record before; -1 if it is not known."""
+
+
+class Begin(Enum):
+    """Where a watcher begins that has not seen anything."""
+
+    NOW = "now"
+    STATE = "state"
+    """The present state first: each key with a value."""
+
+
+Start: TypeAlias = WatchPosition | Literal[Begin.NOW, Begin.STATE]
+
+
+class Change:
+    """The latest record of a key. One object for all watchers of a replica."""
+
+    __slots__ = ("encoded", "epoch", "key", "timestamp", "value", "version")
+
+    def __init__(
+        self, key: bytes, version: int, timestamp: int, value: bytes | None, epoch: int
+    ) -> None:
+        self.key = key
+        self.version = version
+        """The offset of the record."""
+        self.timestamp = timestamp
+        """Unix time of the record, milliseconds."""
+        self.value = value
+        """None: the key was removed."""
+        self.epoch = epoch
+        """The leader epoch of a record at this version or somewhat later; -1 if not known."""
+        self.encoded: bytes | None = None
+        """What a door has made of it, for the other watchers at that door."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 200 + len(self.key) + (0 if self.value is None else len(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The state of the table follows, in the order of keys: forget what was seen before.
+
+    Seen first by a watcher that begins with the state, and by one whose position is too old, or is
+    of records that the log has lost.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """Everything below `position` that matches was seen; the first one ends the present state."""
+
+    position: WatchPosition
+
+
+WatchStep: TypeAlias = list[Change] | Restarted | Caught

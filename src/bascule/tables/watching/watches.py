@@ -1,0 +1,239 @@
+"""`TableWatches`: hands the applied rows of a replica to its watchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from bascule.tables import _hot
+from bascule.tables.rows import Row
+from bascule.tables.watching.steps import (
+    Begin,
+    Caught,
+    Change,
+    Restarted,
+    Start,
+    WatchPosition,
+    WatchStep,
+)
+from bascule.tables.watching.watcher import QueuedBytes, Watcher
+from bascule.wire.tables.keys import prefix_end
+from bascule.wire.tables.patterns import KeyPattern
+
+PAGE_ROWS: Final = 1_000
+PAGE_BYTES: Final = 1 << 20
+IDLE_SECONDS: Final = 15.0
+"""A watcher without changes is told the position so often."""
+
+_Rows: TypeAlias = list[tuple[bytes, int, int, bytes | None]]
+
+
+class ChangesPage(NamedTuple):
+    """The last states of keys that were changed, removals included, in the order of versions."""
+
+    rows: list[Row]
+    position: int
+    """What was changed below it, and not again later, has been read."""
+    is_last: bool
+    """Whether the table had nothing behind it."""
+
+
+class WatchedTable(Protocol):
+    """The replica whose rows are watched."""
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not in the table."""
+        ...
+
+    async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
+        """Rows with a value, by key. Raises: PartitionFailed, CorruptData."""
+        ...
+
+    async def changes(self, since: int, *, rows_max: int, bytes_max: int) -> ChangesPage | None:
+        """A page of the keys that were changed at or after offset `since`.
+
+        None if it is not known which these are, as `since` is too old. Raises: PartitionFailed,
+        CorruptData.
+        """
+        ...
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of a record; -1 if it is not known."""
+        ...
+
+    def may_have_applied(self, position: WatchPosition) -> bool:
+        """False if the log has other records below the position, or lost some of them."""
+        ...
+
+
+@dataclass(slots=True)
+class WatchCounts:
+    """For metrics. Counts only grow."""
+
+    changes: int = 0
+    """Changes that were handed to watchers, one for each of them."""
+    lagged: int = 0
+    """How often a watcher was too slow, and had to read the table."""
+    restarted: int = 0
+    """How often a watcher was shown the whole state."""
+
+
+class TableWatches:
+    """Belongs to the event loop."""
+
+    def __init__(self, table: WatchedTable) -> None:
+        self._table = table
+        self._literal: dict[bytes, set[Watcher]] = {}
+        """Watchers of one key, by that."""
+        self._patterns: dict[bytes, tuple[KeyPattern, set[Watcher]]] = {}
+        self._losses = 0
+        """How often the log has lost records."""
+        self._told = 0
+        """The position behind the rows that watchers were told."""
+        self._queued = QueuedBytes()
+        self._timer: asyncio.TimerHandle | None = None
+        self.watchers = 0
+        self.counts = WatchCounts()
+
+    def on_applied(self, rows: _Rows) -> None:
+        """The replica has applied these rows; its position is behind them."""
+        self._told = self._table.position
+        if not self.watchers:
+            return
+        patterns = [(pattern.matches, watchers) for pattern, watchers in self._patterns.values()]
+        epoch_of = self._table.epoch_of
+        for row, watching in _hot.match_rows(rows, self._literal, patterns):
+            change = Change(*row, epoch_of(row[1]))
+            for watchers in watching:
+                for watcher in watchers:
+                    watcher.put(change)
+
+    def on_lost(self) -> None:
+        """The log has lost records that were in the table: versions begin again below."""
+        self._losses += 1
+        for watcher in self._all():
+            watcher.lag()
+
+    async def watch(
+        self, pattern: KeyPattern, start: Start = Begin.NOW
+    ) -> AsyncGenerator[WatchStep, None]:
+        """What changes from `start` on, without end. Close the generator to stop.
+
+        Each key's newest state is seen at last, in the order of its versions, and no version of a
+        key twice. A watcher that is slow sees the newest states only.
+
+        Raises: PartitionFailed, CorruptData: watch another replica, from the last position on.
+        """
+        watcher = Watcher(pattern, self._queued)
+        self.watchers += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
+        try:
+            first: int | None = self._table.position
+            if start is Begin.STATE:
+                first = None
+            elif isinstance(start, WatchPosition):
+                first = start.offset if self._table.may_have_applied(start) else None
+            while True:
+                losses = self._losses
+                async for step in self._catch_up(watcher, first):
+                    yield step
+                yield self._caught(watcher)
+                while not watcher.is_lagging:
+                    if found := watcher.take():
+                        self.counts.changes += len(found)
+                        yield found
+                        continue
+                    told = watcher.first
+                    await watcher.wait()
+                    if told == watcher.first and not watcher.has_changes:
+                        yield self._caught(watcher)
+                self.counts.lagged += 1
+                first = watcher.first if losses == self._losses else None
+        finally:
+            self._remove(watcher)
+            self.watchers -= 1
+
+    def _caught(self, watcher: Watcher) -> Caught:
+        offset = watcher.first if watcher.has_changes else max(watcher.first, self._told)
+        return Caught(WatchPosition(offset, self._table.epoch_of(offset - 1)))
+
+    async def _catch_up(
+        self, watcher: Watcher, first: int | None
+    ) -> AsyncGenerator[WatchStep, None]:
+        """What the table has from version `first` on, or its state; the watcher has the rest."""
+        seen: dict[bytes, int] = {}
+        while True:
+            if first is None:
+                self.counts.restarted += 1
+                yield Restarted()
+                first = self._table.position
+                async for found in self._state(watcher.pattern):
+                    seen |= {each.key: each.version for each in found if each.version >= first}
+                    yield found
+            # From here on it is told what is applied while the table is read.
+            watcher.begin(first)
+            self._add(watcher)
+            page = await self._table.changes(first, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
+            if page is None:
+                first = None
+                continue
+            matching = self._changes(row for row in page.rows if watcher.pattern.matches(row.key))
+            if new := [each for each in matching if seen.get(each.key) != each.version]:
+                yield new
+            first = max(first, page.position)
+            if page.is_last and not watcher.is_lagging:
+                watcher.skip(first)
+                return
+
+    async def _state(self, pattern: KeyPattern) -> AsyncGenerator[list[Change], None]:
+        """The rows that match, a page of the table at a time."""
+        at, end = pattern.prefix, prefix_end(pattern.prefix)
+        if pattern.literal is not None:
+            end = pattern.literal + b"\0"
+        while True:
+            rows = await self._table.scan(at, end, PAGE_ROWS)
+            if found := list(self._changes(row for row in rows if pattern.matches(row.key))):
+                yield found
+            if len(rows) < PAGE_ROWS:
+                return
+            at = rows[-1].key + b"\0"
+
+    def _changes(self, rows: Iterable[Row]) -> Iterator[Change]:
+        epoch_of = self._table.epoch_of
+        return (Change(*row, epoch_of(row.version)) for row in rows)
+
+    def _add(self, watcher: Watcher) -> None:
+        pattern = watcher.pattern
+        if pattern.literal is not None:
+            self._literal.setdefault(pattern.literal, set()).add(watcher)
+        else:
+            self._patterns.setdefault(pattern.text, (pattern, set()))[1].add(watcher)
+
+    def _remove(self, watcher: Watcher) -> None:
+        watcher.begin(0)  # it gives back what it holds
+        pattern = watcher.pattern
+        if pattern.literal is not None:
+            watchers = self._literal.get(pattern.literal, set())
+            watchers.discard(watcher)
+            if not watchers:
+                self._literal.pop(pattern.literal, None)
+            return
+        _, watchers = self._patterns.get(pattern.text, (pattern, set()))
+        watchers.discard(watcher)
+        if not watchers:
+            self._patterns.pop(pattern.text, None)
+
+    def _all(self) -> Iterator[Watcher]:
+        for watchers in (*self._literal.values(), *(found for _, found in self._patterns.values())):
+            yield from watchers
+
+    def _on_idle(self) -> None:
+        self._timer = None
+        if self.watchers:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
+            for watcher in list(self._all()):
+                watcher.wake()
