@@ -69,6 +69,18 @@ def test_a_purge_allows_what_was_asked_for() -> None:
     assert starts.allowed(key, 0) == 7
 
 
+def test_no_replica_in_sync_starts_before_a_confirmed_purge() -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    starts, group = LogStarts({"s": plan}, clocks_jump=False), ReplicaGroup()
+    in_sync = [(1, group.replicas[1].partition)]
+    starts.look_at_set(("s", 0), in_sync)
+    starts.on_purge(("s", 0), 1, is_done=False)
+    starts.look_at_set(("s", 0), in_sync)
+    starts.on_purge(("s", 0), 1, is_done=True)
+    with pytest.raises(InvariantBroken, match="starts at 0, is in sync, and a purge to 1 is"):
+        starts.look_at_set(("s", 0), in_sync)
+
+
 def test_a_watermark_goes_back_once_its_log_is_truncated_after_an_unclean_election(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bascule.replica.partition import Partition
@@ -85,6 +85,18 @@ class LogStarts:
                 KEPT, f"{key} on node {node} starts at {start}, at most {allowed} is allowed"
             )
         self.highest[key] = start
+
+    def look_at_set(self, key: Key, in_sync: Iterable[tuple[int, Partition]]) -> None:
+        """No replica in sync has what is purged: it may lead next. Raises: InvariantBroken."""
+        purged = self._purged.get(key, 0)
+        for node, partition in in_sync:
+            start = partition.start_offset
+            if start < purged:
+                raise InvariantBroken(
+                    PURGED,
+                    f"{key} on node {node} starts at {start}, is in sync, and a purge to {purged} "
+                    "is confirmed",
+                )
 
     def allowed(self, key: Key, now_ns: int) -> int:
         """Up to where records may be removed."""
