@@ -188,15 +188,20 @@ class FollowedPartition:
         """Truncate the log to where it leaves the leader's: the leader's `epoch` ends at `end`.
 
         `epoch` is -1 if all epochs of the leader's log are later; they begin at `end`.
-        False if that was said of another attempt. Raises: see `Partition.truncate_replicated`.
+        False if that was said of another attempt. Raises: RemoteProtocolError if that changes
+        nothing, since the leader would say it again at once; see `Partition.truncate_replicated`.
         """
         store = self.partition.log
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
-        before = store.end.offset
-        own_end = store.epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
-        offset = max(min(end, own_end), store.start_offset)
-        self.partition.truncate_replicated(offset)
+        before, epochs = store.end.offset, store.epochs
+        own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
+        self.partition.truncate_replicated(min(end, own_end))
+        if store.end.offset == before and store.epochs == epochs:
+            raise RemoteProtocolError(
+                f"the leader's epoch {epoch} ends at {end}: there is nothing to truncate in a log "
+                f"that ends at {before}, with {epochs}"
+            )
         self._log_truncation(epoch, before)
         return True
 
