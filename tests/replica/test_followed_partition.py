@@ -215,3 +215,35 @@ def test_a_truncation_that_changes_nothing_is_no_reason_to_ask_again_at_once() -
     follower.append(follower.attempt, 0, batch, NO_FLAGS)
     with pytest.raises(RemoteProtocolError, match="nothing"):
         follower.truncate(follower.attempt, 1, 7)
+
+
+def test_an_empty_log_of_before_an_unclean_election_begins_anew() -> None:
+    """It began where a leader had removed all before. The log of another one may have other records
+    there, and no epoch of the empty log says that they differ."""
+    group = ReplicaGroup()
+    group.apply()
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    follower = FollowedPartition(partition, 2, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == reported(follower).log_start == 0
+    assert partition.committed_offset == 0
+    assert follower.restart(follower.attempt, 7)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 7, "it begins where its leader's log starts"
+    group.apply(leader_epoch=3, isr=(2, 3))
+    follower = FollowedPartition(partition, 3, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 7, "in sync it has what its leader has"
+
+
+def test_an_empty_log_stays_where_no_unclean_election_was() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    group.apply(leader=3, leader_epoch=2, isr=(3,))
+    follower = FollowedPartition(partition, 2, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 40
