@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
+from bascule.errors import CorruptData, OffsetOutOfRange, RemoteProtocolError, UnexpectedOffset
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.messages.peer.replica_fetch import (
@@ -152,3 +152,98 @@ def test_a_log_without_epochs_of_the_leader_is_emptied() -> None:
         follower.restart(follower.attempt, 0)
     assert follower.restart(follower.attempt, 40)
     assert group.replicas[2].log.end.offset == 40
+
+
+def unclean_after_a_purge() -> ReplicaGroup:
+    """Node 2 had five committed records, which a purge has removed; node 3 has only the first two
+    of them, and leads after an unclean election."""
+    group = ReplicaGroup()
+    group.apply()
+    group.leader.append(message(count=2))
+    group.replicate(2, 3)
+    group.apply(isr=(1, 2))
+    group.leader.append(message(count=3))
+    group.replicate(2)
+    assert group.replicas[2].log.advance_start(5, high_watermark=5).records == 5
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    return group
+
+
+def test_a_log_that_starts_behind_where_it_leaves_the_leaders_is_replaced() -> None:
+    """Nothing of it is in the leader's log: truncated to its start, it would go on diverging."""
+    group = unclean_after_a_purge()
+    follower = followed(group)
+    told = reported(follower)
+    assert (told.last_fetched_epoch, told.log_end) == (1, 5)
+    assert follower.truncate(follower.attempt, 1, 2)
+    follower.begin()
+    told = reported(follower)
+    assert (told.last_fetched_epoch, told.fetch_offset, told.log_end) == (-1, 0, 0)
+    partition = group.replicas[2].partition
+    assert (partition.start_offset, partition.committed_offset) == (0, 0)
+    assert partition.told_start_offset == 0
+    group.leader.append(message(count=4))
+    group.leader.sync()
+    group.copy(2)
+    assert group.replicas[2].log_bytes() == group.replicas[3].log_bytes()
+
+
+def test_only_an_unclean_election_replaces_a_log_that_starts_too_late() -> None:
+    group = unclean_after_a_purge()
+    group.apply(leader=1, leader_epoch=3, unclean_epoch=0)
+    follower = followed(group)
+    with pytest.raises(OffsetOutOfRange):
+        follower.truncate(follower.attempt, 1, 2)
+    assert group.replicas[2].log.start_offset == 5
+
+
+def test_records_are_counted_as_lost_that_were_in_the_replaced_log() -> None:
+    group = unclean_after_a_purge()
+    batch = memoryview(make_batch(5, 3, leader_epoch=1))
+    partition = group.replicas[2].partition
+    partition.append_replicated(batch, NO_FLAGS)
+    follower = followed(group)
+    assert follower.truncate(follower.attempt, 1, 2)
+    assert partition.counts.records_lost == 3
+
+
+def test_a_truncation_that_changes_nothing_is_no_reason_to_ask_again_at_once() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    batch = memoryview(make_batch(0, 3, leader_epoch=1))
+    follower.append(follower.attempt, 0, batch, NO_FLAGS)
+    with pytest.raises(RemoteProtocolError, match="nothing"):
+        follower.truncate(follower.attempt, 1, 7)
+
+
+def test_an_empty_log_of_before_an_unclean_election_begins_anew() -> None:
+    """It began where a leader had removed all before. The log of another one may have other records
+    there, and no epoch of the empty log says that they differ."""
+    group = ReplicaGroup()
+    group.apply()
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    follower = FollowedPartition(partition, 2, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == reported(follower).log_start == 0
+    assert partition.committed_offset == 0
+    assert follower.restart(follower.attempt, 7)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 7, "it begins where its leader's log starts"
+    group.apply(leader_epoch=3, isr=(2, 3))
+    follower = FollowedPartition(partition, 3, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 7, "in sync it has what its leader has"
+
+
+def test_an_empty_log_stays_where_no_unclean_election_was() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    group.apply(leader=3, leader_epoch=2, isr=(3,))
+    follower = FollowedPartition(partition, 2, node_id=2)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 40

@@ -69,6 +69,46 @@ def test_a_purge_allows_what_was_asked_for() -> None:
     assert starts.allowed(key, 0) == 7
 
 
+def test_no_replica_in_sync_starts_before_a_confirmed_purge() -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    starts, group = LogStarts({"s": plan}, clocks_jump=False), ReplicaGroup()
+    in_sync = [(1, group.replicas[1].partition)]
+    starts.look_at_set(("s", 0), in_sync)
+    starts.on_purge(("s", 0), 1, is_done=False)
+    starts.look_at_set(("s", 0), in_sync)
+    starts.on_purge(("s", 0), 1, is_done=True)
+    with pytest.raises(InvariantBroken, match="starts at 0, is in sync, and a purge to 1 is"):
+        starts.look_at_set(("s", 0), in_sync)
+
+
+def test_a_start_falls_only_after_an_unclean_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    starts, group = LogStarts({"s": plan}, clocks_jump=False), ReplicaGroup()
+    partition = group.replicas[2].partition
+
+    def look() -> None:
+        starts.look(2, partition, now_ns=0, committed=3, latest_epoch=1)
+
+    group.apply()
+    group.leader.append(message(count=3))
+    group.replicate(2)
+    starts.on_purge(("s", 0), 3, is_done=False)
+    group.replicas[2].log.advance_start(3, high_watermark=3)
+    look()
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "start_offset", 2)
+        with pytest.raises(InvariantBroken, match="2 after 3"):
+            look()
+    look()
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    look()
+    group.leader.append(message())
+    group.leader.sync()
+    group.copy(2)
+    assert partition.start_offset == 0
+    look()
+
+
 def test_a_watermark_goes_back_once_its_log_is_truncated_after_an_unclean_election(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

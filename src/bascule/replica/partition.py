@@ -378,7 +378,7 @@ class Partition:
                 since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
                 self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
-            self._forget_start_beyond(store.end.offset)
+            self.told_start_offset = min(self.told_start_offset, store.end.offset)
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
             store, state, node_id, min_isr=self.definition.needed_in_sync(state),
@@ -430,28 +430,29 @@ class Partition:
         """Truncate the log to `offset`, from where on the leader has other records.
 
         Committed records are removed only if an unclean election has come behind this log's latest
-        leader epoch. Raises: OffsetOutOfRange if others would be; see `truncate_to`.
+        leader epoch; a log that starts above `offset` is then replaced by an empty one at offset 0.
+        Raises: OffsetOutOfRange if others would be; see `truncate_to` and `start_at`.
         """
         store, state = self.log, self.state
         assert store is not None
-        before = store.end.offset
+        start, before = store.start_offset, store.end.offset
         committed = min(self.committed_offset, before)
         may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
-            kept = store.start_offset if may_lose else committed
-            end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
-            self._forget_start_beyond(end)
+            if may_lose and offset < start:
+                end = store.start_at(0, self.leader_epoch).offset
+            else:
+                kept = start if may_lose else committed
+                end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
+            # Behind the end other records follow than those that a leader has removed.
+            self.told_start_offset = min(self.told_start_offset, end)
             self.counts.records_dropped += self.commitment.on_truncated(end)
             if self.held is not None:
                 self.held.on_truncated(end)
-            if may_lose and end < before:
-                self.counts.records_lost += before - end
-                log_loss(self.definition.name, self.index, end, before, committed)
-
-    def _forget_start_beyond(self, end: int) -> None:
-        """Behind the end of this log other records follow than those that a leader has removed."""
-        self.told_start_offset = min(self.told_start_offset, end)
+            if may_lose and (kept := max(end, start)) < before:
+                self.counts.records_lost += before - kept
+                log_loss(self.definition.name, self.index, kept, before, committed)
 
     def restart_replicated(self, offset: int) -> None:
         """Replace the log by an empty one that starts at `offset`, the leader's log start.

@@ -21,6 +21,7 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
+from bascule.storage.partition_log import PartitionLog
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -70,10 +71,12 @@ class FollowedPartition:
     `leader_watermark`.
     """
 
-    def __init__(self, partition: Partition, leader_epoch: int) -> None:
+    def __init__(self, partition: Partition, leader_epoch: int, *, node_id: int = -1) -> None:
+        """`node_id` is this node."""
         self.partition = partition
         self.key = partition.definition.id, partition.index
         self.leader_epoch = leader_epoch
+        self._node_id = node_id
         self.attempt = 0
         """0: none is under way, and nothing is reported."""
         self.fetch_offset = 0
@@ -84,6 +87,8 @@ class FollowedPartition:
         self._lock = threading.Lock()
         """Guards `attempt`, `fetch_offset` and `_last_fetched_epoch`, which belong together."""
         self._last_fetched_epoch = -1
+        self._has_begun = False
+        """Whether there was an attempt."""
         self._damaged_at = -1
         """The end of the log when damaged batches came last."""
 
@@ -105,15 +110,31 @@ class FollowedPartition:
         return state is not None and node_id in state.isr
 
     def begin(self) -> bool:
-        """Begin an attempt at the end of the log; False if the partition is not followed now."""
+        """Begin an attempt at the end of the log; False if the partition is not followed now.
+
+        Raises: BasculeError, OSError. Begin another attempt then.
+        """
         store = self.partition.log
         if not self.is_in_force or store is None:
             return False
+        if not self._has_begun and self._may_hide_a_loss(store):
+            before = store.end.offset
+            self.partition.truncate_replicated(0)
+            self._log_truncation(-1, before)
+        self._has_begun = True
         with self._lock:
             self._last_fetched_epoch = store.epochs.latest
             self.fetch_offset = store.end.offset
             self.attempt = next(_ATTEMPTS)
         return True
+
+    def _may_hide_a_loss(self, store: PartitionLog) -> bool:
+        """Whether an empty log begins at an offset of before an unclean election. What the leader
+        has below it may be new, and the log has no epoch by which that would be noticed."""
+        state = self.partition.state
+        is_empty = 0 < store.end.offset == store.start_offset and not store.epochs.entries
+        is_late = state is not None and state.unclean_epoch > 0
+        return is_empty and is_late and not self.is_in_sync(self._node_id)
 
     def end_attempt(self) -> None:
         """Drop what the attempt still brings. Nothing is reported until another one begins: what
@@ -188,15 +209,20 @@ class FollowedPartition:
         """Truncate the log to where it leaves the leader's: the leader's `epoch` ends at `end`.
 
         `epoch` is -1 if all epochs of the leader's log are later; they begin at `end`.
-        False if that was said of another attempt. Raises: see `Partition.truncate_replicated`.
+        False if that was said of another attempt. Raises: RemoteProtocolError if that changes
+        nothing, since the leader would say it again at once; see `Partition.truncate_replicated`.
         """
         store = self.partition.log
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
-        before = store.end.offset
-        own_end = store.epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
-        offset = max(min(end, own_end), store.start_offset)
-        self.partition.truncate_replicated(offset)
+        before, epochs = store.end.offset, store.epochs
+        own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
+        self.partition.truncate_replicated(min(end, own_end))
+        if store.end.offset == before and store.epochs == epochs:
+            raise RemoteProtocolError(
+                f"the leader's epoch {epoch} ends at {end}: there is nothing to truncate in a log "
+                f"that ends at {before}, with {epochs}"
+            )
         self._log_truncation(epoch, before)
         return True
 

@@ -171,7 +171,9 @@ class Replicator:
             if self._is_closed or state is None or partition.role is not PartitionRole.FOLLOWER:
                 return
             fetcher = self._fetcher(state.leader)
-            followed = FollowedPartition(partition, state.leader_epoch)
+            followed = FollowedPartition(
+                partition, state.leader_epoch, node_id=self._identity.node_id
+            )
             self._followed[key] = fetcher, followed
         partition.on_position = lambda _: fetcher.on_position(followed)
         fetcher.follow(followed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from bascule.metadata.image import Image
@@ -11,7 +11,7 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
-from bascule.sim.cluster.checkers.log_starts import PURGED, LogStarts
+from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
@@ -83,9 +83,18 @@ class ClusterCheckers:
         for partition in held.values():
             self._committed.note_end(partition)
         try:
-            self._states.look_at_sets({key: held}, self._images(), self._committed.ends)
+            self._check_sets({key: held}, self._images())
         except InvariantBroken as broken:
             self._world.loop.report(broken.name, broken.text)
+
+    def _check_sets(
+        self, held: Mapping[Key, Mapping[int, Partition]], images: Iterable[Image]
+    ) -> None:
+        """Check the replicas in sync, of which each may lead next. Raises: InvariantBroken."""
+        self._states.look_at_sets(held, images, self._committed.ends)
+        for key, replicas in held.items():
+            in_sync = ((node, each) for node, each, _ in self._states.in_sync(key, replicas))
+            self._starts.look_at_set(key, in_sync)
 
     def _images(self) -> list[Image]:
         return [
@@ -112,14 +121,6 @@ class ClusterCheckers:
         key = stream, partition
         self._starts.on_purge(key, offset, is_done=is_done)
         self._look_at_set(key)
-        for node, each in self.replicas():
-            is_in_sync = key_of(each) == key and node in self._states.in_sync(key)
-            if is_done and is_in_sync and each.failure is None and each.start_offset < offset:
-                self._world.loop.report(
-                    PURGED,
-                    f"{key} on node {node} starts at {each.start_offset}, is in sync, and a purge "
-                    f"to {offset} is confirmed",
-                )
 
     # -- now and then -------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class ClusterCheckers:
                 committed=self._committed.ends.get(key, 0),
                 latest_epoch=latest_epoch,
             )
-        self._states.look_at_sets(held, images, self._committed.ends)
+        self._check_sets(held, images)
 
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
@@ -13,6 +13,30 @@ from bascule.sim.cluster.streams import StreamPlan
 
 KEPT: Final = "retention keeps"
 PURGED: Final = "what is purged stays so"
+
+
+class _Start(NamedTuple):
+    """Where the log of a replica started at the last look."""
+
+    partition: Partition
+    offset: int
+    unclean_epoch: int
+    is_outdated: bool
+    """Whether its log has nothing of the unclean epoch yet: it may be replaced, or was."""
+
+    @classmethod
+    def of(cls, partition: Partition) -> _Start:
+        state, store = partition.state, partition.log
+        unclean_epoch = 0 if state is None else state.unclean_epoch
+        latest = -1 if store is None else store.epochs.latest
+        is_outdated = latest < unclean_epoch and not partition.is_leader
+        return cls(partition, partition.start_offset, unclean_epoch, is_outdated)
+
+    def may_fall_to(self, later: _Start) -> bool:
+        """Whether `later` may be lower: another process, or a log that an unclean election has
+        replaced."""
+        is_same = self.partition is later.partition
+        return not is_same or self.is_outdated or self.unclean_epoch != later.unclean_epoch
 
 
 class LogStarts:
@@ -31,7 +55,7 @@ class LogStarts:
         """To where a purge was asked for, and confirmed."""
         self._sent_ns: dict[Key, dict[int, int]] = {}
         """Offset -> when its message was sent first."""
-        self._starts: dict[tuple[int, Key], tuple[Partition, int]] = {}
+        self._starts: dict[tuple[int, Key], _Start] = {}
 
     def on_ack(self, key: Key, offset: int, sent_ns: int) -> None:
         """A message was acknowledged."""
@@ -61,11 +85,11 @@ class LogStarts:
         Raises: InvariantBroken.
         """
         key, start = key_of(partition), partition.start_offset
-        known, before = self._starts.get((node, key), (partition, 0))
-        self._starts[node, key] = partition, start
-        if known is partition and start < before:
+        before = self._starts.get((node, key))
+        self._starts[node, key] = found = _Start.of(partition)
+        if before is not None and start < before.offset and not before.may_fall_to(found):
             raise InvariantBroken(
-                "log start monotonic", f"{key} on node {node}: {start} after {before}"
+                "log start monotonic", f"{key} on node {node}: {start} after {before.offset}"
             )
         if partition.is_leader and partition.leader_epoch >= latest_epoch:
             purged = self._purged.get(key, 0)
@@ -85,6 +109,18 @@ class LogStarts:
                 KEPT, f"{key} on node {node} starts at {start}, at most {allowed} is allowed"
             )
         self.highest[key] = start
+
+    def look_at_set(self, key: Key, in_sync: Iterable[tuple[int, Partition]]) -> None:
+        """No replica in sync has what is purged: it may lead next. Raises: InvariantBroken."""
+        purged = self._purged.get(key, 0)
+        for node, partition in in_sync:
+            start = partition.start_offset
+            if start < purged:
+                raise InvariantBroken(
+                    PURGED,
+                    f"{key} on node {node} starts at {start}, is in sync, and a purge to {purged} "
+                    "is confirmed",
+                )
 
     def allowed(self, key: Key, now_ns: int) -> int:
         """Up to where records may be removed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from bascule.metadata.image import Image
@@ -63,10 +63,21 @@ class ReplicaStates:
         for each in [each for each in self._marks if each[0] == node]:
             del self._marks[each]
 
-    def in_sync(self, key: Key) -> tuple[int, ...]:
-        """The replicas in sync at the last look."""
+    def in_sync(
+        self, key: Key, held: Mapping[int, Partition]
+    ) -> Iterator[tuple[int, Partition, PartitionState]]:
+        """The replicas in sync at the last look, without those that may lack what an unclean
+        election has undone or are out of order, and the state that says so."""
         state = self._states.get(key)
-        return () if state is None else state.isr
+        if state is None or state.unclean_epoch != self._losses.epoch(key):
+            return
+        for node in state.isr:
+            partition = held.get(node)
+            if partition is None or partition.log is None or partition.failure is not None:
+                continue
+            if partition.state is None or partition.state.unclean_epoch != state.unclean_epoch:
+                continue
+            yield node, partition, state
 
     def look_at_mark(self, node: int, partition: Partition) -> None:
         """The watermark of a replica rises, and only while enough replicas are in sync.
@@ -117,16 +128,10 @@ class ReplicaStates:
         for image in images:
             self._note_states(image)
         for key, held in replicas.items():
-            end, state = ends.get(key, 0), self._states.get(key)
-            if state is None or state.unclean_epoch != self._losses.epoch(key):
-                continue
-            for node in state.isr:
-                partition = held.get(node)
-                if partition is None or partition.log is None or partition.failure is not None:
-                    continue
-                if partition.state is None or partition.state.unclean_epoch != state.unclean_epoch:
-                    continue
+            end = ends.get(key, 0)
+            for node, partition, state in self.in_sync(key, held):
                 log = partition.log
+                assert log is not None
                 has = (log.synced if self._plans[key[0]].is_synced else log.end).offset
                 if has < end:
                     raise InvariantBroken(

@@ -160,7 +160,7 @@ _LENIENT: Final = ClusterOptions(
 
 MUTANTS: Final = (
     ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL,
-        first_seed=8),
+        first_seed=122),
     ClusterMutant(
         "proposed additions not counted", LOST,
         LeaderReplication, "_advance", _count_no_additions, _RETURNS, first_seed=8,

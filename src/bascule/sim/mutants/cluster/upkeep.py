@@ -122,7 +122,6 @@ MUTANTS: Final = (
     ClusterMutant(
         "in sync with an earlier start", ("what is purged stays so",),
         LeaderReplication, "wanted_isr", _join_with_an_earlier_start, _PURGES_AND_ELECTIONS,
-        first_seed=69,
     ),
     ClusterMutant(
         "tombstones not awaited", (COMPACTION,),
