@@ -81,6 +81,17 @@ class NatsConfig:
         minimum=100,
         maximum=3_600_000,
     )
+    key_value: bool = setting(
+        True,
+        about="Answer NATS's key-value clients, for tables; not on a server with JetStream, which "
+        "answers them itself.",
+    )
+    leaf_url: str = setting(
+        "",
+        about="Where the servers in `urls` take leafnodes, as nats://user:password@host:port: "
+        "needed for key-value clients that watch or list keys. An embedded server needs none.",
+        secret=True,
+    )
     discover: bool = setting(
         True, about="Also use the servers of the cluster that the connected one announces."
     )

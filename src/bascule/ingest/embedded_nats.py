@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from bascule.config import listen_advice
 from bascule.config.addresses import format_address
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.host.parent_death import end_with_parent
-from bascule.wire.nats import ServerInfo, decode_info, parse_server_url
+from bascule.wire.nats import ServerAddress, ServerInfo, decode_info, parse_server_url
 
 log = logging.getLogger("bascule.nats")
 
@@ -31,7 +32,11 @@ START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
+LOG_HEAD_BYTES: Final = 64 << 10
+"""Of the output of a start: what the server listens on is in it."""
 _LAST_LINE_BYTES_MAX: Final = 4096
+_LEAF_PORT: Final = re.compile(rb"Listening for leafnode connections on \S+:(\d+)")
+"""The file with the server's ports does not have this one."""
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
 """The largest max_payload that NATS recommends, and a stream's default message_bytes_max."""
@@ -54,6 +59,15 @@ authorization {{ token: "{token}", timeout: 1 }}
 max_connections: 1
 """
 
+
+_LEAFNODES: Final = """\
+# The node itself delivers to watchers of tables as a leafnode.
+leafnodes {{
+  host: 127.0.0.1
+  port: -1
+  authorization {{ user: bascule, password: "{token}" }}
+}}
+"""
 
 _ROUTES: Final = """\
 # The servers of the other nodes of the cluster.
@@ -111,6 +125,8 @@ class EmbeddedNats:
         """Guards the configuration file."""
         self._process: subprocess.Popen[bytes] | None = None
         self._url = ""
+        self._log_at = 0
+        """Where the output of the running server begins in its log file."""
 
     @property
     def log_file(self) -> Path:
@@ -122,6 +138,18 @@ class EmbeddedNats:
         """The URL for the node, with the token that a closed server asks for."""
         scheme, _, rest = self._url.partition("://")
         return f"{scheme}://{self._token}@{rest}"
+
+    def leaf_address(self) -> ServerAddress | None:
+        """Where the server takes the leafnode connection of this node; None while it does not."""
+        try:
+            with self.log_file.open("rb") as output:
+                output.seek(self._log_at)
+                found = _LEAF_PORT.search(output.read(LOG_HEAD_BYTES))
+        except OSError:
+            return None
+        if found is None:
+            return None
+        return ServerAddress("127.0.0.1", int(found[1]), user="bascule", password=self._token)
 
     async def start(self) -> str:
         """Start the server, closed, and return its URL once it listens; again after it has ended.
@@ -145,6 +173,7 @@ class EmbeddedNats:
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         with self.log_file.open("ab") as output:
+            self._log_at = output.tell()
             return subprocess.Popen(
                 [
                     binary, "--config", str(config), "--addr", self._host,
@@ -234,6 +263,7 @@ class EmbeddedNats:
         closed = "" if self._is_open else _CLOSED.format(token=self._token)
         config.touch(mode=0o600)
         text = _CONFIG.format(name=self._name, payload_bytes_max=payload_bytes_max) + closed
+        text += _LEAFNODES.format(token=self._token)
         if self._cluster:
             text += _ROUTES.format(
                 name=json.dumps(self._cluster),

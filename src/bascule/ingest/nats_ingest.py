@@ -94,13 +94,13 @@ class NatsIngest:
         self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX, hash_key=hash_key)
         self._source = NatsSource(
             [parse_server_url(url) for url in urls],
-            _connect_options(config),
+            connect_options(config),
             sink=self._buffer,
             sequencer=self._sequencer,
             clock=clock,
             random=random,
             version=version,
-            tls_context=_tls_context(config),
+            tls_context=tls_context(config),
             discover=nats.discover,
         )
         self._subscribed: dict[bytes, _StreamSubscriptions] = {}
@@ -382,7 +382,8 @@ async def _confirmed(confirmations: list[Future[None]]) -> list[NatsRefused | No
     return [outcome if isinstance(outcome, NatsRefused) else None for outcome in outcomes]
 
 
-def _connect_options(config: Config) -> ConnectOptions:
+def connect_options(config: Config) -> ConnectOptions:
+    """How a node connects to NATS."""
     nats = config.nats
     return ConnectOptions(
         name=f"bascule-{config.node_id}",
@@ -401,7 +402,7 @@ def _connect_options(config: Config) -> ConnectOptions:
     )
 
 
-def _tls_context(config: Config) -> ssl.SSLContext | None:
+def tls_context(config: Config) -> ssl.SSLContext | None:
     """Raises: ConfigError naming a file that cannot be used."""
     nats = config.nats
     if not (nats.tls_ca or nats.tls_cert):

@@ -34,12 +34,14 @@ from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
+from bascule.keyvalue import KeyValueService
 from bascule.model import NodeInfo, PartitionState
 from bascule.node.archive_progress import ArchiveProgress
 from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.discovery import Discovery
+from bascule.node.key_value import start_key_value
 from bascule.node.last_run import KeptLastRun
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
@@ -162,6 +164,7 @@ class Node:
             partitions=self._partitions,
         )
         self._nats: EmbeddedNats | None = None
+        self._key_value: KeyValueService | None = None
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
@@ -217,6 +220,10 @@ class Node:
             await self._nats.open()
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets, self._groups, cluster_groups)
+        self._key_value = start_key_value(
+            self._config, self.status.urls, self._nats, self._tables, self._partitions,
+            self._controller, self._random,
+        )  # fmt: skip
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)
@@ -298,6 +305,8 @@ class Node:
             await self._scrubber.close()
         if self._announcer is not None:
             self._announcer.stop()
+        if self._key_value is not None:
+            await self._key_value.close()
         if self._groups is not None:
             await self._groups.close()
         if self._ingest is not None:

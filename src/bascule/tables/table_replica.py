@@ -18,7 +18,8 @@ from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import TableFile
 from bascule.tables.watching import ChangesPage, TableWatches, WatchPosition
-from bascule.wire.tables.keys import TableKeys
+from bascule.wire.tables.keys import TableKeys, prefix_end
+from bascule.wire.tables.patterns import KeyPattern
 
 log = logging.getLogger("bascule.tables")
 
@@ -87,6 +88,21 @@ class TableReplica:
             if row.value is not None and row.version >= oldest
         }
 
+    async def last(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        """As `get`, and also the rows of removed keys. Raises: PartitionFailed, CorruptData."""
+        return await self._read(lambda file: file.get(keys))
+
+    async def count_quickly(self) -> int:
+        """As `count`; in a large table how many keys were ever set, which needs no reading."""
+        return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
+
+    async def versions(self, pattern: KeyPattern, *, below: int) -> list[tuple[int, bytes]]:
+        """Version and key of all keys with a value that match, with versions below a limit, by
+        version; reads the keys with the pattern's prefix. Raises: as `count`."""
+        oldest, end = self._oldest(), prefix_end(pattern.prefix)
+        found = await self._read(lambda file: file.matching(pattern, end, oldest=oldest))
+        return [each for each in found if each[0] < below]
+
     async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
         """At most `limit` rows with a value, by key. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()
@@ -124,6 +140,8 @@ class TableReplica:
 
         Raises: PartitionFailed, Indeterminate after a timeout.
         """
+        if self.position >= offset:
+            return
         self._wake.set()
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:

@@ -126,7 +126,7 @@ class ClusterController:
         self._partitions = partitions
         self._reconciler = reconciler
         self._metadata = metadata
-        self._peers = peers
+        self.peers = peers
         self._directories = directories
         self._reserve = reserve
         self._clock = clock
@@ -273,16 +273,16 @@ class ClusterController:
         """Remove the committed offsets of a stream with it from now on; return what operates on
         the groups of the cluster, and what knows the ends of their partitions."""
         self._repairs.offsets = offsets
-        ends = PartitionEnds(self._node_id, self._partitions, self.views, self._peers)
+        ends = PartitionEnds(self._node_id, self._partitions, self.views, self.peers)
         found = ClusterGroups(
-            self._node_id, self._partitions, offsets, groups, ends, self.views, self._peers
+            self._node_id, self._partitions, offsets, groups, ends, self.views, self.peers
         )
         self._controls |= {OFFSETS: found.answer, ENDS: ends.answer}
         return found, ends
 
     def attach_tables(self, tables: Tables) -> ClusterTables:
         """What reads the tables of the cluster, of which this node has `tables`."""
-        found = ClusterTables(self._node_id, self._partitions, tables, self.views, self._peers)
+        found = ClusterTables(self._node_id, self._partitions, tables, self.views, self.peers)
         self._controls |= {TABLES: found.answer}
         return found
 
@@ -462,7 +462,7 @@ class ClusterController:
             if node == self._node_id:
                 answer = await self._repairs.answer_repair(body)
             else:
-                answer = await self._peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
+                answer = await self.peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
             repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
         return sorted(repaired, key=lambda each: (each.partition, each.node))
 
@@ -503,7 +503,7 @@ class ClusterController:
                 await self._answer_await(body)
                 continue
             try:
-                await self._peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
+                await self.peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
             except NatsRefused:
                 raise
             except Broken as error:

@@ -34,6 +34,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     """Lame duck mode: the server will shut down, so connect to another one."""
     nonce: str = ""
     """The text that an NKey must sign."""
+    jetstream: bool = False
 
 
 def encode_connect(

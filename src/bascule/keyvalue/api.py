@@ -1,0 +1,257 @@
+"""The requests about buckets and their entries."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any, Final, Protocol
+
+from bascule.config import StreamDefaults
+from bascule.errors import BasculeError, InvalidPattern
+from bascule.keyvalue.buckets import STREAM_PREFIX, bucket_of_stream, stream_info, table_config
+from bascule.keyvalue.consumers import PushConsumers
+from bascule.keyvalue.held_tables import HeldTable, HeldTables
+from bascule.keyvalue.messages import (
+    BAD_REQUEST,
+    KV_OPERATION,
+    MESSAGE_NOT_FOUND,
+    REMOVED,
+    STREAM_NAME_IN_USE,
+    UNAVAILABLE,
+    ApiError,
+    answer,
+    error_answer,
+    not_served,
+    publish,
+    publish_with_headers,
+    time_text,
+)
+from bascule.keyvalue.requests import ApiRequest
+from bascule.model import StreamConfig, StreamDefinition
+from bascule.tables.rows import Row
+from bascule.wire.tables.keys import unescape
+
+PAGE_STREAMS: Final = 1024
+
+
+class Elsewhere(Exception):
+    """Another node has to answer: one that holds the bucket, or leads it."""
+
+    def __init__(self, bucket: str, *, leader: bool) -> None:
+        super().__init__(bucket)
+        self.bucket = bucket
+        self.leader = leader
+
+
+class Streams(Protocol):
+    """Creates and deletes streams; implemented by `controller`."""
+
+    async def create_stream(
+        self, name: str, config: StreamConfig
+    ) -> tuple[StreamDefinition, bool]: ...
+
+    async def delete_stream(self, name: str) -> None: ...
+
+
+class BucketApi:
+    """Answers requests. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        tables: HeldTables,
+        streams: Streams,
+        consumers: PushConsumers,
+        defaults: StreamDefaults,
+    ) -> None:
+        self._tables = tables
+        self._streams = streams
+        self._consumers = consumers
+        self._defaults = defaults
+
+    async def answer(self, request: ApiRequest, reply: str) -> bytes:
+        """The NATS operation that answers a request. Raises: Elsewhere."""
+        try:
+            return await self._answer(request, reply)
+        except ApiError as error:
+            return refusal(request, reply, error)
+        except InvalidPattern as error:
+            return refusal(request, reply, ApiError(400, BAD_REQUEST, str(error)))
+        except BasculeError as error:
+            return refusal(request, reply, ApiError(503, UNAVAILABLE, str(error)))
+
+    async def _answer(self, request: ApiRequest, reply: str) -> bytes:
+        match request.operation:
+            case "DIRECT.GET":
+                return await self._get_direct(request, reply)
+            case "INFO":
+                body = self._account()
+            case "STREAM.NAMES":
+                body = self._page(request, [f"{STREAM_PREFIX}{name}" for name in self._names()])
+            case "STREAM.LIST":
+                body = await self._list(request)
+            case "STREAM.INFO":
+                body = await self._info(self._held(request))
+            case "STREAM.CREATE":
+                body = await self._create(request)
+            case "STREAM.DELETE":
+                definition = self._tables.definition(bucket_of_stream(request.stream))
+                await self._streams.delete_stream(definition.name)
+                body = {"success": True}
+            case "STREAM.PURGE":
+                body = await self._purge(request)
+            case "STREAM.MSG.GET":
+                body = await self._get_message(request)
+            case "CONSUMER.CREATE":
+                body = await self._consumers.create(self._held(request), request)
+            case "CONSUMER.NAMES" | "CONSUMER.LIST":
+                found = self._consumers.listed(bucket_of_stream(request.stream))
+                if request.operation == "CONSUMER.NAMES":
+                    found = [each["name"] for each in found]
+                body = self._page(request, found, "consumers")
+            case "STREAM.UPDATE":
+                raise not_served("changing a bucket; use `bascule stream alter`")
+            case "CONSUMER.DURABLE.CREATE":
+                raise not_served("durable consumers; read the stream with a Kafka client")
+            case _:
+                raise not_served(f"the request {request.operation}")
+        return publish(reply, "", answer(request.kind, body))
+
+    def _held(self, request: ApiRequest, *, leader: bool = False) -> HeldTable:
+        """Raises: ApiError, Elsewhere."""
+        bucket = bucket_of_stream(request.stream)
+        found = self._tables.held(bucket, leader=leader)
+        if found is None:
+            raise Elsewhere(bucket, leader=leader)
+        return found
+
+    def _names(self) -> list[str]:
+        return [name for name, _ in self._tables.buckets()]
+
+    def _account(self) -> dict[str, Any]:
+        unlimited = dict.fromkeys(("max_memory", "max_storage", "max_streams", "max_consumers"), -1)
+        return {
+            "memory": 0,
+            "storage": 0,
+            "streams": len(self._names()),
+            "consumers": self._consumers.count,
+            "limits": unlimited,
+            "api": {"total": 0, "errors": 0},
+        }
+
+    def _page(self, request: ApiRequest, found: list[Any], name: str = "streams") -> dict[str, Any]:
+        offset = request.fields().get("offset") or 0
+        if not isinstance(offset, int) or offset < 0:
+            raise ApiError(400, BAD_REQUEST, f"offset must be a number of 0 or more, got {offset}")
+        page = found[offset : offset + PAGE_STREAMS]
+        return {"total": len(found), "offset": offset, "limit": PAGE_STREAMS, name: page}
+
+    async def _list(self, request: ApiRequest) -> dict[str, Any]:
+        """All buckets; what is not held here is shown without its number of keys."""
+        found = []
+        for bucket, definition in self._tables.buckets():
+            held = self._tables.held(bucket)
+            if held is not None:
+                found.append(await self._info(held))
+            else:
+                found.append(_info_of(bucket, definition, keys=0))
+        return self._page(request, found)
+
+    async def _info(self, table: HeldTable) -> dict[str, Any]:
+        log = table.partition.log
+        return stream_info(
+            table.bucket,
+            table.definition,
+            keys=await table.replica.count_quickly(),
+            size_bytes=0 if log is None else log.size_bytes(),
+            first=table.partition.start_offset,
+            end=table.partition.high_watermark.offset,
+            consumers=self._consumers.count_of(table.bucket),
+        )
+
+    async def _create(self, request: ApiRequest) -> dict[str, Any]:
+        bucket = bucket_of_stream(request.stream)
+        config = table_config(bucket, request.fields(), self._defaults)
+        try:
+            definition, created = await self._streams.create_stream(bucket, config)
+        except BasculeError as error:
+            raise ApiError(400, STREAM_NAME_IN_USE, str(error)) from error
+        return {**_info_of(bucket, definition, keys=0), "did_create": created}
+
+    async def _purge(self, request: ApiRequest) -> dict[str, Any]:
+        """Clients purge keys that were removed: nothing is left of those."""
+        table = self._held(request)
+        subject = request.fields().get("filter")
+        if not isinstance(subject, str):
+            raise not_served("purging a whole bucket; use `bascule stream purge`")
+        row = await self._last(table, subject)
+        if row is not None and row.value is not None:
+            raise not_served(f"purging {subject}, which has a value: remove the key")
+        return {"success": True, "purged": 0}
+
+    async def _last(self, table: HeldTable, subject: str) -> Row | None:
+        """The last row of a subject; it has no value if the key was removed."""
+        prefix = table.subject_prefix
+        key = unescape(subject.removeprefix(prefix).encode())
+        if key is None or not subject.startswith(prefix):
+            return None
+        await table.replica.wait_position(table.partition.high_watermark.offset)
+        return (await table.replica.last([key])).get(key)
+
+    async def _row(self, table: HeldTable, asked: dict[str, Any]) -> Row:
+        """The row that a request for a message means. Raises: ApiError."""
+        row = None
+        if isinstance(subject := asked.get("last_by_subj"), str):
+            row = await self._last(table, subject)
+        elif isinstance(sequence := asked.get("seq"), int) and sequence > 0:
+            if asked.get("next_by_subj"):
+                raise not_served("next_by_subj")
+            await table.replica.wait_position(table.partition.high_watermark.offset)
+            page = await table.replica.changes(sequence - 1, rows_max=1, bytes_max=1)
+            rows = [] if page is None else page.rows
+            row = rows[0] if rows and rows[0].version == sequence - 1 else None
+        else:
+            raise ApiError(400, BAD_REQUEST, "a message is asked for by last_by_subj or seq")
+        if row is None:
+            raise ApiError(404, MESSAGE_NOT_FOUND, "no message found")
+        return row
+
+    async def _get_direct(self, request: ApiRequest, reply: str) -> bytes:
+        table = self._held(request)
+        asked = {"last_by_subj": request.rest} if request.rest else request.fields()
+        row = await self._row(table, asked)
+        headers = {
+            "Nats-Stream": request.stream,
+            "Nats-Subject": table.keys.subject(row.key),
+            "Nats-Sequence": str(row.version + 1),
+            "Nats-Time-Stamp": time_text(row.timestamp),
+        }
+        if row.value is None:
+            headers[KV_OPERATION] = REMOVED
+        return publish_with_headers(reply, "", headers, row.value or b"")
+
+    async def _get_message(self, request: ApiRequest) -> dict[str, Any]:
+        table = self._held(request, leader=True)
+        row = await self._row(table, request.fields())
+        message: dict[str, Any] = {
+            "subject": table.keys.subject(row.key),
+            "seq": row.version + 1,
+            "time": time_text(row.timestamp),
+        }
+        if row.value is None:
+            head = f"NATS/1.0\r\n{KV_OPERATION}: {REMOVED}\r\n\r\n"
+            message["hdrs"] = base64.b64encode(head.encode()).decode()
+        elif row.value:
+            message["data"] = (await asyncio.to_thread(base64.b64encode, row.value)).decode()
+        return {"message": message}
+
+
+def refusal(request: ApiRequest, reply: str, error: ApiError) -> bytes:
+    """The operation that tells a client why it gets nothing."""
+    if request.operation == "DIRECT.GET":
+        text = f"{error.code} {error.description}"
+        return publish_with_headers(reply, "", {}, b"", status=text)
+    return publish(reply, "", error_answer(request.kind, error))
+
+
+def _info_of(bucket: str, definition: StreamDefinition, *, keys: int) -> dict[str, Any]:
+    return stream_info(bucket, definition, keys=keys, size_bytes=0, first=0, end=0, consumers=0)

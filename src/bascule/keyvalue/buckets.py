@@ -1,0 +1,144 @@
+"""The settings of a bucket as those of a table, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from bascule.config import StreamDefaults
+from bascule.config import stream_config as config_from_plain
+from bascule.keyvalue.messages import BAD_REQUEST, ApiError, not_served, time_text
+from bascule.model import StreamConfig, StreamDefinition
+from bascule.wire.tables.keys import BUCKET_PREFIX, bucket_subject
+
+STREAM_PREFIX: Final = "KV_"
+NS_PER_MS: Final = 1_000_000
+_UNLIMITED: Final = (None, 0, -1)
+
+_UNKNOWN_TO_TABLES: Final = (
+    "mirror",
+    "sources",
+    "placement",
+    "republish",
+    "subject_transform",
+    "subject_delete_marker_ttl",
+    "allow_msg_counter",
+    "allow_atomic",
+    "allow_msg_schedules",
+    "sealed",
+    "no_ack",
+    "discard_new_per_subject",
+)
+"""Settings of JetStream whose effect a table does not have, if they are set."""
+
+
+def bucket_of(definition: StreamDefinition) -> str | None:
+    """The bucket that a stream is; None if it is none."""
+    subject = definition.config.subject
+    name = subject.removeprefix(BUCKET_PREFIX).removesuffix(".>")
+    if not definition.config.table or subject != bucket_subject(name) or "." in name:
+        return None
+    return name
+
+
+def bucket_of_stream(stream: str) -> str:
+    """The bucket of a JetStream stream's name. Raises: ApiError."""
+    bucket = stream.removeprefix(STREAM_PREFIX)
+    if bucket == stream:
+        raise not_served(f"the stream {stream} is no bucket; those are named {STREAM_PREFIX}NAME")
+    return bucket
+
+
+def table_config(bucket: str, asked: Mapping[str, Any], defaults: StreamDefaults) -> StreamConfig:
+    """The table for a bucket that is created with JetStream's settings. Raises: ApiError."""
+    subject = bucket_subject(bucket)
+    if (subjects := asked.get("subjects")) not in ([subject], None):
+        raise ApiError(400, BAD_REQUEST, f"a bucket has the subject {subject}, got {subjects}")
+    for name in _UNKNOWN_TO_TABLES:
+        if asked.get(name):
+            raise not_served(f"the setting {name}")
+    if (history := asked.get("max_msgs_per_subject")) not in (*_UNLIMITED, 1):
+        raise not_served(f"a history of {history} values; a table has 1, the latest")
+    if (age := asked.get("max_age")) not in _UNLIMITED:
+        raise not_served(f"a TTL ({age} ns)")
+    for name in ("max_bytes", "max_msgs"):
+        if (limit := asked.get(name)) not in _UNLIMITED:
+            raise not_served(f"{name} ({limit}); a table is compacted by key and has no limit")
+    plain: dict[str, Any] = asdict(defaults) | {
+        "key_from": "subject",
+        "cleanup": ["compact"],
+        "partitions": 1,
+        "retention_ms_max": 0,
+        "retention_bytes_max": 0,
+        "retention_messages_max": 0,
+        "discard": "old",
+        "table": True,
+    }
+    if (replicas := asked.get("num_replicas")) not in _UNLIMITED:
+        plain["replicas"] = replicas
+    if (size := asked.get("max_msg_size")) not in _UNLIMITED:
+        plain["message_bytes_max"] = size
+    if (window := asked.get("duplicate_window")) is not None:
+        plain["dedupe_window_ms"] = window // NS_PER_MS
+    try:
+        return config_from_plain(plain, subject=subject, group=None)
+    except (TypeError, ValueError) as error:
+        raise ApiError(400, BAD_REQUEST, str(error)) from error
+
+
+def stream_config(bucket: str, config: StreamConfig) -> dict[str, Any]:
+    """The settings as JetStream would show them."""
+    return {
+        "name": f"{STREAM_PREFIX}{bucket}",
+        "description": "",
+        "subjects": [config.subject],
+        "retention": "limits",
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msgs_per_subject": 1,
+        "max_msg_size": config.message_bytes_max,
+        "discard": "new",
+        "storage": "file",
+        "num_replicas": config.replicas,
+        "duplicate_window": config.dedupe_window_ms * NS_PER_MS,
+        "compression": "none",
+        "allow_direct": True,
+        "mirror_direct": False,
+        "sealed": False,
+        "deny_delete": True,
+        "deny_purge": False,
+        "allow_rollup_hdrs": True,
+        "consumer_limits": {},
+    }
+
+
+def stream_info(
+    bucket: str,
+    definition: StreamDefinition,
+    *,
+    keys: int,
+    size_bytes: int,
+    first: int,
+    end: int,
+    consumers: int,
+) -> dict[str, Any]:
+    """A bucket as JetStream's stream: `first` and `end` are offsets, a sequence is one more."""
+    created = time_text(definition.created_ms)
+    return {
+        "config": stream_config(bucket, definition.config),
+        "created": created,
+        "state": {
+            "messages": keys,
+            "bytes": size_bytes,
+            "first_seq": first + 1,
+            "first_ts": created,
+            "last_seq": end,
+            "last_ts": created,
+            "num_subjects": keys,
+            "consumer_count": consumers,
+        },
+        "cluster": {"name": "bascule"},
+    }

@@ -1,0 +1,382 @@
+"""`PushConsumers`: watchers of buckets, which their clients make as push consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bascule.errors import BasculeError
+from bascule.host.api import Random
+from bascule.keyvalue.buckets import STREAM_PREFIX
+from bascule.keyvalue.held_tables import HeldTable
+from bascule.keyvalue.messages import (
+    BAD_REQUEST,
+    KV_OPERATION,
+    REMOVED,
+    ApiError,
+    deliver,
+    deliver_with_headers,
+    not_served,
+    time_text,
+)
+from bascule.keyvalue.requests import ApiRequest
+from bascule.tables.watching import Begin, Change, Start, WatchPosition
+from bascule.wire.tables.keys import unescape
+from bascule.wire.tables.patterns import KeyPattern
+
+log = logging.getLogger("bascule.keyvalue")
+
+CONSUMERS_MAX: Final = 20_000
+CONTROL: Final = "$JS.FC."
+"""Clients answer requests for flow control below it."""
+ASK_BYTES: Final = 256 << 10
+"""After so many bytes a client is asked whether it has read them."""
+WINDOW_BYTES: Final = 2 << 20
+"""A client that has so much unread is sent nothing until it answers."""
+STALL_SECONDS_MAX: Final = 30.0
+"""After so long without an answer the client is gone."""
+HEARTBEAT_NS_MIN: Final = 100_000_000
+LISTEN_SECONDS_MAX: Final = 10.0
+"""A client subscribes within this time after it has made its consumer."""
+PAGE_KEYS: Final = 500
+
+
+class Link(Protocol):
+    """The connection that delivers."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    def has_interest(self, subject: str) -> bool: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+@dataclass(slots=True)
+class ConsumerCounts:
+    """For metrics. Counts only grow."""
+
+    messages: int = 0
+    stalled: int = 0
+    """How often a consumer waited for its client."""
+    gone: int = 0
+    """Consumers that ended since nobody listens any more."""
+
+
+class _Consumer:
+    """One watcher. Ends itself when nobody listens."""
+
+    def __init__(
+        self,
+        owner: PushConsumers,
+        table: HeldTable,
+        name: str,
+        config: dict[str, Any],
+        patterns: Sequence[KeyPattern],
+        start: Start,
+        state: Sequence[tuple[int, bytes]],
+    ) -> None:
+        """`state`: versions and keys to deliver before what follows `start`, in their order."""
+        self.name = name
+        self.bucket = table.bucket
+        self.config = config
+        self.created_ms = time.time_ns() // 1_000_000
+        self.delivered = self.sequence = 0
+        """Messages sent, and the sequence of the last one."""
+        self.pending = len(state)
+        self._state = state
+        self._owner = owner
+        self._table = table
+        self._patterns = patterns
+        self._start = start
+        self._subject = str(config["deliver_subject"])
+        self._ack = f"$JS.ACK.{STREAM_PREFIX}{table.bucket}.{name}.1."
+        self._asks = bool(config.get("flow_control"))
+        heartbeat = int(config.get("idle_heartbeat") or 0)
+        self._beat_s = max(heartbeat, HEARTBEAT_NS_MIN) / 1e9
+        self._unread = self._unasked = 0
+        self._is_asking = False
+        self._answered = asyncio.Event()
+        self._listened = asyncio.Event()
+        self._is_quiet = True
+        self._timer: asyncio.TimerHandle | None = None
+        if heartbeat:
+            self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._beat)
+        self.task = asyncio.create_task(self._run(), name=f"consumer {name}")
+
+    def info(self) -> dict[str, Any]:
+        position = {"consumer_seq": self.delivered, "stream_seq": self.sequence}
+        return {
+            "stream_name": f"{STREAM_PREFIX}{self.bucket}",
+            "name": self.name,
+            "created": time_text(self.created_ms),
+            "config": {**self.config, "name": self.name},
+            "delivered": position,
+            "ack_floor": position,
+            "num_ack_pending": 0,
+            "num_redelivered": 0,
+            "num_waiting": 0,
+            "num_pending": self.pending,
+            "push_bound": True,
+        }
+
+    def on_interest(self) -> None:
+        """Begin once somebody listens; end when nobody does any more."""
+        if self._owner.link.has_interest(self._subject):
+            self._listened.set()
+        elif self._listened.is_set():
+            self._owner.counts.gone += 1
+            self.task.cancel()
+
+    def on_control(self) -> None:
+        """The client has read what was sent until it was asked."""
+        self._unread, self._is_asking = self._unasked, False
+        self._answered.set()
+
+    async def _run(self) -> None:
+        pattern = _common(self._patterns)
+        try:
+            self.on_interest()
+            async with asyncio.timeout(LISTEN_SECONDS_MAX):
+                await self._listened.wait()
+            await self._deliver_state()
+            async with aclosing(self._table.replica.watches.watch(pattern, self._start)) as steps:
+                async for step in steps:
+                    if isinstance(step, list):
+                        await self._send(
+                            each
+                            for each in step
+                            if len(self._patterns) == 1
+                            or any(one.matches(each.key) for one in self._patterns)
+                        )
+        except TimeoutError:
+            self._owner.counts.gone += 1
+        except BasculeError as error:
+            # The client misses the heartbeats, and begins again on another node.
+            log.warning(
+                "watcher of a bucket ended", extra={"bucket": self.bucket, "error": str(error)}
+            )
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._owner.remove(self)
+
+    async def _deliver_state(self) -> None:
+        """A key that was changed meanwhile comes later, with the change.
+
+        The client takes the message behind which nothing is pending for the end of the state, so
+        the last one is held back until it is known that there is no other.
+        """
+        state, self._state = self._state, ()
+        held: list[Change] = []
+        for at in range(0, len(state), PAGE_KEYS):
+            page = state[at : at + PAGE_KEYS]
+            rows = await self._table.replica.last([key for _, key in page])
+            found = [
+                Change(*row, -1)
+                for version, key in page
+                if (row := rows.get(key)) is not None and row.version == version
+            ]
+            held += found
+            await self._send(held[:-1], in_state=True)
+            held = held[-1:]
+        self.pending = 0
+        await self._send(held)
+
+    async def _send(self, changes: Iterable[Change], *, in_state: bool = False) -> None:
+        link = self._owner.link
+        for change in changes:
+            self.pending = max(self.pending - 1, 1) if in_state else 0
+            self.delivered += 1
+            self.sequence = change.version + 1
+            frame = self._frame(change)
+            self._unread += len(frame)
+            self._unasked += len(frame)
+            link.send(frame)
+            if self._asks and self._unasked >= ASK_BYTES and not self._is_asking:
+                self._ask()
+            self._owner.counts.messages += 1
+        self._is_quiet = False
+        if self._asks and self._unread >= WINDOW_BYTES:
+            self._owner.counts.stalled += 1
+            self._answered.clear()
+            async with asyncio.timeout(STALL_SECONDS_MAX):
+                await self._answered.wait()
+        await link.drain()
+
+    def _frame(self, change: Change) -> bytes:
+        subject = self._table.keys.subject(change.key)
+        # Behind the @ is the subject that the client sees: it reads the key from it.
+        reply = (
+            f"{self._ack}{self.sequence}.{self.delivered}.{change.timestamp}000000.{self.pending}"
+            f"@{subject}"
+        )
+        value = change.value or b""
+        headers = {}
+        if change.value is None:
+            headers[KV_OPERATION] = REMOVED
+        if self.config.get("headers_only"):
+            headers["Nats-Msg-Size"] = str(len(value))
+            value = b""
+        if headers:
+            return deliver_with_headers(self._subject, reply, headers, value)
+        return deliver(self._subject, reply, value)
+
+    def _ask(self) -> None:
+        self._is_asking, self._unasked = True, 0
+        status = "100 FlowControl Request"
+        control = f"{self._owner.control}.{self.name}"
+        self._owner.link.send(deliver_with_headers(self._subject, control, {}, b"", status=status))
+
+    def _beat(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._beat)
+        if self._is_quiet:
+            headers = {
+                "Nats-Last-Consumer": str(self.delivered),
+                "Nats-Last-Stream": str(self.sequence),
+            }
+            status = "100 Idle Heartbeat"
+            self._owner.link.send(
+                deliver_with_headers(self._subject, "", headers, b"", status=status)
+            )
+        self._is_quiet = True
+
+
+class PushConsumers:
+    """The push consumers of this node. Belongs to the event loop."""
+
+    def __init__(self, link: Link, random: Random) -> None:
+        self.link = link
+        self.control = f"{CONTROL}{random.bytes(6).hex()}"
+        """The subject below which clients answer."""
+        self.counts = ConsumerCounts()
+        self._random = random
+        self._consumers: dict[tuple[str, str], _Consumer] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._consumers)
+
+    def count_of(self, bucket: str) -> int:
+        return sum(1 for found, _ in self._consumers if found == bucket)
+
+    def listed(self, bucket: str) -> list[Any]:
+        return [each.info() for (found, _), each in self._consumers.items() if found == bucket]
+
+    async def create(self, table: HeldTable, request: ApiRequest) -> dict[str, Any]:
+        """Raises: ApiError, InvalidPattern, PartitionFailed, Indeterminate."""
+        config = request.fields().get("config")
+        if not isinstance(config, dict):
+            raise ApiError(400, BAD_REQUEST, "the request has no config")
+        if not isinstance(config.get("deliver_subject"), str):
+            raise not_served("pull consumers; read the stream with a Kafka client")
+        if config.get("ack_policy", "none") != "none" or config.get("durable_name"):
+            raise not_served("consumers that acknowledge, or are durable")
+        if not self.link.is_connected:
+            raise not_served(
+                "watching and listing keys without a leafnode connection to the NATS server; set "
+                "nats.leaf_url"
+            )
+        if len(self._consumers) >= CONSUMERS_MAX:
+            raise ApiError(503, BAD_REQUEST, f"this node has {CONSUMERS_MAX} consumers, no more")
+        patterns = _patterns(table, config)
+        await table.replica.wait_position(table.partition.high_watermark.offset)
+        start, state = _start(table, config), list[tuple[int, bytes]]()
+        if start is Begin.STATE:
+            offset = table.replica.position
+            start = WatchPosition(offset, table.replica.epoch_of(offset - 1))
+            state = await table.replica.versions(_common(patterns), below=offset)
+            if len(patterns) > 1:
+                state = [
+                    found for found in state if any(each.matches(found[1]) for each in patterns)
+                ]
+        name = request.rest.split(".")[0] or str(config.get("name") or self._random.bytes(8).hex())
+        if (present := self._consumers.get((table.bucket, name))) is not None:
+            present.task.cancel()
+        consumer = _Consumer(self, table, name, config, patterns, start, state)
+        self._consumers[table.bucket, name] = consumer
+        return consumer.info()
+
+    def info(self, bucket: str, name: str) -> dict[str, Any] | None:
+        found = self._consumers.get((bucket, name))
+        return None if found is None else found.info()
+
+    def delete(self, bucket: str, name: str) -> bool:
+        found = self._consumers.get((bucket, name))
+        if found is not None:
+            found.task.cancel()
+        return found is not None
+
+    def on_control(self, subject: str) -> None:
+        """A client has answered on a subject below `control`."""
+        name = subject.rpartition(".")[2]
+        for (_, found), consumer in self._consumers.items():
+            if found == name:
+                consumer.on_control()
+
+    def on_interest(self) -> None:
+        """Somebody has begun to listen on a subject, or the last one has stopped."""
+        for consumer in self._consumers.values():
+            consumer.on_interest()
+
+    def end_all(self) -> None:
+        """What was sent is lost, perhaps: clients have to begin again."""
+        for consumer in self._consumers.values():
+            consumer.task.cancel()
+
+    def remove(self, consumer: _Consumer) -> None:
+        key = consumer.bucket, consumer.name
+        if self._consumers.get(key) is consumer:
+            del self._consumers[key]
+
+    async def close(self) -> None:
+        tasks = [each.task for each in self._consumers.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _patterns(table: HeldTable, config: dict[str, Any]) -> list[KeyPattern]:
+    """The keys that a consumer filters for. Raises: ApiError, InvalidPattern."""
+    subjects = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    prefix = table.subject_prefix
+    found = []
+    for subject in subjects:
+        if subject == ">":
+            text = ">"
+        elif isinstance(subject, str) and subject.startswith(prefix):
+            text = subject.removeprefix(prefix)
+        else:
+            raise ApiError(400, BAD_REQUEST, f"a filter begins with {prefix}, got {subject!r}")
+        tokens = (unescape(token) or token for token in text.encode().split(b"."))
+        found.append(KeyPattern(b".".join(tokens)))
+    return found
+
+
+def _common(patterns: Sequence[KeyPattern]) -> KeyPattern:
+    """One pattern that matches whatever one of the patterns does."""
+    return patterns[0] if len(patterns) == 1 else KeyPattern(b">")
+
+
+def _start(table: HeldTable, config: dict[str, Any]) -> Start:
+    """Raises: ApiError."""
+    match config.get("deliver_policy", "all"):
+        case "all" | "last_per_subject" | "last":
+            return Begin.STATE
+        case "new":
+            return Begin.NOW
+        case "by_start_sequence":
+            sequence = config.get("opt_start_seq")
+            if not isinstance(sequence, int) or sequence < 1:
+                raise ApiError(400, BAD_REQUEST, f"opt_start_seq is 1 or more, got {sequence}")
+            return WatchPosition(sequence - 1, table.replica.epoch_of(sequence - 2))
+        case policy:
+            raise not_served(f"the deliver policy {policy}")

@@ -1,0 +1,234 @@
+"""`KeyValueService`: serves the key-value clients of a NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from bascule.client.nats import NatsConnection
+from bascule.config import StreamDefaults
+from bascule.controller.cluster.metadata_group import Peers
+from bascule.errors import BasculeError, Broken
+from bascule.host.api import Random
+from bascule.host.lasting_tasks import start_lasting
+from bascule.keyvalue.api import BucketApi, Elsewhere, Streams, refusal
+from bascule.keyvalue.buckets import bucket_of_stream
+from bascule.keyvalue.consumers import PushConsumers
+from bascule.keyvalue.held_tables import HeldTables
+from bascule.keyvalue.leaf import LeafLink
+from bascule.keyvalue.messages import (
+    CONSUMER_NOT_FOUND,
+    UNAVAILABLE,
+    ApiError,
+    answer,
+    publish,
+)
+from bascule.keyvalue.requests import API, ApiRequest, parse_request
+from bascule.wire import _hot as wire_hot
+from bascule.wire.nats import ServerAddress, encode_sub
+
+log = logging.getLogger("bascule.keyvalue")
+
+KEY_VALUE: Final = "key_value"
+"""The kind of control request for a request that another node answers."""
+QUEUE_GROUP: Final = "bascule.key_value"
+CONNECT_SECONDS_MAX: Final = 10.0
+RETRY_SECONDS: Final = 5.0
+FORWARD_SECONDS_MAX: Final = 4.0
+OWNER_SECONDS: Final = 1.0
+"""The node of a consumer answers at once; without an answer for so long there is none."""
+REQUESTS_MAX: Final = 4_096
+"""Requests that are answered at a time; further ones are refused."""
+
+_REQUESTS_SID: Final = 2
+_OWN_SIDS: Final = (3, 4)
+_CONTROL_SID: Final = 5
+
+
+class Controller(Streams, Protocol):
+    """`controller.ClusterController`, as far as it is needed here."""
+
+    def add_control(
+        self, kind: str, handler: Callable[[bytes], Coroutine[Any, Any, bytes]]
+    ) -> None: ...
+
+
+class _Forwarded(msgspec.Struct, array_like=True):
+    """A request that another node answers."""
+
+    subject: str
+    reply: str
+    body: bytes
+
+
+class KeyValueService:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        leaf: Callable[[], ServerAddress | None],
+        tables: HeldTables,
+        controller: Controller,
+        peers: Peers,
+        *,
+        defaults: StreamDefaults,
+        random: Random,
+        name: str,
+    ) -> None:
+        """`leaf` returns where the NATS server takes leafnodes, without which nobody can watch."""
+        self._connection = connection
+        self._tables = tables
+        self._peers = peers
+        self._leaf = LeafLink(
+            leaf, name=name, on_interest=self._on_interest, on_lost=self._on_leaf_lost
+        )
+        self.consumers = PushConsumers(self._leaf, random)
+        self._api = BucketApi(tables, controller, self.consumers, defaults)
+        self._connecting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looks = False
+        """Whether the consumers are about to look who is subscribed."""
+        controller.add_control(KEY_VALUE, self._answer_forwarded)
+
+    def start(self) -> None:
+        """Connect and subscribe, unless the NATS server has JetStream itself."""
+        self._connection.on_chunk = self._on_messages
+        self._connection.on_reconnect = self._subscribe
+        self._leaf.start()
+        self._connecting = start_lasting("key-value connection", self._connect)
+
+    async def _connect(self) -> None:
+        """Until it succeeds; the connection itself reconnects later."""
+        while True:
+            try:
+                await self._connection.connect(CONNECT_SECONDS_MAX)
+                break
+            except BasculeError as error:
+                log.warning("key-value clients not served yet", extra={"error": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
+        self._subscribe()
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        await self.consumers.close()
+        await self._leaf.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._connection.close()
+
+    def _subscribe(self) -> None:
+        if self._connection.info.jetstream:
+            log.info("key-value clients are left to the NATS server, which has JetStream")
+            return
+        self._connection.send(
+            encode_sub(f"{API}>", _REQUESTS_SID, group=QUEUE_GROUP)
+            + encode_sub(f"{API}CONSUMER.INFO.>", _OWN_SIDS[0])
+            + encode_sub(f"{API}CONSUMER.DELETE.>", _OWN_SIDS[1])
+            + encode_sub(f"{self.consumers.control}.>", _CONTROL_SID)
+        )
+
+    def _on_messages(self, data: bytes, positions: array[int], count: int) -> None:
+        for at in range(0, count * wire_hot.MESSAGE_FIELDS, wire_hot.MESSAGE_FIELDS):
+            sid, subject_at, subject_bytes, reply_at, reply_bytes = positions[at : at + 5]
+            header_bytes, body_at, body_bytes = positions[at + 5 : at + 8]
+            subject = data[subject_at : subject_at + subject_bytes].decode(errors="replace")
+            reply = data[reply_at : reply_at + reply_bytes].decode(errors="replace")
+            body = data[body_at + header_bytes : body_at + body_bytes]
+            if sid == _CONTROL_SID:
+                self.consumers.on_control(subject)
+            elif sid in _OWN_SIDS:
+                self._answer_as_owner(subject, reply, body)
+            elif sid == _REQUESTS_SID and reply:
+                self._on_request(subject, reply, body)
+
+    def _on_request(self, subject: str, reply: str, body: bytes) -> None:
+        try:
+            request = parse_request(subject, body)
+        except ApiError as unknown:
+            request = ApiRequest("UNKNOWN", "", "", b"")
+            self._connection.send(refusal(request, reply, unknown))
+            return
+        if request.operation in ("CONSUMER.INFO", "CONSUMER.DELETE"):
+            loop = asyncio.get_running_loop()
+            error = ApiError(404, CONSUMER_NOT_FOUND, "consumer not found")
+            late = refusal(request, reply, error)
+            loop.call_later(OWNER_SECONDS, self._connection.send, late)
+            return
+        if len(self._tasks) >= REQUESTS_MAX:
+            error = ApiError(503, UNAVAILABLE, f"{REQUESTS_MAX} requests are being answered")
+            self._connection.send(refusal(request, reply, error))
+            return
+        task = asyncio.create_task(self._handle(request, subject, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, request: ApiRequest, subject: str, reply: str) -> None:
+        try:
+            found = await self._answer(request, subject, reply)
+        except Exception:  # boundary: a bug fails one request
+            log.exception("key-value request failed")
+            error = ApiError(500, UNAVAILABLE, "internal error")
+            found = refusal(request, reply, error)
+        self._connection.send(found)
+        await self._connection.drain()
+
+    async def _answer(self, request: ApiRequest, subject: str, reply: str) -> bytes:
+        """The operation that answers, by this node or by one that can."""
+        try:
+            return await self._api.answer(request, reply)
+        except Elsewhere as elsewhere:
+            body = msgspec.msgpack.encode(_Forwarded(subject, reply, request.body))
+            why: Exception = Broken("no node has the bucket")
+            for node in self._tables.others(elsewhere.bucket, leader=elsewhere.leader):
+                try:
+                    return await self._peers.control(
+                        node, KEY_VALUE, body, timeout_s=FORWARD_SECONDS_MAX
+                    )
+                except BasculeError as error:
+                    why = error
+            return refusal(request, reply, ApiError(503, UNAVAILABLE, str(why)))
+
+    async def _answer_forwarded(self, body: bytes) -> bytes:
+        """Answer for another node. Raises: Broken if this node has no replica either."""
+        asked = msgspec.msgpack.decode(body, type=_Forwarded)
+        try:
+            return await self._api.answer(parse_request(asked.subject, asked.body), asked.reply)
+        except Elsewhere as elsewhere:
+            raise Broken(f"this node does not serve the bucket {elsewhere.bucket}") from None
+
+    def _answer_as_owner(self, subject: str, reply: str, body: bytes) -> None:
+        """Answer what only the node of a consumer knows; another one says nothing."""
+        try:
+            request = parse_request(subject, body)
+            bucket = bucket_of_stream(request.stream)
+        except ApiError:
+            return
+        found = self.consumers.info(bucket, request.rest)
+        if found is None:
+            return
+        if request.operation == "CONSUMER.DELETE":
+            self.consumers.delete(bucket, request.rest)
+            found = {"success": True}
+        if reply:
+            self._connection.send(publish(reply, "", answer(request.kind, found)))
+
+    def _on_interest(self) -> None:
+        """Once for all subscriptions that come together."""
+        if not self._looks:
+            self._looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self.consumers.on_interest()
+
+    def _on_leaf_lost(self) -> None:
+        """Clients miss heartbeats, and begin again where they have stopped."""
+        self.consumers.end_all()

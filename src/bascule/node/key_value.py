@@ -1,0 +1,51 @@
+"""Serving key-value clients: the service of `keyvalue` with the parts of this node."""
+
+from __future__ import annotations
+
+from bascule.client.nats import NatsConnection
+from bascule.config import Config
+from bascule.controller.cluster.controller import ClusterController
+from bascule.host.api import Random
+from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.ingest.nats_ingest import connect_options, tls_context
+from bascule.keyvalue import KeyValueService
+from bascule.keyvalue.held_tables import HeldTables
+from bascule.replica.partitions import Partitions
+from bascule.tables import Tables
+from bascule.wire.nats import ServerAddress, parse_server_url
+
+
+def start_key_value(
+    config: Config,
+    urls: list[str],
+    nats: EmbeddedNats | None,
+    tables: Tables,
+    partitions: Partitions,
+    controller: ClusterController,
+    random: Random,
+) -> KeyValueService | None:
+    """Serve key-value clients at these servers; None where that is turned off."""
+    if not config.nats.key_value:
+        return None
+    options, context = connect_options(config), tls_context(config)
+    connection = NatsConnection([parse_server_url(url) for url in urls], options, tls=context)
+    leaf_url = config.nats.leaf_url
+
+    def leaf() -> ServerAddress | None:
+        if nats is not None:
+            return nats.leaf_address()
+        return parse_server_url(leaf_url) if leaf_url else None
+
+    held = HeldTables(config.node_id, tables, partitions, controller.views)
+    service = KeyValueService(
+        connection,
+        leaf,
+        held,
+        controller,
+        controller.peers,
+        defaults=config.streams,
+        random=random,
+        name=f"bascule-{config.node_id}-{random.bytes(4).hex()}",
+    )
+    service.start()
+    return service
