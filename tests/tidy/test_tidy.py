@@ -61,6 +61,7 @@ BOUNDARIES = tuple(
         "http",
         "ingest",
         "kafka",
+        "keyvalue",
         "listening",
         "node",
         "replica",

@@ -10,9 +10,11 @@ they ask of ``$JS.API``, which this package answers, on a NATS server without Je
     leaf        `LeafLink`: the connection that delivers to them
     requests    the requests, from their subjects and bodies
     messages    the answers and messages on the wire
+    starting    the service with the parts of a node
     held_tables the buckets of the cluster, and those held here
 """
 
 from bascule.keyvalue.service import KeyValueService
+from bascule.keyvalue.starting import start_key_value
 
-__all__ = ["KeyValueService"]
+__all__ = ["KeyValueService", "start_key_value"]

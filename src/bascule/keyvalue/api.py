@@ -32,6 +32,15 @@ from bascule.tables.rows import Row
 from bascule.wire.tables.keys import unescape
 
 PAGE_STREAMS: Final = 1024
+_ACCOUNT_LIMITS: Final = (
+    "max_memory",
+    "max_storage",
+    "max_streams",
+    "max_consumers",
+    "max_ack_pending",
+    "memory_max_stream_bytes",
+    "storage_max_stream_bytes",
+)
 
 
 class Elsewhere(Exception):
@@ -128,13 +137,13 @@ class BucketApi:
         return [name for name, _ in self._tables.buckets()]
 
     def _account(self) -> dict[str, Any]:
-        unlimited = dict.fromkeys(("max_memory", "max_storage", "max_streams", "max_consumers"), -1)
+        limits = dict.fromkeys(_ACCOUNT_LIMITS, -1) | {"max_bytes_required": False}
         return {
             "memory": 0,
             "storage": 0,
             "streams": len(self._names()),
             "consumers": self._consumers.count,
-            "limits": unlimited,
+            "limits": limits,
             "api": {"total": 0, "errors": 0},
         }
 

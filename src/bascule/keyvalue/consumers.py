@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bascule.errors import BasculeError
-from bascule.host.api import Random
+from bascule.host.api import Clock, Random
 from bascule.keyvalue.buckets import STREAM_PREFIX
 from bascule.keyvalue.held_tables import HeldTable
 from bascule.keyvalue.messages import (
@@ -87,7 +86,7 @@ class _Consumer:
         self.name = name
         self.bucket = table.bucket
         self.config = config
-        self.created_ms = time.time_ns() // 1_000_000
+        self.created_ms = owner.clock.now_ms()
         self.delivered = self.sequence = 0
         """Messages sent, and the sequence of the last one."""
         self.pending = len(state)
@@ -252,12 +251,13 @@ class _Consumer:
 class PushConsumers:
     """The push consumers of this node. Belongs to the event loop."""
 
-    def __init__(self, link: Link, random: Random) -> None:
+    def __init__(self, link: Link, clock: Clock, dice: Random) -> None:
         self.link = link
-        self.control = f"{CONTROL}{random.bytes(6).hex()}"
+        self.clock = clock
+        self.control = f"{CONTROL}{dice.bytes(6).hex()}"
         """The subject below which clients answer."""
         self.counts = ConsumerCounts()
-        self._random = random
+        self._dice = dice
         self._consumers: dict[tuple[str, str], _Consumer] = {}
 
     @property
@@ -297,7 +297,7 @@ class PushConsumers:
                 state = [
                     found for found in state if any(each.matches(found[1]) for each in patterns)
                 ]
-        name = request.rest.split(".")[0] or str(config.get("name") or self._random.bytes(8).hex())
+        name = request.rest.split(".")[0] or str(config.get("name") or self._dice.bytes(8).hex())
         if (present := self._consumers.get((table.bucket, name))) is not None:
             present.task.cancel()
         consumer = _Consumer(self, table, name, config, patterns, start, state)

@@ -14,7 +14,7 @@ from bascule.client.nats import NatsConnection
 from bascule.config import StreamDefaults
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, Broken
-from bascule.host.api import Random
+from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
 from bascule.keyvalue.api import BucketApi, Elsewhere, Streams, refusal
 from bascule.keyvalue.buckets import bucket_of_stream
@@ -78,7 +78,8 @@ class KeyValueService:
         peers: Peers,
         *,
         defaults: StreamDefaults,
-        random: Random,
+        clock: Clock,
+        dice: Random,
         name: str,
     ) -> None:
         """`leaf` returns where the NATS server takes leafnodes, without which nobody can watch."""
@@ -88,7 +89,7 @@ class KeyValueService:
         self._leaf = LeafLink(
             leaf, name=name, on_interest=self._on_interest, on_lost=self._on_leaf_lost
         )
-        self.consumers = PushConsumers(self._leaf, random)
+        self.consumers = PushConsumers(self._leaf, clock, dice)
         self._api = BucketApi(tables, controller, self.consumers, defaults)
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -34,14 +34,13 @@ from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
-from bascule.keyvalue import KeyValueService
+from bascule.keyvalue import KeyValueService, start_key_value
 from bascule.model import NodeInfo, PartitionState
 from bascule.node.archive_progress import ArchiveProgress
 from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.discovery import Discovery
-from bascule.node.key_value import start_key_value
 from bascule.node.last_run import KeptLastRun
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
@@ -222,7 +221,7 @@ class Node:
         await self._open_listeners(self._offsets, self._groups, cluster_groups)
         self._key_value = start_key_value(
             self._config, self.status.urls, self._nats, self._tables, self._partitions,
-            self._controller, self._random,
+            self._controller, self._clock, self._random,
         )  # fmt: skip
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(

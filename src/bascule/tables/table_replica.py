@@ -162,7 +162,7 @@ class TableReplica:
         return 0 if found is None else found.start_offset
 
     async def _read(self, read: Callable[[TableFile], T]) -> T:
-        file = self._file
+        file = self._file or await self._opened()
         if file is None:
             why = self.failure or "this node has no table of it"
             raise PartitionFailed(self.stream, self.index, why)
@@ -172,6 +172,21 @@ class TableReplica:
             self._is_damaged = True
             self._wake.set()
             raise
+
+    async def _opened(self) -> TableFile | None:
+        """The file, which is opened soon after the replica was; None where that fails."""
+        found = self._find()
+        if found is None or found.log is None:
+            return None
+        self._wake.set()
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
+                await self._advanced.wait_for(
+                    lambda: self._file is not None or self.failure is not None
+                )
+        except TimeoutError:
+            pass
+        return self._file
 
     async def _follow(self) -> None:
         while True:

@@ -1,15 +1,15 @@
-"""Serving key-value clients: the service of `keyvalue` with the parts of this node."""
+"""Start the service with the parts of a node."""
 
 from __future__ import annotations
 
 from bascule.client.nats import NatsConnection
 from bascule.config import Config
 from bascule.controller.cluster.controller import ClusterController
-from bascule.host.api import Random
+from bascule.host.api import Clock, Random
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.ingest.nats_ingest import connect_options, tls_context
-from bascule.keyvalue import KeyValueService
 from bascule.keyvalue.held_tables import HeldTables
+from bascule.keyvalue.service import KeyValueService
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.wire.nats import ServerAddress, parse_server_url
@@ -22,7 +22,8 @@ def start_key_value(
     tables: Tables,
     partitions: Partitions,
     controller: ClusterController,
-    random: Random,
+    clock: Clock,
+    dice: Random,
 ) -> KeyValueService | None:
     """Serve key-value clients at these servers; None where that is turned off."""
     if not config.nats.key_value:
@@ -44,8 +45,9 @@ def start_key_value(
         controller,
         controller.peers,
         defaults=config.streams,
-        random=random,
-        name=f"bascule-{config.node_id}-{random.bytes(4).hex()}",
+        clock=clock,
+        dice=dice,
+        name=f"bascule-{config.node_id}-{dice.bytes(4).hex()}",
     )
     service.start()
     return service
