@@ -215,6 +215,8 @@ def test_a_slow_watcher_is_waited_for_and_sees_the_newest_values(node: Node) -> 
     [
         ("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["o"]}, "is no bucket"),
         ("STREAM.CREATE.KV_h", {"max_msgs_per_subject": 5}, "history of 5"),
+        ("STREAM.CREATE.KV_h", {"num_replicas": 3}, "replicas"),
+        ("STREAM.CREATE.KV_refusing", {"max_msg_size": 7_000}, "refusing"),
         ("STREAM.UPDATE.KV_refusing", {}, "bascule stream alter"),
         ("STREAM.PURGE.KV_refusing", {}, "bascule stream purge"),
         ("STREAM.INFO.KV_none", {}, "stream not found"),

@@ -7,7 +7,14 @@ import base64
 from typing import Any, Final, Protocol
 
 from bascule.config import StreamDefaults
-from bascule.errors import BasculeError, InvalidPattern
+from bascule.errors import (
+    BasculeError,
+    ConfigError,
+    InvalidName,
+    InvalidPattern,
+    NotEnoughNodes,
+    StreamConflict,
+)
 from bascule.keyvalue.buckets import STREAM_PREFIX, bucket_of_stream, stream_info, table_config
 from bascule.keyvalue.consumers import PushConsumers
 from bascule.keyvalue.held_tables import HeldTable, HeldTables
@@ -182,8 +189,10 @@ class BucketApi:
         config = table_config(bucket, request.fields(), self._defaults)
         try:
             definition, created = await self._streams.create_stream(bucket, config)
-        except BasculeError as error:
+        except StreamConflict as error:
             raise ApiError(400, STREAM_NAME_IN_USE, str(error)) from error
+        except (ConfigError, InvalidName, NotEnoughNodes) as error:
+            raise ApiError(400, BAD_REQUEST, str(error)) from error
         return {**_info_of(bucket, definition, keys=0), "did_create": created}
 
     async def _purge(self, request: ApiRequest) -> dict[str, Any]:

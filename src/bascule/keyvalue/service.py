@@ -126,7 +126,7 @@ class KeyValueService:
 
     def _subscribe(self) -> None:
         if self._connection.info.jetstream:
-            log.info("key-value clients are left to the NATS server, which has JetStream")
+            log.info("key-value clients left to the server's JetStream")
             return
         self._connection.send(
             encode_sub(f"{API}>", _REQUESTS_SID, group=QUEUE_GROUP)
