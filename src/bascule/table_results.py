@@ -16,6 +16,18 @@ class TableEntry(NamedTuple):
     value: bytes
 
 
+class TableChange(NamedTuple):
+    """The latest record of a key, as a watcher sees it."""
+
+    key: bytes
+    version: int
+    """The offset of the record."""
+    timestamp: int
+    """Unix time of the record, milliseconds."""
+    value: bytes | None
+    """None: the key was removed."""
+
+
 class TablePage(NamedTuple):
     """Entries by key, and whether there may be more."""
 

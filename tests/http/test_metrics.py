@@ -153,6 +153,8 @@ SECTIONS = {
     "HealCounts": "healing",
     "ScrubCounts": "scrub",
     "TroubleCounts": "cluster",
+    "WatchCounts": "table_watches",
+    "ConsumerCounts": "key_value",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""
 MERGED = {path.rpartition(".")[2] for path in REFUSALS}

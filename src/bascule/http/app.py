@@ -51,6 +51,7 @@ from bascule.http.schemas import (
     scrubbed_body,
     stream_body,
 )
+from bascule.http.table_watch import TableWatchApi, Watches
 from bascule.http.tables import TablesAdmin, TablesApi
 from bascule.model import (
     ClusterInfo,
@@ -149,7 +150,7 @@ class StatusSource(Protocol):
         ...
 
 
-class AdminApi(GroupsApi, ClusterApi, TablesApi):
+class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
     """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
@@ -159,6 +160,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi):
         node: StatusSource,
         cluster: ClusterAdmin,
         tables: TablesAdmin,
+        watches: Watches,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
@@ -166,6 +168,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi):
         GroupsApi.__init__(self, groups)
         ClusterApi.__init__(self, cluster)
         TablesApi.__init__(self, tables)
+        TableWatchApi.__init__(self, watches)
         self._streams = streams
         self._node = node
         self._defaults = defaults
@@ -327,6 +330,7 @@ def create_app(
     node: StatusSource,
     cluster: ClusterAdmin,
     tables: TablesAdmin,
+    watches: Watches,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
@@ -339,6 +343,7 @@ def create_app(
         node,
         cluster,
         tables,
+        watches,
         defaults=defaults or StreamDefaults(),
         body_bytes_max=body_bytes_max,
     )

@@ -48,6 +48,7 @@ from bascule.http.schemas import (
     StreamBody,
     StreamList,
 )
+from bascule.http.table_watch import TableChangeBody
 from bascule.http.tables import TableBody, TableKeyList, TableList
 
 _BODY: Final = (
@@ -510,6 +511,22 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         query=(_AT_LEAST,),
         example="curl -i $SERVER/v1/tables/sessions/keys/user.7",
         media_type="application/octet-stream",
+    ),
+    "table_watch": ApiOperation(
+        "GET",
+        "/v1/tables/{name}/watch",
+        "The changes of a table as server-sent events, without end",
+        {
+            200: ("Events `set`, `remove`, `position` and `restart`.", TableChangeBody),
+            307: ("Ask the node that the header `Location` names: it has a replica.", None),
+        },
+        errors=((400, "malformed_request"), (400, "invalid_pattern"), *_TABLE),
+        query=(
+            ("pattern", "Only keys that match: `user.*`, `user.>`; default: all."),
+            ("start", "`now` (default), `state` (all values first), or the id of an event."),
+        ),
+        example="curl -N '$SERVER/v1/tables/sessions/watch?pattern=user.*&start=state'",
+        media_type="text/event-stream",
     ),
     "metrics": ApiOperation(
         "GET",

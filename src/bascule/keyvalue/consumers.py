@@ -60,9 +60,12 @@ class Link(Protocol):
 
 @dataclass(slots=True)
 class ConsumerCounts:
-    """For metrics. Counts only grow."""
+    """For metrics. Counts only grow, but for `consumers`."""
 
+    consumers: int = 0
+    """Push consumers now."""
     messages: int = 0
+    """Messages sent to push consumers."""
     stalled: int = 0
     """How often a consumer waited for its client."""
     gone: int = 0
@@ -302,6 +305,7 @@ class PushConsumers:
             present.task.cancel()
         consumer = _Consumer(self, table, name, config, patterns, start, state)
         self._consumers[table.bucket, name] = consumer
+        self.counts.consumers = len(self._consumers)
         return consumer.info()
 
     def info(self, bucket: str, name: str) -> dict[str, Any] | None:
@@ -335,6 +339,7 @@ class PushConsumers:
         key = consumer.bucket, consumer.name
         if self._consumers.get(key) is consumer:
             del self._consumers[key]
+            self.counts.consumers = len(self._consumers)
 
     async def close(self) -> None:
         tasks = [each.task for each in self._consumers.values()]

@@ -20,6 +20,7 @@ from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import ClusterGroups, GroupLags
 from bascule.controller.cluster.groups.coordinator import make_coordinator
+from bascule.controller.cluster.tables import ClusterWatches
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
@@ -168,6 +169,7 @@ class Node:
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
         self._tables = Tables(self._partitions, data)
+        self.status.table_watches = self._tables.watch_counts
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
@@ -223,6 +225,7 @@ class Node:
             self._config, self.status.urls, self._nats, self._tables, self._partitions,
             self._controller, self._clock, self._random,
         )  # fmt: skip
+        self.status.key_value = self._key_value and self._key_value.consumers.counts
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)
@@ -320,6 +323,7 @@ class Node:
                 await self._nats.stop()
         if self._client_listener is not None:
             await self._client_listener.close()
+        self._tables.end_watches()
         if self._http_listener is not None:
             await self._http_listener.close()
         if self._offsets is not None:
@@ -480,6 +484,7 @@ class Node:
             self.status,
             self._controller.operations,
             self._controller.attach_tables(self._tables),
+            ClusterWatches(self._tables, self._partitions, self._controller.views),
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self.status.http_statistics,

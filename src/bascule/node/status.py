@@ -21,6 +21,7 @@ from bascule.http.metrics.statistics import counter_values, disk_statistics, str
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ListenerStatistics
+from bascule.keyvalue.consumers import ConsumerCounts
 from bascule.model import (
     ClusterInfo,
     DuplicateStream,
@@ -31,6 +32,7 @@ from bascule.replica.maintenance.cleaner import CompactionCounts
 from bascule.replica.maintenance.retention import RetentionCounts
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub.scrubber import ScrubCounts
+from bascule.tables.watching import WatchCounts
 from bascule.version import __version__
 from bascule.wire.nats import without_credentials
 
@@ -77,6 +79,8 @@ class NodeStatus:
         self.retention: RetentionCounts | None = None
         self.compaction: CompactionCounts | None = None
         self.scrub: ScrubCounts | None = None
+        self.table_watches: WatchCounts | None = None
+        self.key_value: ConsumerCounts | None = None
 
     def node_info(self) -> NodeInfo:
         connected = self.ingest is not None and self.ingest.connected
@@ -179,6 +183,8 @@ class NodeStatus:
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),
+            "table_watches": _counters(self.table_watches),
+            "key_value": _counters(self.key_value),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},
             "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
         }

@@ -17,7 +17,7 @@ from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import TableFile
-from bascule.tables.watching import ChangesPage, TableWatches, WatchPosition
+from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys, prefix_end
 from bascule.wire.tables.patterns import KeyPattern
 
@@ -39,7 +39,12 @@ class TableReplica:
     """
 
     def __init__(
-        self, stream: str, index: int, path: Path, find: Callable[[], Partition | None]
+        self,
+        stream: str,
+        index: int,
+        path: Path,
+        find: Callable[[], Partition | None],
+        watch_counts: WatchCounts | None = None,
     ) -> None:
         """`find` returns the partition as it is now, or None once it is gone."""
         self.stream = stream
@@ -57,13 +62,14 @@ class TableReplica:
         self.skipped = 0
         """Records without a key of the table, since the node has started."""
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
-        self.watches = TableWatches(self)
+        self.watches = TableWatches(self, watch_counts)
 
     def start(self) -> None:
         self._wake.set()
         self._task = start_lasting("table", self._follow)
 
     async def close(self) -> None:
+        self.watches.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

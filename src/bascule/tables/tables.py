@@ -15,6 +15,7 @@ from bascule.model import StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.tables.table_replica import TableReplica
+from bascule.tables.watching import WatchCounts
 
 log = logging.getLogger("bascule.tables")
 
@@ -30,6 +31,7 @@ class Tables:
         self._replicas: dict[bytes, tuple[TableReplica, ...]] = {}
         """By stream id, one for each partition."""
         self._closing: set[asyncio.Task[None]] = set()
+        self.watch_counts = WatchCounts()
 
     async def start(self) -> None:
         """Follow the streams that are tables, from now on also those that are opened later."""
@@ -46,6 +48,12 @@ class Tables:
         for replicas in self._replicas.values():
             await asyncio.gather(*(each.close() for each in replicas))
         self._replicas.clear()
+
+    def end_watches(self) -> None:
+        """No watcher waits any more."""
+        for replicas in self._replicas.values():
+            for each in replicas:
+                each.watches.close()
 
     def replica(self, stream: str, partition: int) -> TableReplica:
         """Raises: UnknownStream, NotATable; PartitionFailed if it is not held here."""
@@ -80,7 +88,7 @@ class Tables:
         definition, index = partition.definition, partition.index
         path = self._directory / definition.id.hex() / f"{index}.db"
         find = partial(self._find, definition.id, index)
-        replica = TableReplica(definition.name, index, path, find)
+        replica = TableReplica(definition.name, index, path, find, self.watch_counts)
         replica.start()
         return replica
 

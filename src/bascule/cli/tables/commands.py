@@ -15,9 +15,10 @@ from bascule.cli.completion import table_names
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.units import moment_text
+from bascule.table_results import TableEntry
 
 if TYPE_CHECKING:
-    from bascule.table_results import TableEntry
+    from bascule.table_results import TableChange
 
 tables = typer.Typer(
     help="Create tables, and read and write their values: the latest one of each key. Also: ls.",
@@ -122,6 +123,33 @@ def get_value(
     sys.stdout.buffer.flush()
 
 
+@tables.command("watch")
+def watch(
+    table: TableArgument,
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Which keys, such as user.* or user.>")
+    ] = ">",
+    state: Annotated[bool, typer.Option("--state", help="Show the present values first.")] = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the changes of keys as they come, until Ctrl-C."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        changes = client.table(table).watch(
+            pattern,
+            start="state" if state else "now",
+            on_restart=lambda: err.print("the present values follow again"),
+        )
+        for change in changes:
+            if json:
+                print_json(_change_as_json(change), indent=False)
+            else:
+                out.print(_change_as_text(change), soft_wrap=True)
+            sys.stdout.flush()
+
+
 @tables.command("set")
 def set_value(
     table: TableArgument,
@@ -205,3 +233,24 @@ def _entry_as_json(entry: TableEntry) -> dict[str, Any]:
         "timestamp": moment_text(entry.timestamp),
         **value,
     }
+
+
+def _change_as_json(change: TableChange) -> dict[str, Any]:
+    if change.value is not None:
+        return _entry_as_json(TableEntry(*change[:3], change.value))
+    return {
+        **_key_as_json(change.key),
+        "version": change.version,
+        "timestamp": moment_text(change.timestamp),
+        "removed": True,
+    }
+
+
+def _change_as_text(change: TableChange) -> Text:
+    key = change.key.decode("utf-8", "backslashreplace")
+    line = Text(f"{moment_text(change.timestamp)}  {change.version:>8}  ", style="dim")
+    if change.value is None:
+        return line.append(f"{key} removed", style="red")
+    return line.append(key, style="bold").append(
+        f" = {change.value.decode('utf-8', 'backslashreplace')}", style="not dim"
+    )

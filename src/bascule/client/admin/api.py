@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
@@ -12,6 +13,7 @@ import httpx
 import msgspec
 
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
+from bascule.client.admin.table_events import TableEvents
 from bascule.client.admin.table_requests import TableRequests
 from bascule.errors import (
     BasculeError,
@@ -59,6 +61,8 @@ from bascule.wire.tables.keys import bucket_subject
 
 T = TypeVar("T")
 
+SILENCE_S_MAX: Final = 40.0
+"""Of a table that is watched: a node says something every 15 s."""
 SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
 
@@ -110,7 +114,7 @@ def _why_not_http(url: str) -> str:
     return "it has a query" if parts.query or parts.fragment else ""
 
 
-class Admin(TableRequests):
+class Admin(TableRequests, TableEvents):
     """Requests about streams and the node over HTTP.
 
     With several servers a request goes to the one that answered last, and to the next where that
@@ -413,6 +417,21 @@ class Admin(TableRequests):
                 f"`bascule serve`, or name another with {SERVER_VARIABLE}"
             ) from error
 
+    def _stream(
+        self, path: str, headers: dict[str, str]
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        return self._http.stream(
+            "GET",
+            self._servers[0] + path,
+            headers=headers,
+            timeout=httpx.Timeout(self._http.timeout.connect, read=SILENCE_S_MAX),
+            follow_redirects=True,
+        )
+
+    def next_server(self) -> None:
+        """Ask another node from now on."""
+        self._servers.append(self._servers.pop(0))
+
     async def _request_any(self, method: str, path: str, body: Any) -> httpx.Response:
         """The answer of the first server that gives one. A change that was sent is not sent again.
 
@@ -424,7 +443,7 @@ class Admin(TableRequests):
             try:
                 return await self._http.request(method, self._servers[0] + path, json=body)
             except missed:
-                self._servers.append(self._servers.pop(0))
+                self.next_server()
         return await self._http.request(method, self._servers[0] + path, json=body)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
 from bascule.client.tables.table import PUBLISH_TIMEOUT_S, Key, TableClient
-from bascule.table_results import TableEntry, TableInfo
+from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart
+from bascule.table_results import TableChange, TableEntry, TableInfo
 
 T = TypeVar("T")
 
@@ -40,6 +41,25 @@ class SyncTableClient:
     def keys(self, prefix: Key = b"") -> Iterator[tuple[bytes, int]]:
         """See `TableClient.keys`."""
         found = self._table.keys(prefix)
+        try:
+            while (item := self._run(_next(found.__anext__))) is not None:
+                yield item
+        finally:
+            self._run(found.aclose())
+
+    def watch(
+        self,
+        pattern: Key = ">",
+        *,
+        start: WatchStart = "now",
+        timeout: float = WATCH_TIMEOUT_S,
+        on_current: Callable[[int], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> Iterator[TableChange]:
+        """See `TableClient.watch`. Waits for each change."""
+        found = self._table.watch(
+            pattern, start=start, timeout=timeout, on_current=on_current, on_restart=on_restart
+        )
         try:
             while (item := self._run(_next(found.__anext__))) is not None:
                 yield item

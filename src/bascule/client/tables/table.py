@@ -9,9 +9,10 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers
+from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
 from bascule.errors import ConfigError, NotATable, UnknownKey
 from bascule.model import KeyFrom
-from bascule.table_results import TableEntry, TableInfo
+from bascule.table_results import TableChange, TableEntry, TableInfo
 from bascule.wire.tables.keys import TableKeys
 
 PUBLISH_TIMEOUT_S: Final = 10.0
@@ -105,6 +106,32 @@ class TableClient:
             for key, version in found:
                 yield key, version
             after = found[-1][0] if found else after
+
+    def watch(
+        self,
+        pattern: Key = ">",
+        *,
+        start: WatchStart = "now",
+        timeout: float = WATCH_TIMEOUT_S,
+        on_current: Callable[[int], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[TableChange, None]:
+        """The changes of the keys that match, without end: `async for change in table.watch(...)`.
+
+        With `start="state"` the present values come first, by key. Each key's newest state is seen
+        at last, in the order of its versions and each version once, also across failovers; a
+        watcher that is slow sees the newest states only. `on_current` is called with a position
+        when everything below it was seen: first behind the present values, later now and then.
+        `on_restart` is called where a node cannot tell what was changed since the last event: the
+        present values follow again, and what is not among them was removed.
+
+        Raises: InvalidPattern, UnknownStream, NotATable; Broken if no node could be watched for
+        `timeout` seconds.
+        """
+        return watch_table(
+            self._admin, self.name, _bytes(pattern), start=start, timeout=timeout,
+            on_current=on_current, on_restart=on_restart,
+        )  # fmt: skip
 
     async def info(self) -> TableInfo:
         """The table as one replica sees it; counts all keys. Raises: as `get`."""

@@ -137,6 +137,26 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "nats_server.restarts": MetricFamily(
         "nats_server_restarts", "Times the embedded nats-server was started again after it ended."
     ),
+    "table_watches.watchers": _gauge("table_watchers", "Watchers of tables on this node."),
+    "table_watches.changes": MetricFamily(
+        "table_watch_changes", "Changes handed to watchers of tables, one for each watcher."
+    ),
+    "table_watches.lagged": MetricFamily(
+        "table_watch_lags", "Times a watcher was too slow, and had to read the table."
+    ),
+    "table_watches.restarted": MetricFamily(
+        "table_watch_states", "Times a watcher was shown the whole state of a table."
+    ),
+    "key_value.consumers": _gauge("key_value_consumers", "Watchers of key-value clients."),
+    "key_value.messages": MetricFamily(
+        "key_value_messages", "Messages delivered to watchers of key-value clients."
+    ),
+    "key_value.stalled": MetricFamily(
+        "key_value_stalls", "Times a watcher of a key-value client was waited for."
+    ),
+    "key_value.gone": MetricFamily(
+        "key_value_consumers_gone", "Watchers that ended since nobody listened any more."
+    ),
     "ingest.messages": MetricFamily("ingest_messages", "Messages received from NATS for a stream."),
     "ingest.batches": MetricFamily(
         "ingest_batches", "Record batches built from received messages."

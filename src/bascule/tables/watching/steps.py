@@ -30,10 +30,17 @@ Start: TypeAlias = WatchPosition | Literal[Begin.NOW, Begin.STATE]
 class Change:
     """The latest record of a key. One object for all watchers of a replica."""
 
-    __slots__ = ("encoded", "epoch", "key", "timestamp", "value", "version")
+    __slots__ = ("encoded", "epoch", "is_ordered", "key", "timestamp", "value", "version")
 
     def __init__(
-        self, key: bytes, version: int, timestamp: int, value: bytes | None, epoch: int
+        self,
+        key: bytes,
+        version: int,
+        timestamp: int,
+        value: bytes | None,
+        epoch: int,
+        *,
+        is_ordered: bool = True,
     ) -> None:
         self.key = key
         self.version = version
@@ -43,7 +50,9 @@ class Change:
         self.value = value
         """None: the key was removed."""
         self.epoch = epoch
-        """The leader epoch of a record at this version or somewhat later; -1 if not known."""
+        """The leader epoch of the record; -1 if it is not known."""
+        self.is_ordered = is_ordered
+        """False while the state is shown by key: lower versions may follow."""
         self.encoded: bytes | None = None
         """What a door has made of it, for the other watchers at that door."""
 

@@ -71,8 +71,10 @@ class WatchedTable(Protocol):
 
 @dataclass(slots=True)
 class WatchCounts:
-    """For metrics. Counts only grow."""
+    """Of all tables of a node, for metrics. Counts only grow, but for `watchers`."""
 
+    watchers: int = 0
+    """Watchers now."""
     changes: int = 0
     """Changes that were handed to watchers, one for each of them."""
     lagged: int = 0
@@ -84,7 +86,7 @@ class WatchCounts:
 class TableWatches:
     """Belongs to the event loop."""
 
-    def __init__(self, table: WatchedTable) -> None:
+    def __init__(self, table: WatchedTable, counts: WatchCounts | None = None) -> None:
         self._table = table
         self._literal: dict[bytes, set[Watcher]] = {}
         """Watchers of one key, by that."""
@@ -94,9 +96,10 @@ class TableWatches:
         self._told = 0
         """The position behind the rows that watchers were told."""
         self._queued = QueuedBytes()
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self.watchers = 0
-        self.counts = WatchCounts()
+        self.counts = counts or WatchCounts()
 
     def on_applied(self, rows: _Rows) -> None:
         """The replica has applied these rows; its position is behind them."""
@@ -110,6 +113,12 @@ class TableWatches:
             for watchers in watching:
                 for watcher in watchers:
                     watcher.put(change)
+
+    def close(self) -> None:
+        """All watchers end."""
+        self._is_closed = True
+        for watcher in list(self._all()):
+            watcher.wake()
 
     def on_lost(self) -> None:
         """The log has lost records that were in the table: versions begin again below."""
@@ -129,6 +138,7 @@ class TableWatches:
         """
         watcher = Watcher(pattern, self._queued)
         self.watchers += 1
+        self.counts.watchers += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
         try:
@@ -147,6 +157,8 @@ class TableWatches:
                         self.counts.changes += len(found)
                         yield found
                         continue
+                    if self._is_closed:
+                        return
                     told = watcher.first
                     await watcher.wait()
                     if told == watcher.first and not watcher.has_changes:
@@ -156,6 +168,7 @@ class TableWatches:
         finally:
             self._remove(watcher)
             self.watchers -= 1
+            self.counts.watchers -= 1
 
     def _caught(self, watcher: Watcher) -> Caught:
         offset = watcher.first if watcher.has_changes else max(watcher.first, self._told)
@@ -196,7 +209,8 @@ class TableWatches:
             end = pattern.literal + b"\0"
         while True:
             rows = await self._table.scan(at, end, PAGE_ROWS)
-            if found := list(self._changes(row for row in rows if pattern.matches(row.key))):
+            matching = (row for row in rows if pattern.matches(row.key))
+            if found := [Change(*row, -1, is_ordered=False) for row in matching]:
                 yield found
             if len(rows) < PAGE_ROWS:
                 return

@@ -1,0 +1,87 @@
+"""The events of a watched table over HTTP."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import httpx
+import msgspec
+
+from bascule.errors import RemoteProtocolError
+from bascule.table_results import TableChange
+
+
+class TableEvent(NamedTuple):
+    """A server-sent event."""
+
+    kind: str
+    """`set`, `remove`, `position`, `restart` or `error`."""
+    id: str
+    """Where to go on behind it; empty: behind the one before."""
+    data: dict[str, Any]
+
+    def change(self) -> TableChange:
+        """Of an event `set` or `remove`. Raises: RemoteProtocolError."""
+        data = self.data
+        try:
+            key, version, timestamp = _bytes(data, "key"), data["version"], data["timestamp"]
+        except KeyError as error:
+            raise RemoteProtocolError(f"the node's event is not valid: {error!r}") from error
+        value = _bytes(data, "value") if self.kind == "set" else None
+        return TableChange(key, int(version), int(timestamp), value)
+
+
+class TableEvents:
+    """A part of `Admin`."""
+
+    def _stream(
+        self, path: str, headers: dict[str, str]
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        raise NotImplementedError
+
+    def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
+        raise NotImplementedError
+
+    async def table_events(
+        self, name: str, *, pattern: bytes, start: str, last_id: str
+    ) -> AsyncGenerator[TableEvent, None]:
+        """Events behind that with `last_id`, or from `start` on, until the connection is lost.
+
+        Raises: httpx.HTTPError, UnknownStream, NotATable, InvalidPattern, RemoteProtocolError.
+        """
+        query = urlencode({"pattern": pattern, "start": start})
+        path = f"/v1/tables/{quote(name, safe='')}/watch?{query}"
+        headers = {"last-event-id": last_id} if last_id else {}
+        async with self._stream(path, headers) as response:
+            if not response.is_success:
+                await response.aread()
+                raise self._refusal(response, what=f"GET {path}", name=name)
+            fields: dict[str, str] = {}
+            async for line in response.aiter_lines():
+                if line:
+                    field, _, value = line.partition(":")
+                    fields[field] = value.removeprefix(" ")
+                elif fields:
+                    yield _event(fields)
+                    fields = {}
+
+
+def _event(fields: dict[str, str]) -> TableEvent:
+    try:
+        data = msgspec.json.decode(fields.get("data", "{}"), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(f"the node's event is not valid: {error}") from error
+    return TableEvent(fields.get("event", ""), fields.get("id", ""), data)
+
+
+def _bytes(data: dict[str, Any], name: str) -> bytes:
+    """Raises: KeyError."""
+    if (encoded := data.get(f"{name}_base64")) is not None:
+        return base64.b64decode(encoded)
+    if name not in data and name == "value":
+        return b""
+    return str(data[name]).encode()

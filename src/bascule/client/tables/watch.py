@@ -1,0 +1,69 @@
+"""`watch_table`: the changes of a table, across failovers."""
+
+# These timeouts bound retries; they are not cancel scopes.
+# ruff: noqa: ASYNC109
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final, Literal, TypeAlias
+
+import httpx
+
+from bascule.client.admin import Admin
+from bascule.errors import Broken, ConfigError, PartitionFailed
+from bascule.table_results import TableChange
+
+log = logging.getLogger(__name__)
+
+WATCH_TIMEOUT_S: Final = 60.0
+RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0)
+STARTS: Final = ("now", "state")
+
+WatchStart: TypeAlias = Literal["now", "state"]
+
+
+async def watch_table(
+    admin: Callable[[], Admin],
+    table: str,
+    pattern: bytes,
+    *,
+    start: WatchStart,
+    timeout: float,
+    on_current: Callable[[int], None] | None,
+    on_restart: Callable[[], None] | None,
+) -> AsyncGenerator[TableChange, None]:
+    """See `TableClient.watch`."""
+    if start not in STARTS:
+        raise ConfigError(f"start is {' or '.join(STARTS)}, got {start!r}")
+    loop = asyncio.get_running_loop()
+    last_id, restarts, failures, broken_at = "", 0, 0, loop.time()
+    while True:
+        why: Exception | str
+        try:
+            events = admin().table_events(table, pattern=pattern, start=start, last_id=last_id)
+            async with aclosing(events):
+                async for event in events:
+                    failures, broken_at = 0, loop.time()
+                    if event.kind in ("set", "remove"):
+                        yield event.change()
+                        broken_at = loop.time()
+                    elif event.kind == "restart":
+                        restarts += 1
+                        if on_restart is not None and (restarts > 1 or start == "now"):
+                            on_restart()
+                    elif event.kind == "position" and on_current is not None:
+                        on_current(int(event.data["position"]))
+                    last_id = event.id or last_id
+            why = "the node closed the connection"
+        except (httpx.HTTPError, PartitionFailed) as error:
+            why = error
+        if loop.time() - broken_at > timeout:
+            raise Broken(f"no node could be watched for {timeout} s: {why}")
+        log.debug("watching %s again: %s", table, why)
+        admin().next_server()
+        await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+        failures += 1

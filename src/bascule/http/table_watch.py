@@ -1,0 +1,138 @@
+"""Watching tables over HTTP, as server-sent events."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Final, Protocol
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from bascule.errors import BasculeError
+from bascule.http.requests import MalformedRequest
+from bascule.tables.watching import (
+    Begin,
+    Caught,
+    Change,
+    Restarted,
+    Start,
+    WatchPosition,
+    WatchStep,
+)
+from bascule.wire.tables.patterns import KeyPattern
+
+LAST_EVENT: Final = "last-event-id"
+"""The header with which a client that was disconnected goes on."""
+STARTS: Final = {each.value: each for each in Begin}
+
+
+class Watches(Protocol):
+    """Implemented by `controller`."""
+
+    def where(self, table: str) -> str:
+        """Raises: UnknownStream, NotATable, PartitionFailed."""
+        ...
+
+    def watch(
+        self, table: str, pattern: KeyPattern, start: Start
+    ) -> AsyncGenerator[WatchStep, None]: ...
+
+
+class TableChangeBody(Struct, kw_only=True, omit_defaults=True):
+    """The data of an event `set` or `remove`. Exactly one of `key` and `key_base64` is there."""
+
+    key: Annotated[str | None, Meta(description="The key, if it is text (UTF-8).")] = None
+    key_base64: Annotated[str | None, Meta(description="The key, if it is not.")] = None
+    version: Annotated[int, Meta(description="The offset of the record.")]
+    timestamp: Annotated[int, Meta(description="Unix time of the record, milliseconds.")]
+    value: Annotated[str | None, Meta(description="The value, if it is text (UTF-8).")] = None
+    value_base64: Annotated[str | None, Meta(description="The value, if it is not.")] = None
+
+
+class TableWatchApi:
+    """The handler of watches."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
+
+    async def handle_table_watch(self, request: Request) -> Response:
+        table = request.path_params["name"]
+        query = dict(
+            parse_qsl(request.scope["query_string"].decode("ascii"), errors="surrogateescape")
+        )
+        pattern = KeyPattern(query.get("pattern", ">").encode(errors="surrogateescape"))
+        start = _start(query.get("start"), request.headers.get(LAST_EVENT))
+        if elsewhere := self._watches.where(table):
+            target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(f"{elsewhere}{target}")
+        steps = self._watches.watch(table, pattern, start)
+        # The first step comes before the head of the response: its errors have a status.
+        first = await anext(steps)
+        return StreamingResponse(
+            _events(first, steps),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
+
+
+def _start(text: str | None, last_event: str | None) -> Start:
+    """Raises: MalformedRequest."""
+    text = last_event or text or Begin.NOW.value
+    if text in STARTS:
+        return STARTS[text]
+    offset, _, epoch = text.partition("-")
+    try:
+        return WatchPosition(int(offset), int(epoch))
+    except ValueError:
+        raise MalformedRequest(
+            f"start must be now, state or the id of an event, got {text[:40]!r}", field="start"
+        ) from None
+
+
+async def _events(
+    first: WatchStep, steps: AsyncGenerator[WatchStep, None]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(steps):
+        yield _encode(first)
+        try:
+            async for step in steps:
+                yield _encode(step)
+        except BasculeError as error:
+            data = msgspec.json.encode({"message": str(error)})
+            yield b"event: error\ndata: %b\n\n" % data
+
+
+def _encode(step: WatchStep) -> bytes:
+    match step:
+        case Restarted():
+            return b"event: restart\ndata: {}\n\n"
+        case Caught():
+            offset, epoch = step.position
+            return b'id: %d-%d\nevent: position\ndata: {"position":%d}\n\n' % (
+                offset, epoch, offset,
+            )  # fmt: skip
+    return b"".join([each.encoded or _encode_change(each) for each in step])
+
+
+def _encode_change(change: Change) -> bytes:
+    """The event of one change, which is encoded once for all who watch it."""
+    body = TableChangeBody(version=change.version, timestamp=change.timestamp)
+    try:
+        body.key = change.key.decode()
+    except UnicodeDecodeError:
+        body.key_base64 = base64.b64encode(change.key).decode()
+    if change.value is not None:
+        try:
+            body.value = change.value.decode()
+        except UnicodeDecodeError:
+            body.value_base64 = base64.b64encode(change.value).decode()
+    # While the state is shown, an event is no place to go on from: its id is that of `position`.
+    mark = b"id: %d-%d\n" % (change.version + 1, change.epoch) if change.is_ordered else b""
+    event = b"remove" if change.value is None else b"set"
+    change.encoded = b"%bevent: %b\ndata: %b\n\n" % (mark, event, msgspec.json.encode(body))
+    return change.encoded
