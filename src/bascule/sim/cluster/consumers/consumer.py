@@ -268,8 +268,7 @@ class SimConsumer:
         owned = decode_assignment(bytes(synced.assignment or b"")).get(self.plan.stream, [])
         self._note(f"consumer {self.id} has {owned} in generation {self.generation}")
         self._history.on_assigned(self.id, self.generation, self.leader, owned, self._joined_ns)
-        if (found := self._fetch(connection, owned)) is not None:
-            self.positions = found
+        self.positions = self._begin(connection, owned)
 
     def _assign(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         ids = sorted(each.member_id for each in answer.members)
@@ -282,6 +281,17 @@ class SimConsumer:
 
     def _subscription(self) -> bytes:
         return encode_subscription(ConsumerSubscription([self.plan.stream]))
+
+    def _begin(self, connection: LogConnection, owned: list[int]) -> dict[int, int] | None:
+        """Where to begin with partitions that are assigned now. None after an error, as after an
+        exception: the consumer works on none of them."""
+        member, found = self.id, None
+        try:
+            found = self._fetch(connection, owned)
+        finally:
+            if found is None:
+                self._history.on_released(member, owned)
+        return found
 
     def _fetch(self, connection: LogConnection, owned: list[int]) -> dict[int, int] | None:
         """Where the group has committed; None after an error."""

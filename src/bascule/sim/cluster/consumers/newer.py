@@ -106,10 +106,13 @@ class SimNewerConsumer(SimConsumer):
         new = sorted(assigned.difference(self.positions))
         if new:
             self._history.on_owned(self.id, new)
-            found = self._fetch(connection, new)
+            # Until it has begun with them, it has to be told of them again.
+            self._says_all = True
+            found = self._begin(connection, new)
             if found is None:
                 return
             self.positions |= found
+            self._says_all = False
         if gone or new:
             owned = sorted(self.positions)
             self._note(f"consumer {self.id} has {owned} in epoch {self.generation}")
