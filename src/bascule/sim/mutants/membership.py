@@ -158,7 +158,7 @@ MUTANTS: Final = (
     Mutant(
         name="chunks of its own snapshot deleted with those it fetched",
         found_by=(LOST, SURVIVES, CRASHED),
-        first_seed=1_250,
+        first_seed=1_520,
         seeds=2_000,
         patch=replacing(SnapshotFetcher, "abandon", _abandons_its_own),
     ),

@@ -160,7 +160,7 @@ MUTANTS: Final = (
     Mutant(
         name="learners confirm rounds and leases",
         found_by=(FRESH, LINEAR),
-        first_seed=180,
+        first_seed=430,
         seeds=1_500,
         patch=_learners_confirm_and_keep,
     ),

@@ -251,6 +251,7 @@ class SimConsumer:
         self.id, self.generation, self.leader = (
             answer.member_id, answer.generation_id, answer.leader,
         )  # fmt: skip
+        asked_ns = self.world.loop.now_ns
         synced = connection.request(
             SyncGroupRequest(
                 group_id=self.plan.name,
@@ -267,9 +268,11 @@ class SimConsumer:
         self._is_told = False
         owned = decode_assignment(bytes(synced.assignment or b"")).get(self.plan.stream, [])
         self._note(f"consumer {self.id} has {owned} in generation {self.generation}")
-        self._history.on_assigned(self.id, self.generation, self.leader, owned, self._joined_ns)
-        if (found := self._fetch(connection, owned)) is not None:
-            self.positions = found
+        self._history.on_assigned(
+            self.id, self.generation, self.leader, owned,
+            joined_ns=self._joined_ns, asked_ns=asked_ns,
+        )  # fmt: skip
+        self.positions = self._begin(connection, owned)
 
     def _assign(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         ids = sorted(each.member_id for each in answer.members)
@@ -282,6 +285,17 @@ class SimConsumer:
 
     def _subscription(self) -> bytes:
         return encode_subscription(ConsumerSubscription([self.plan.stream]))
+
+    def _begin(self, connection: LogConnection, owned: list[int]) -> dict[int, int] | None:
+        """Where to begin with partitions that are assigned now. None after an error, as after an
+        exception: the consumer works on none of them."""
+        member, found = self.id, None
+        try:
+            found = self._fetch(connection, owned)
+        finally:
+            if found is None:
+                self._history.on_released(member, owned)
+        return found
 
     def _fetch(self, connection: LogConnection, owned: list[int]) -> dict[int, int] | None:
         """Where the group has committed; None after an error."""
@@ -320,6 +334,7 @@ class SimConsumer:
         if self._leaves:
             self._leave(connection)
             return
+        asked_ns = self.world.loop.now_ns
         answer = connection.request(
             HeartbeatRequest(
                 group_id=self.plan.name, generation_id=self.generation, member_id=self.id
@@ -331,7 +346,7 @@ class SimConsumer:
             self._give_up()
             self._is_told = True
         elif self._check(answer.error_code, "a heartbeat"):
-            self._history.on_well(self.id)
+            self._history.on_well(self.id, asked_ns=asked_ns)
             self.rounds += 1
 
     def _commit(self, connection: LogConnection) -> bool:

@@ -75,7 +75,8 @@ class GroupHistory:
         self._partitions: dict[int, _Partition] = {}
         self._generations: dict[tuple[int, str], _Generation] = {}
         self._heard_ns: dict[str, int] = {}
-        """Member -> when it was told last that all is well; members that left are not in it."""
+        """Member -> when it asked last where the answer was that all is well. It may read the
+        answer much later, after it was stopped. Members that left are not in it."""
         self._cause_ns = 0
         """When something happened last for which a group rebalances."""
 
@@ -86,14 +87,20 @@ class GroupHistory:
         self._cause_ns = self._now_ns()
 
     def on_assigned(
-        self, member: str, generation: int, leader: str, owned: Collection[int], joined_ns: int
+        self,
+        member: str,
+        generation: int,
+        leader: str,
+        owned: Collection[int],
+        *,
+        joined_ns: int,
+        asked_ns: int,
     ) -> None:
-        """A member was told its partitions. The id of a leader is never used again, so it tells
-        generations of one number apart, after the group was forgotten."""
-        now_ns = self._now_ns()
+        """A member that asked at `asked_ns` was told its partitions. The id of a leader is never
+        used again, so it tells generations of one number apart, after the group was forgotten."""
         known = self._generations.setdefault((generation, leader), _Generation())
         known.joined_ns = min(known.joined_ns, joined_ns)
-        self._heard_ns[member] = now_ns
+        self._heard_ns[member] = asked_ns
         for index in owned:
             other = known.owners.setdefault(index, member)
             if other != member and self._is_classic:
@@ -102,13 +109,15 @@ class GroupHistory:
                     f"partition {index} is {member}'s and {other}'s in generation {generation} of "
                     f"{self._group}",
                 )
-        self.on_owned(member, owned)
+        self.on_owned(member, owned, asked_ns)
 
-    def on_owned(self, member: str, owned: Collection[int]) -> None:
-        """A member was told that it owns these partitions now."""
+    def on_owned(self, member: str, owned: Collection[int], asked_ns: int) -> None:
+        """A member that asked at `asked_ns` was told that it owns these partitions now."""
         now_ns = self._now_ns()
         for index in owned:
             partition = self._partition(index)
+            if asked_ns < partition.owned_ns and now_ns - asked_ns >= SETTLED_NS:
+                continue  # it was stopped before it read the answer, and another one owns it since
             other = partition.holder
             heard_ns = self._heard_ns.get(other, -SETTLED_NS)
             if other not in ("", member) and now_ns - heard_ns < SETTLED_NS:
@@ -126,9 +135,9 @@ class GroupHistory:
             if partition.holder == member:
                 partition.holder = ""
 
-    def on_well(self, member: str) -> None:
-        """The coordinator has answered a heartbeat: all is well."""
-        self._heard_ns[member] = self._now_ns()
+    def on_well(self, member: str, *, asked_ns: int) -> None:
+        """The coordinator has answered a heartbeat that was sent at `asked_ns`: all is well."""
+        self._heard_ns[member] = asked_ns
 
     def on_left(self, member: str) -> None:
         """A member has left, or is dead; what it knew is of no use any more."""

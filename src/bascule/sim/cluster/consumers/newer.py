@@ -52,6 +52,7 @@ class SimNewerConsumer(SimConsumer):
         joins = not self.generation
         if joins:
             self._history.on_cause()
+        asked_ns = self.world.loop.now_ns
         answer = self._heartbeat(connection, says_all=self._says_all or joins)
         if answer.error_code in AGAIN:
             sleep(RETRY_SECONDS)
@@ -61,7 +62,7 @@ class SimNewerConsumer(SimConsumer):
         self.generation, self._says_all, self._says_owned = answer.member_epoch, False, False
         self.rounds += 1
         if answer.assignment is None:
-            self._history.on_well(self.id)
+            self._history.on_well(self.id, asked_ns=asked_ns)
         else:
             assigned = {
                 index for topic in answer.assignment.topic_partitions for index in topic.partitions
@@ -69,7 +70,7 @@ class SimNewerConsumer(SimConsumer):
             self._stream_id = next(
                 (topic.topic_id for topic in answer.assignment.topic_partitions), self._stream_id
             )
-            self._take_over(connection, assigned)
+            self._take_over(connection, assigned, asked_ns)
 
     def _heartbeat(
         self, connection: LogConnection, *, says_all: bool
@@ -91,13 +92,14 @@ class SimNewerConsumer(SimConsumer):
             )
         )
 
-    def _take_over(self, connection: LogConnection, assigned: set[int]) -> None:
-        """Give up what is not assigned any more, and begin with what is new."""
+    def _take_over(self, connection: LogConnection, assigned: set[int], asked_ns: int) -> None:
+        """Give up what is not assigned any more, and begin with what is new; `asked_ns` is when
+        the heartbeat was sent that was answered with it."""
         assert self.positions is not None
         gone = [index for index in self.positions if index not in assigned]
         if not gone:
             # Else it is removed if it does not say soon that it has given these up.
-            self._history.on_well(self.id)
+            self._history.on_well(self.id, asked_ns=asked_ns)
         if gone and not self._commit(connection):
             return
         for index in gone:
@@ -105,11 +107,14 @@ class SimNewerConsumer(SimConsumer):
         self._history.on_released(self.id, gone)
         new = sorted(assigned.difference(self.positions))
         if new:
-            self._history.on_owned(self.id, new)
-            found = self._fetch(connection, new)
+            self._history.on_owned(self.id, new, asked_ns)
+            # Until it has begun with them, it has to be told of them again.
+            self._says_all = True
+            found = self._begin(connection, new)
             if found is None:
                 return
             self.positions |= found
+            self._says_all = False
         if gone or new:
             owned = sorted(self.positions)
             self._note(f"consumer {self.id} has {owned} in epoch {self.generation}")

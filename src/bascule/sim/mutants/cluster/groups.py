@@ -73,7 +73,7 @@ MUTANTS: Final = (
     ClusterMutant(
         "commits not fenced", (FENCED, KEPT),
         GroupCoordinator, "commit_error", _take_all_commits, _CONSUMERS,
-        first_seed=30,
+        first_seed=3,
     ),
     ClusterMutant(
         "members not stored", (REMEMBERED,),

@@ -102,7 +102,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "held messages dropped in a handover", (HANDOVER, "order"),
-        replicator, "append_held", _drop_held, _ELECTIONS, first_seed=3,
+        replicator, "append_held", _drop_held, _ELECTIONS, first_seed=7,
     ),
     ClusterMutant(
         "epochs end with the log", (*LOST, PROGRESS, NO_EXCEPTION),

@@ -107,7 +107,7 @@ _COMPACTED: Final = ClusterOptions(
 MUTANTS: Final = (
     ClusterMutant(
         "log start not followed", (PROGRESS,),
-        Retention, "_has_to_follow", _follow_no_start, _LIMITED,
+        Retention, "_has_to_follow", _follow_no_start, _LIMITED, first_seed=2,
     ),
     ClusterMutant(
         "half of the limit kept", (KEPT,), retention, "limits_of", _keep_half, _LIMITED
