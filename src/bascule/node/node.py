@@ -221,11 +221,10 @@ class Node:
             await self._nats.open()
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets, self._groups, cluster_groups)
-        self._key_value = start_key_value(
+        self._key_value = self.status.key_value = start_key_value(
             self._config, self.status.urls, self._nats, self._tables, self._partitions,
             self._controller, self._clock, self._random,
         )  # fmt: skip
-        self.status.key_value = self._key_value and self._key_value.consumers.counts
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)

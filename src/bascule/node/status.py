@@ -21,7 +21,7 @@ from bascule.http.metrics.statistics import counter_values, disk_statistics, str
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ListenerStatistics
-from bascule.keyvalue.consumers import ConsumerCounts
+from bascule.keyvalue import KeyValueService
 from bascule.model import (
     ClusterInfo,
     DuplicateStream,
@@ -80,7 +80,7 @@ class NodeStatus:
         self.compaction: CompactionCounts | None = None
         self.scrub: ScrubCounts | None = None
         self.table_watches: WatchCounts | None = None
-        self.key_value: ConsumerCounts | None = None
+        self.key_value: KeyValueService | None = None
 
     def node_info(self) -> NodeInfo:
         connected = self.ingest is not None and self.ingest.connected
@@ -184,7 +184,7 @@ class NodeStatus:
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),
             "table_watches": _counters(self.table_watches),
-            "key_value": _counters(self.key_value),
+            "key_value": _counters(self.key_value and self.key_value.consumers.counts),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},
             "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
         }
