@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from bascule.config import StreamDefaults
@@ -16,7 +17,7 @@ from bascule.keyvalue.messages import (
     publish_with_headers,
     time_text,
 )
-from bascule.keyvalue.requests import parse_request
+from bascule.keyvalue.requests import BucketConfig, PageRequest, parse_request
 from bascule.model import StreamConfig, StreamDefinition
 
 
@@ -51,9 +52,9 @@ def test_other_requests_are_refused_with_a_reason() -> None:
     with pytest.raises(ApiError, match="not all of JetStream") as refused:
         parse_request("$JS.API.META.LEADER.STEPDOWN", b"")
     assert (refused.value.code, refused.value.err_code) == (501, 20010)
-    for body in (b"[1]", b"{", b"\xff"):
-        with pytest.raises(ApiError, match="no JSON object"):
-            parse_request("$JS.API.STREAM.NAMES", body).fields()
+    for body in (b"[1]", b"{", b"\xff", b'{"offset": -1}', b'{"offset": "x"}'):
+        with pytest.raises(ApiError, match="not valid"):
+            parse_request("$JS.API.STREAM.NAMES", body).decode(PageRequest)
     with pytest.raises(ApiError, match="no bucket"):
         bucket_of_stream("ORDERS")
 
@@ -73,14 +74,16 @@ def test_the_settings_of_a_bucket_are_those_of_a_table() -> None:
         "allow_rollup_hdrs": True,
         "deny_delete": True,
     }
-    config = table_config("b", asked, StreamDefaults(retention_ms_max=10, partitions=4))
+    config = table_config(
+        "b", msgspec.convert(asked, BucketConfig), StreamDefaults(retention_ms_max=10, partitions=4)
+    )
     assert (config.subject, config.table, config.replicas) == ("$KV.b.>", True, 3)
     assert (config.message_bytes_max, config.dedupe_window_ms) == (1_000, 5_000)
     assert (config.retention_ms_max, config.partitions) == (0, 1)
     shown = stream_config("b", config)
     for name in ("name", "subjects", "max_msg_size", "num_replicas", "duplicate_window"):
         assert shown[name] == asked[name]
-    assert table_config("b", {}, StreamDefaults()).replicas == StreamDefaults().replicas
+    assert table_config("b", BucketConfig(), StreamDefaults()).replicas == StreamDefaults().replicas
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_the_settings_of_a_bucket_are_those_of_a_table() -> None:
 )
 def test_what_a_table_does_not_have_is_refused(setting: str, value: Any, text: str) -> None:
     with pytest.raises(ApiError, match=text):
-        table_config("b", {setting: value}, StreamDefaults())
+        table_config("b", BucketConfig(**{setting: value}), StreamDefaults())
 
 
 def test_which_streams_are_buckets() -> None:

@@ -33,7 +33,13 @@ from bascule.keyvalue.messages import (
     publish_with_headers,
     time_text,
 )
-from bascule.keyvalue.requests import ApiRequest
+from bascule.keyvalue.requests import (
+    ApiRequest,
+    BucketConfig,
+    MessageRequest,
+    PageRequest,
+    PurgeRequest,
+)
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.tables.rows import Row
 from bascule.wire.tables.keys import unescape
@@ -155,9 +161,7 @@ class BucketApi:
         }
 
     def _page(self, request: ApiRequest, found: list[Any], name: str = "streams") -> dict[str, Any]:
-        offset = request.fields().get("offset") or 0
-        if not isinstance(offset, int) or offset < 0:
-            raise ApiError(400, BAD_REQUEST, f"offset must be a number of 0 or more, got {offset}")
+        offset = request.decode(PageRequest).offset
         page = found[offset : offset + PAGE_STREAMS]
         return {"total": len(found), "offset": offset, "limit": PAGE_STREAMS, name: page}
 
@@ -186,7 +190,7 @@ class BucketApi:
 
     async def _create(self, request: ApiRequest) -> dict[str, Any]:
         bucket = bucket_of_stream(request.stream)
-        config = table_config(bucket, request.fields(), self._defaults)
+        config = table_config(bucket, request.decode(BucketConfig), self._defaults)
         try:
             definition, created = await self._streams.create_stream(bucket, config)
         except StreamConflict as error:
@@ -198,8 +202,8 @@ class BucketApi:
     async def _purge(self, request: ApiRequest) -> dict[str, Any]:
         """Clients purge keys that were removed: nothing is left of those."""
         table = self._held(request)
-        subject = request.fields().get("filter")
-        if not isinstance(subject, str):
+        subject = request.decode(PurgeRequest).filter
+        if subject is None:
             raise not_served("purging a whole bucket; use `bascule stream purge`")
         row = await self._last(table, subject)
         if row is not None and row.value is not None:
@@ -215,14 +219,14 @@ class BucketApi:
         await table.replica.wait_position(table.partition.high_watermark.offset)
         return (await table.replica.last([key])).get(key)
 
-    async def _row(self, table: HeldTable, asked: dict[str, Any]) -> Row:
+    async def _row(self, table: HeldTable, asked: MessageRequest) -> Row:
         """The row that a request for a message means. Raises: ApiError."""
         row = None
-        if isinstance(subject := asked.get("last_by_subj"), str):
-            row = await self._last(table, subject)
-        elif isinstance(sequence := asked.get("seq"), int) and sequence > 0:
-            if asked.get("next_by_subj"):
-                raise not_served("next_by_subj")
+        if asked.next_by_subj:
+            raise not_served("next_by_subj")
+        if asked.last_by_subj is not None:
+            row = await self._last(table, asked.last_by_subj)
+        elif sequence := asked.seq:
             await table.replica.wait_position(table.partition.high_watermark.offset)
             page = await table.replica.changes(sequence - 1, rows_max=1, bytes_max=1)
             rows = [] if page is None else page.rows
@@ -235,7 +239,10 @@ class BucketApi:
 
     async def _get_direct(self, request: ApiRequest, reply: str) -> bytes:
         table = self._held(request)
-        asked = {"last_by_subj": request.rest} if request.rest else request.fields()
+        if request.rest:
+            asked = MessageRequest(last_by_subj=request.rest)
+        else:
+            asked = request.decode(MessageRequest)
         row = await self._row(table, asked)
         headers = {
             "Nats-Stream": request.stream,
@@ -249,7 +256,7 @@ class BucketApi:
 
     async def _get_message(self, request: ApiRequest) -> dict[str, Any]:
         table = self._held(request, leader=True)
-        row = await self._row(table, request.fields())
+        row = await self._row(table, request.decode(MessageRequest))
         message: dict[str, Any] = {
             "subject": table.keys.subject(row.key),
             "seq": row.version + 1,
@@ -266,7 +273,7 @@ class BucketApi:
 def refusal(request: ApiRequest, reply: str, error: ApiError) -> bytes:
     """The operation that tells a client why it gets nothing."""
     if request.operation == "DIRECT.GET":
-        text = f"{error.code} {error.description}"
+        text = f"{error.code} {' '.join(error.description.split())}"
         return publish_with_headers(reply, "", {}, b"", status=text)
     return publish(reply, "", error_answer(request.kind, error))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from bascule.config import StreamDefaults
 from bascule.config import stream_config as config_from_plain
 from bascule.keyvalue.messages import BAD_REQUEST, ApiError, not_served, time_text
+from bascule.keyvalue.requests import BucketConfig
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.wire.tables.keys import BUCKET_PREFIX, bucket_subject
 
@@ -50,20 +50,20 @@ def bucket_of_stream(stream: str) -> str:
     return bucket
 
 
-def table_config(bucket: str, asked: Mapping[str, Any], defaults: StreamDefaults) -> StreamConfig:
+def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> StreamConfig:
     """The table for a bucket that is created with JetStream's settings. Raises: ApiError."""
     subject = bucket_subject(bucket)
-    if (subjects := asked.get("subjects")) not in ([subject], None):
+    if (subjects := asked.subjects) not in ([subject], None):
         raise ApiError(400, BAD_REQUEST, f"a bucket has the subject {subject}, got {subjects}")
     for name in _UNKNOWN_TO_TABLES:
-        if asked.get(name):
+        if getattr(asked, name):
             raise not_served(f"the setting {name}")
-    if (history := asked.get("max_msgs_per_subject")) not in (*_UNLIMITED, 1):
+    if (history := asked.max_msgs_per_subject) not in (*_UNLIMITED, 1):
         raise not_served(f"a history of {history} values; a table has 1, the latest")
-    if (age := asked.get("max_age")) not in _UNLIMITED:
+    if (age := asked.max_age) not in _UNLIMITED:
         raise not_served(f"a TTL ({age} ns)")
     for name in ("max_bytes", "max_msgs"):
-        if (limit := asked.get(name)) not in _UNLIMITED:
+        if (limit := getattr(asked, name)) not in _UNLIMITED:
             raise not_served(f"{name} ({limit}); a table is compacted by key and has no limit")
     plain: dict[str, Any] = asdict(defaults) | {
         "key_from": "subject",
@@ -75,11 +75,11 @@ def table_config(bucket: str, asked: Mapping[str, Any], defaults: StreamDefaults
         "discard": "old",
         "table": True,
     }
-    if (replicas := asked.get("num_replicas")) not in _UNLIMITED:
+    if (replicas := asked.num_replicas) not in _UNLIMITED:
         plain["replicas"] = replicas
-    if (size := asked.get("max_msg_size")) not in _UNLIMITED:
+    if (size := asked.max_msg_size) not in _UNLIMITED:
         plain["message_bytes_max"] = size
-    if (window := asked.get("duplicate_window")) is not None:
+    if (window := asked.duplicate_window) is not None:
         plain["dedupe_window_ms"] = window // NS_PER_MS
     try:
         return config_from_plain(plain, subject=subject, group=None)

@@ -9,7 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bascule.errors import BasculeError
+import msgspec
+
+from bascule.errors import BasculeError, InvalidName
 from bascule.host.api import Clock, Random
 from bascule.keyvalue.buckets import STREAM_PREFIX
 from bascule.keyvalue.held_tables import HeldTable
@@ -23,8 +25,9 @@ from bascule.keyvalue.messages import (
     not_served,
     time_text,
 )
-from bascule.keyvalue.requests import ApiRequest
+from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
 from bascule.tables.watching import Begin, Change, Start, WatchPosition
+from bascule.wire.subjects import check_subject
 from bascule.wire.tables.keys import unescape
 from bascule.wire.tables.patterns import KeyPattern
 
@@ -80,7 +83,7 @@ class _Consumer:
         owner: PushConsumers,
         table: HeldTable,
         name: str,
-        config: dict[str, Any],
+        config: ConsumerConfig,
         patterns: Sequence[KeyPattern],
         start: Start,
         state: Sequence[tuple[int, bytes]],
@@ -98,10 +101,10 @@ class _Consumer:
         self._table = table
         self._patterns = patterns
         self._start = start
-        self._subject = str(config["deliver_subject"])
+        self.subject = config.deliver_subject or ""
         self._ack = f"$JS.ACK.{STREAM_PREFIX}{table.bucket}.{name}.1."
-        self._asks = bool(config.get("flow_control"))
-        heartbeat = int(config.get("idle_heartbeat") or 0)
+        self._asks = config.flow_control
+        heartbeat = config.idle_heartbeat
         self._beat_s = max(heartbeat, HEARTBEAT_NS_MIN) / 1e9
         self._unread = self._unasked = 0
         self._is_asking = False
@@ -119,7 +122,7 @@ class _Consumer:
             "stream_name": f"{STREAM_PREFIX}{self.bucket}",
             "name": self.name,
             "created": time_text(self.created_ms),
-            "config": {**self.config, "name": self.name},
+            "config": {**msgspec.to_builtins(self.config), "name": self.name},
             "delivered": position,
             "ack_floor": position,
             "num_ack_pending": 0,
@@ -131,7 +134,7 @@ class _Consumer:
 
     def on_interest(self) -> None:
         """Begin once somebody listens; end when nobody does any more."""
-        if self._owner.link.has_interest(self._subject):
+        if self._owner.link.has_interest(self.subject):
             self._listened.set()
         elif self._listened.is_set():
             self._owner.counts.gone += 1
@@ -224,18 +227,18 @@ class _Consumer:
         headers = {}
         if change.value is None:
             headers[KV_OPERATION] = REMOVED
-        if self.config.get("headers_only"):
+        if self.config.headers_only:
             headers["Nats-Msg-Size"] = str(len(value))
             value = b""
         if headers:
-            return deliver_with_headers(self._subject, reply, headers, value)
-        return deliver(self._subject, reply, value)
+            return deliver_with_headers(self.subject, reply, headers, value)
+        return deliver(self.subject, reply, value)
 
     def _ask(self) -> None:
         self._is_asking, self._unasked = True, 0
         status = "100 FlowControl Request"
-        control = f"{self._owner.control}.{self.name}"
-        self._owner.link.send(deliver_with_headers(self._subject, control, {}, b"", status=status))
+        control = f"{self._owner.control}.{self.bucket}.{self.name}"
+        self._owner.link.send(deliver_with_headers(self.subject, control, {}, b"", status=status))
 
     def _beat(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._beat)
@@ -246,7 +249,7 @@ class _Consumer:
             }
             status = "100 Idle Heartbeat"
             self._owner.link.send(
-                deliver_with_headers(self._subject, "", headers, b"", status=status)
+                deliver_with_headers(self.subject, "", headers, b"", status=status)
             )
         self._is_quiet = True
 
@@ -262,6 +265,9 @@ class PushConsumers:
         self.counts = ConsumerCounts()
         self._dice = dice
         self._consumers: dict[tuple[str, str], _Consumer] = {}
+        """By bucket and name."""
+        self._by_subject: dict[str, set[_Consumer]] = {}
+        """By the subject that they deliver to."""
 
     @property
     def count(self) -> int:
@@ -275,12 +281,10 @@ class PushConsumers:
 
     async def create(self, table: HeldTable, request: ApiRequest) -> dict[str, Any]:
         """Raises: ApiError, InvalidPattern, PartitionFailed, Indeterminate."""
-        config = request.fields().get("config")
-        if not isinstance(config, dict):
-            raise ApiError(400, BAD_REQUEST, "the request has no config")
-        if not isinstance(config.get("deliver_subject"), str):
+        config = request.decode(ConsumerRequest).config
+        if config.deliver_subject is None:
             raise not_served("pull consumers; read the stream with a Kafka client")
-        if config.get("ack_policy", "none") != "none" or config.get("durable_name"):
+        if config.ack_policy != "none" or config.durable_name:
             raise not_served("consumers that acknowledge, or are durable")
         if not self.link.is_connected:
             raise not_served(
@@ -300,11 +304,17 @@ class PushConsumers:
                 state = [
                     found for found in state if any(each.matches(found[1]) for each in patterns)
                 ]
-        name = request.rest.split(".")[0] or str(config.get("name") or self._dice.bytes(8).hex())
+        name = request.rest.split(".")[0] or config.name or self._dice.bytes(8).hex()
+        try:
+            check_subject(config.deliver_subject, wildcards=False)
+            check_subject(f"consumer.{name}", wildcards=False)
+        except InvalidName as error:
+            raise ApiError(400, BAD_REQUEST, str(error)) from error
         if (present := self._consumers.get((table.bucket, name))) is not None:
             present.task.cancel()
         consumer = _Consumer(self, table, name, config, patterns, start, state)
         self._consumers[table.bucket, name] = consumer
+        self._by_subject.setdefault(consumer.subject, set()).add(consumer)
         self.counts.consumers = len(self._consumers)
         return consumer.info()
 
@@ -320,14 +330,18 @@ class PushConsumers:
 
     def on_control(self, subject: str) -> None:
         """A client has answered on a subject below `control`."""
-        name = subject.rpartition(".")[2]
-        for (_, found), consumer in self._consumers.items():
-            if found == name:
-                consumer.on_control()
+        bucket, _, name = subject.removeprefix(f"{self.control}.").partition(".")
+        if (found := self._consumers.get((bucket, name))) is not None:
+            found.on_control()
 
-    def on_interest(self) -> None:
-        """Somebody has begun to listen on a subject, or the last one has stopped."""
-        for consumer in self._consumers.values():
+    def on_interest(self, subject: str | None) -> None:
+        """Somebody has begun to listen on a subject, or the last one has stopped; None: on one with
+        wildcards."""
+        if subject is None:
+            found = set(self._consumers.values())
+        else:
+            found = set(self._by_subject.get(subject, ()))
+        for consumer in found:
             consumer.on_interest()
 
     def end_all(self) -> None:
@@ -337,6 +351,10 @@ class PushConsumers:
 
     def remove(self, consumer: _Consumer) -> None:
         key = consumer.bucket, consumer.name
+        listening = self._by_subject.get(consumer.subject, set())
+        listening.discard(consumer)
+        if not listening:
+            self._by_subject.pop(consumer.subject, None)
         if self._consumers.get(key) is consumer:
             del self._consumers[key]
             self.counts.consumers = len(self._consumers)
@@ -349,15 +367,15 @@ class PushConsumers:
             await asyncio.wait(tasks)
 
 
-def _patterns(table: HeldTable, config: dict[str, Any]) -> list[KeyPattern]:
+def _patterns(table: HeldTable, config: ConsumerConfig) -> list[KeyPattern]:
     """The keys that a consumer filters for. Raises: ApiError, InvalidPattern."""
-    subjects = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    subjects = config.filter_subjects or [config.filter_subject or ">"]
     prefix = table.subject_prefix
     found = []
     for subject in subjects:
         if subject == ">":
             text = ">"
-        elif isinstance(subject, str) and subject.startswith(prefix):
+        elif subject.startswith(prefix):
             text = subject.removeprefix(prefix)
         else:
             raise ApiError(400, BAD_REQUEST, f"a filter begins with {prefix}, got {subject!r}")
@@ -371,17 +389,16 @@ def _common(patterns: Sequence[KeyPattern]) -> KeyPattern:
     return patterns[0] if len(patterns) == 1 else KeyPattern(b">")
 
 
-def _start(table: HeldTable, config: dict[str, Any]) -> Start:
+def _start(table: HeldTable, config: ConsumerConfig) -> Start:
     """Raises: ApiError."""
-    match config.get("deliver_policy", "all"):
+    match config.deliver_policy:
         case "all" | "last_per_subject" | "last":
             return Begin.STATE
         case "new":
             return Begin.NOW
         case "by_start_sequence":
-            sequence = config.get("opt_start_seq")
-            if not isinstance(sequence, int) or sequence < 1:
-                raise ApiError(400, BAD_REQUEST, f"opt_start_seq is 1 or more, got {sequence}")
+            if (sequence := config.opt_start_seq) is None:
+                raise ApiError(400, BAD_REQUEST, "by_start_sequence needs an opt_start_seq")
             return WatchPosition(sequence - 1, table.replica.epoch_of(sequence - 2))
         case policy:
             raise not_served(f"the deliver policy {policy}")

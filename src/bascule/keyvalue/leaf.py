@@ -37,12 +37,12 @@ class LeafLink:
         address: Callable[[], ServerAddress | None],
         *,
         name: str,
-        on_interest: Callable[[], None],
+        on_interest: Callable[[str | None], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """`address` is asked at each attempt; None: not known now. `on_interest` is called soon
-        after the first subscription to a subject, or the end of the last one; `on_lost` when the
-        connection is lost."""
+        """`address` is asked at each attempt; None: not known now. `on_interest` is called
+        after the first subscription to a subject, or the end of the last one, with the subject, or
+        with None if it has wildcards; `on_lost` when the connection is lost."""
         self._address = address
         self._name = name
         self._on_interest = on_interest
@@ -140,7 +140,9 @@ class LeafLink:
 class _LeafProtocol(asyncio.Protocol):
     """One connection: sends CONNECT after INFO, and is ready after the PONG."""
 
-    def __init__(self, address: ServerAddress, name: str, on_interest: Callable[[], None]) -> None:
+    def __init__(
+        self, address: ServerAddress, name: str, on_interest: Callable[[str | None], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -200,9 +202,10 @@ class _LeafProtocol(asyncio.Protocol):
             subject, *queue = line[4:].decode(errors="replace").split(" ")
             if queue:
                 return  # a member of a queue group is no watcher
-            subjects = self.patterns if {"*", ">"} & {*subject.split(".")} else self.literal
+            is_pattern = bool({"*", ">"} & {*subject.split(".")})
+            subjects = self.patterns if is_pattern else self.literal
             (subjects.add if word == b"LS+ " else subjects.discard)(subject)
-            self._on_interest()
+            self._on_interest(None if is_pattern else subject)
         elif word == b"-ERR":
             self._fail(line.decode(errors="replace"))
         elif word != b"+OK":

@@ -87,14 +87,15 @@ class KeyValueService:
         self._tables = tables
         self._peers = peers
         self._leaf = LeafLink(
-            leaf, name=name, on_interest=self._on_interest, on_lost=self._on_leaf_lost
+            leaf,
+            name=name,
+            on_interest=lambda subject: self.consumers.on_interest(subject),
+            on_lost=self._on_leaf_lost,
         )
         self.consumers = PushConsumers(self._leaf, clock, dice)
         self._api = BucketApi(tables, controller, self.consumers, defaults)
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looks = False
-        """Whether the consumers are about to look who is subscribed."""
         controller.add_control(KEY_VALUE, self._answer_forwarded)
 
     def start(self) -> None:
@@ -219,16 +220,6 @@ class KeyValueService:
             found = {"success": True}
         if reply:
             self._connection.send(publish(reply, "", answer(request.kind, found)))
-
-    def _on_interest(self) -> None:
-        """Once for all subscriptions that come together."""
-        if not self._looks:
-            self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._looks = False
-        self.consumers.on_interest()
 
     def _on_leaf_lost(self) -> None:
         """Clients miss heartbeats, and begin again where they have stopped."""
