@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -238,6 +239,37 @@ def test_a_slow_watcher_reads_the_newest_states(monkeypatch: pytest.MonkeyPatch)
         await seen.read_until_caught()
         assert seen.versions == {b"a": [8], b"b": [9]}
         assert table.watches.counts.lagged == 1
+        await seen.close()
+
+    run_virtually(test())
+
+
+def test_a_sink_is_called_instead_of_yielding() -> None:
+    async def test() -> None:
+        table, taken, is_open = Table(), list[int](), True
+
+        def take(change: Change) -> bool:
+            if is_open:
+                taken.append(change.version)
+            return is_open
+
+        seen = Seen(table.watches.watch(KeyPattern(b"a"), sink=take))
+        await seen.read_until_caught()
+        coming = asyncio.ensure_future(seen.read_until_caught())
+        await elapse(0)
+        table.put((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+        assert taken == [0, 2]
+        is_open = False
+        table.put((b"a", b"3"), (b"a", b"4"))
+        await coming
+        assert (taken, seen.versions) == ([0, 2], {b"a": [4]})
+        is_open = True
+        coming = asyncio.ensure_future(seen.read())
+        await elapse(0)
+        table.put((b"a", b"5"))
+        assert taken == [0, 2, 5]
+        coming.cancel()
+        await elapse(0)
         await seen.close()
 
     run_virtually(test())

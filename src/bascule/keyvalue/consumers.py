@@ -20,7 +20,6 @@ from bascule.keyvalue.messages import (
     KV_OPERATION,
     REMOVED,
     ApiError,
-    deliver,
     deliver_with_headers,
     not_served,
     time_text,
@@ -53,6 +52,9 @@ class Link(Protocol):
 
     @property
     def is_connected(self) -> bool: ...
+
+    @property
+    def is_writable(self) -> bool: ...
 
     def has_interest(self, subject: str) -> bool: ...
 
@@ -103,6 +105,8 @@ class _Consumer:
         self._start = start
         self.subject = config.deliver_subject or ""
         self._ack = f"$JS.ACK.{STREAM_PREFIX}{table.bucket}.{name}.1."
+        self._frame_start = f"LMSG {self.subject} {self._ack}".encode()
+        self._headers_only = config.headers_only
         self._asks = config.flow_control
         heartbeat = config.idle_heartbeat
         self._beat_s = max(heartbeat, HEARTBEAT_NS_MIN) / 1e9
@@ -152,7 +156,8 @@ class _Consumer:
             async with asyncio.timeout(LISTEN_SECONDS_MAX):
                 await self._listened.wait()
             await self._deliver_state()
-            async with aclosing(self._table.replica.watches.watch(pattern, self._start)) as steps:
+            watch = self._table.replica.watches.watch(pattern, self._start, self._take)
+            async with aclosing(watch) as steps:
                 async for step in steps:
                     if isinstance(step, list):
                         await self._send(
@@ -196,43 +201,64 @@ class _Consumer:
         await self._send(held)
 
     async def _send(self, changes: Iterable[Change], *, in_state: bool = False) -> None:
-        link = self._owner.link
         for change in changes:
             self.pending = max(self.pending - 1, 1) if in_state else 0
-            self.delivered += 1
-            self.sequence = change.version + 1
-            frame = self._frame(change)
-            self._unread += len(frame)
-            self._unasked += len(frame)
-            link.send(frame)
-            if self._asks and self._unasked >= ASK_BYTES and not self._is_asking:
-                self._ask()
-            self._owner.counts.messages += 1
-        self._is_quiet = False
-        if self._asks and self._unread >= WINDOW_BYTES:
+            self._deliver(change)
+        if self._is_full:
             self._owner.counts.stalled += 1
             self._answered.clear()
             async with asyncio.timeout(STALL_SECONDS_MAX):
                 await self._answered.wait()
-        await link.drain()
+        await self._owner.link.drain()
 
-    def _frame(self, change: Change) -> bytes:
-        subject = self._table.keys.subject(change.key)
-        # Behind the @ is the subject that the client sees: it reads the key from it.
-        reply = (
-            f"{self._ack}{self.sequence}.{self.delivered}.{change.timestamp}000000.{self.pending}"
-            f"@{subject}"
-        )
-        value = change.value or b""
-        headers = {}
+    def _take(self, change: Change) -> bool:
+        """Deliver a change at once, unless the client or the connection has too much unread."""
+        if self._is_full or not self._owner.link.is_writable:
+            return False
+        if len(self._patterns) == 1 or any(one.matches(change.key) for one in self._patterns):
+            self._deliver(change)
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self._asks and self._unread >= WINDOW_BYTES
+
+    def _deliver(self, change: Change) -> None:
+        """Send one message. Behind the @ is the subject that the client sees: it has the key."""
+        self.delivered += 1
+        self.sequence = change.version + 1
+        if change.value is None or self._headers_only:
+            frame = self._with_headers(change)
+        else:
+            end = change.frame_end
+            if end is None:
+                subject = self._table.keys.subject(change.key).encode()
+                end = b"@%b %d\r\n%b\r\n" % (subject, len(change.value), change.value)
+                change.frame_end = end
+            frame = b"%b%d.%d.%d000000.%d%b" % (
+                self._frame_start, self.sequence, self.delivered, change.timestamp, self.pending,
+                end,
+            )  # fmt: skip
+        self._unread += len(frame)
+        self._unasked += len(frame)
+        self._owner.link.send(frame)
+        self._owner.counts.messages += 1
+        self._is_quiet = False
+        if self._asks and self._unasked >= ASK_BYTES and not self._is_asking:
+            self._ask()
+
+    def _with_headers(self, change: Change) -> bytes:
+        headers, value = {}, change.value or b""
         if change.value is None:
             headers[KV_OPERATION] = REMOVED
-        if self.config.headers_only:
+        if self._headers_only:
             headers["Nats-Msg-Size"] = str(len(value))
             value = b""
-        if headers:
-            return deliver_with_headers(self.subject, reply, headers, value)
-        return deliver(self.subject, reply, value)
+        reply = (
+            f"{self._ack}{self.sequence}.{self.delivered}.{change.timestamp}000000.{self.pending}"
+            f"@{self._table.keys.subject(change.key)}"
+        )
+        return deliver_with_headers(self.subject, reply, headers, value)
 
     def _ask(self) -> None:
         self._is_asking, self._unasked = True, 0

@@ -56,6 +56,11 @@ class LeafLink:
     def is_connected(self) -> bool:
         return self._protocol is not None
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket takes more data."""
+        return self._protocol is not None and self._protocol.writable.is_set()
+
     def has_interest(self, subject: str) -> bool:
         """Whether somebody is subscribed to a subject, as far as it is known."""
         protocol = self._protocol

@@ -30,7 +30,16 @@ Start: TypeAlias = WatchPosition | Literal[Begin.NOW, Begin.STATE]
 class Change:
     """The latest record of a key. One object for all watchers of a replica."""
 
-    __slots__ = ("encoded", "epoch", "is_ordered", "key", "timestamp", "value", "version")
+    __slots__ = (
+        "encoded",
+        "epoch",
+        "frame_end",
+        "is_ordered",
+        "key",
+        "timestamp",
+        "value",
+        "version",
+    )
 
     def __init__(
         self,
@@ -54,7 +63,9 @@ class Change:
         self.is_ordered = is_ordered
         """False while the state is shown by key: lower versions may follow."""
         self.encoded: bytes | None = None
-        """What a door has made of it, for the other watchers at that door."""
+        """The event over HTTP, for the other watchers there."""
+        self.frame_end: bytes | None = None
+        """The end of the message to key-value clients, likewise."""
 
     @property
     def size(self) -> int:

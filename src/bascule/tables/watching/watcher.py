@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from bascule.tables.watching.steps import Change
 from bascule.wire.tables.patterns import KeyPattern
+
+Sink: TypeAlias = Callable[[Change], bool]
+"""Takes a change at once; false: it cannot, so that the watcher lags."""
 
 CHANGES_MAX: Final = 1_000
 BYTES_MAX: Final = 1 << 20
@@ -27,10 +31,26 @@ class Watcher:
     then it lags, and has to read the table.
     """
 
-    __slots__ = ("_all", "_bytes", "_queue", "_waiting", "first", "is_lagging", "pattern")
+    __slots__ = (
+        "_all",
+        "_bytes",
+        "_queue",
+        "_sink",
+        "_waiting",
+        "first",
+        "is_lagging",
+        "is_live",
+        "pattern",
+    )
 
-    def __init__(self, pattern: KeyPattern, all_bytes: QueuedBytes) -> None:
+    def __init__(
+        self, pattern: KeyPattern, all_bytes: QueuedBytes, sink: Sink | None = None
+    ) -> None:
+        """With a `sink` the queue is used only until `is_live` is set."""
         self.pattern = pattern
+        self.is_live = False
+        """Whether the sink takes the changes."""
+        self._sink = sink
         self.first = 0
         """All changes of lower versions were taken."""
         self.is_lagging = False
@@ -47,10 +67,16 @@ class Watcher:
         """Take changes from version `first` on."""
         self._drop()
         self.first = first
-        self.is_lagging = False
+        self.is_lagging = self.is_live = False
 
     def put(self, change: Change) -> None:
         if change.version < self.first or self.is_lagging:
+            return
+        if self.is_live and self._sink is not None:
+            if self._sink(change):
+                self.first = change.version + 1
+            else:
+                self.lag()
             return
         size = change.size
         self._queue.append(change)
@@ -68,7 +94,7 @@ class Watcher:
     def lag(self) -> None:
         """Drop the queue: all that is not taken has to be read from the table."""
         self._drop()
-        self.is_lagging = True
+        self.is_lagging, self.is_live = True, False
         self.wake()
 
     def skip(self, first: int) -> None:
