@@ -38,7 +38,7 @@ from bascule.keyvalue.requests import (
     BucketConfig,
     MessageRequest,
     PageRequest,
-    PurgeRequest,
+    SubjectPurgeRequest,
 )
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.tables.rows import Row
@@ -202,7 +202,7 @@ class BucketApi:
     async def _purge(self, request: ApiRequest) -> dict[str, Any]:
         """Clients purge keys that were removed: nothing is left of those."""
         table = self._held(request)
-        subject = request.decode(PurgeRequest).filter
+        subject = request.decode(SubjectPurgeRequest).filter
         if subject is None:
             raise not_served("purging a whole bucket; use `bascule stream purge`")
         row = await self._last(table, subject)

@@ -48,7 +48,7 @@ class MessageRequest(msgspec.Struct):
     next_by_subj: str | None = None
 
 
-class PurgeRequest(msgspec.Struct):
+class SubjectPurgeRequest(msgspec.Struct):
     """Of the messages of a subject."""
 
     filter: str | None = None
