@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.errors import CorruptData, OffsetOutOfRange, RemoteProtocolError, UnexpectedOffset
+from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
 from bascule.wire.messages.peer.replica_fetch import (
@@ -192,9 +192,23 @@ def test_only_an_unclean_election_replaces_a_log_that_starts_too_late() -> None:
     group = unclean_after_a_purge()
     group.apply(leader=1, leader_epoch=3, unclean_epoch=0)
     follower = followed(group)
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(RemoteProtocolError, match="nothing"):
         follower.truncate(follower.attempt, 1, 2)
     assert group.replicas[2].log.start_offset == 5
+
+
+def test_a_log_whose_records_are_all_of_later_epochs_loses_them() -> None:
+    """It began at the start of its leader's log, and got only records that were not committed."""
+    group = ReplicaGroup()
+    group.apply()
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    partition.append_replicated(memoryview(make_batch(40, 3, leader_epoch=8)), NO_FLAGS)
+    group.apply(leader=3, leader_epoch=9, isr=(3,))
+    follower = followed(group)
+    assert follower.truncate(follower.attempt, 1, 40)
+    follower.begin()
+    assert (reported(follower).last_fetched_epoch, reported(follower).log_end) == (-1, 40)
 
 
 def test_records_are_counted_as_lost_that_were_in_the_replaced_log() -> None:

@@ -443,7 +443,7 @@ class Partition:
             if may_lose and offset < start:
                 end = store.start_at(0, self.leader_epoch).offset
             else:
-                kept = start if may_lose else committed
+                kept, offset = start if may_lose else committed, max(offset, start)
                 end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
             # Behind the end other records follow than those that a leader has removed.
             self.told_start_offset = min(self.told_start_offset, end)

@@ -216,6 +216,7 @@ class FollowedPartition:
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
         before, epochs = store.end.offset, store.epochs
+        # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
         self.partition.truncate_replicated(min(end, own_end))
         if store.end.offset == before and store.epochs == epochs:
