@@ -17,7 +17,6 @@ import pytest
 
 import bascule
 from bascule.client import Client, Message, Outgoing, SyncClient
-from bascule.client.nats.connection import REFUSED_S_MAX
 from bascule.errors import (
     Broken,
     Closed,
@@ -31,6 +30,7 @@ from bascule.errors import (
     UnknownPartition,
     UnknownStream,
 )
+from bascule.nats_connection.connection import REFUSED_S_MAX
 from bascule.record.columns import SCHEMA
 from bascule.wire.nats import NatsRefused
 from support.processes import NatsServer, Node, running_nats, running_node

@@ -12,7 +12,6 @@ partition's in order, across lost connections, or raises. A batch with a wrong C
 
     client, sync       the asynchronous and the blocking client
     admin/             administration over HTTP
-    nats/              the NATS connection; it moves between servers by itself
     messages           outgoing messages, their encoding as PUB and HPUB, acks, messages read
     publisher          publishes with acks: single messages and windows
     publish_window     a window of messages without ack

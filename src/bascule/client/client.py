@@ -20,7 +20,6 @@ from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions
 from bascule.client.consumers.named import COMMIT_INTERVAL_S
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields, with_publish_headers
-from bascule.client.nats import NatsConnection
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
@@ -28,6 +27,7 @@ from bascule.client.tables import TableClient
 from bascule.client.tables.table import Consistency
 from bascule.errors import Broken, Closed, ConfigError, UnknownStream
 from bascule.model import NodeInfo, PartitionBy
+from bascule.nats_connection import NatsConnection
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
 if TYPE_CHECKING:

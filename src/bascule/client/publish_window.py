@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from bascule.client import _hot
 from bascule.client.messages import Ack, Acks, MessageEncoder, MessageFields
-from bascule.client.nats import NatsConnection
 from bascule.errors import BasculeError, Indeterminate, NoResponders
+from bascule.nats_connection import NatsConnection
 
 CHUNK_MESSAGES_MAX: Final = 1_000
 CHUNK_BYTES_MAX: Final = 256 << 10

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bascule.client.messages import Ack, Acks, Headers, MessageEncoder, MessageFields
-from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
 from bascule.client.publish_window import HasStream, MessageWindow, OnOtherReply, PublishWindow
 from bascule.errors import (
     BasculeError,
@@ -28,6 +27,7 @@ from bascule.errors import (
     NoResponders,
     RemoteProtocolError,
 )
+from bascule.nats_connection import MESSAGES_PER_PARSE, NatsConnection
 from bascule.wire._hot import MESSAGE_FIELDS
 from bascule.wire.ack_codes import publish_error
 

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from bascule.client.nats import NatsConnection
 from bascule.config import StreamDefaults
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, Broken
@@ -29,6 +28,7 @@ from bascule.keyvalue.messages import (
     publish,
 )
 from bascule.keyvalue.requests import API, ApiRequest, parse_request
+from bascule.nats_connection import NatsConnection
 from bascule.wire import _hot as wire_hot
 from bascule.wire.nats import ServerAddress, encode_sub
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bascule.client.nats import NatsConnection
 from bascule.config import Config
 from bascule.controller.cluster.controller import ClusterController
 from bascule.host.api import Clock, Random
@@ -10,6 +9,7 @@ from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.ingest.nats_ingest import connect_options, tls_context
 from bascule.keyvalue.held_tables import HeldTables
 from bascule.keyvalue.service import KeyValueService
+from bascule.nats_connection import NatsConnection
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.wire.nats import ServerAddress, parse_server_url

@@ -15,10 +15,10 @@ import pyarrow as pa
 from bascule.client import _hot as acks_hot
 from bascule.client.columnar import _hot
 from bascule.client.columnar.columns import ColumnBuffers, PublishRoute
-from bascule.client.nats import NatsConnection
 from bascule.client.publish_window import CHUNK_BYTES_MAX, HasStream, PublishWindow
 from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.model import PARTITION_COUNT_MAX
+from bascule.nats_connection import NatsConnection
 
 HELD_BYTES_MAX: Final = 32 << 20
 """Bytes of operations without ack. Beyond it sending waits, whatever the window: for large

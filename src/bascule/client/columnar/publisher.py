@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bascule.client.columnar.publish_window import ColumnarWindow, Published
-    from bascule.client.nats import NatsConnection
+    from bascule.nats_connection import NatsConnection
 
 T = TypeVar("T")
 BATCH_WINDOW: Final = 20_000

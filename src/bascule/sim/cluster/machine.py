@@ -144,7 +144,7 @@ class Machine:
         return Config(
             data=DATA,
             node_id=self.node,
-            nats=NatsConfig(urls=("nats://nats:4222",), announce=False),
+            nats=NatsConfig(urls=("nats://nats:4222",), announce=False, key_value=False),
             client=ClientConfig(host=self.host, port=9092),
             http=HttpConfig(host=self.host, port=9080),
             peer=PeerConfig(host=self.host, port=PEER_PORT),

@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from bascule.client.nats.link import Chunk, NatsLink, open_link
 from bascule.errors import Broken, Closed, ConfigError, LimitExceeded, RemoteProtocolError
 from bascule.host.real import RealRandom
+from bascule.nats_connection.link import Chunk, NatsLink, open_link
 from bascule.wire.nats import (
     ConnectOptions,
     ErrorKind,

@@ -1,4 +1,4 @@
-"""The client's NATS connection: asyncio, one inbox for all acks, automatic moves between servers.
+"""A NATS connection on asyncio: one inbox for all answers, automatic moves between servers.
 
     link         one socket, from handshake to loss
     connection   state beyond a socket: known servers, reconnecting, the inbox
@@ -10,7 +10,7 @@ compiled parser found.
 
 from __future__ import annotations
 
-from bascule.client.nats.connection import NatsConnection
-from bascule.client.nats.link import MESSAGES_PER_PARSE, Chunk
+from bascule.nats_connection.connection import NatsConnection
+from bascule.nats_connection.link import MESSAGES_PER_PARSE, Chunk
 
 __all__ = ["MESSAGES_PER_PARSE", "Chunk", "NatsConnection"]
