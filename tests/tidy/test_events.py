@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "bascule"
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
-LIBRARY = ("client", "pipeline", "cli")
+LIBRARY = ("client", "pipeline", "cli", "nats_connection")
 """What runs in other people's programs, whose log need not show fields."""
 FREE_FIELDS = "each changed setting"
 """Stands in the table for fields whose names depend on the event's data."""
