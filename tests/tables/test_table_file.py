@@ -90,7 +90,7 @@ def test_more_keys_than_one_statement_takes(tmp_path: Path) -> None:
 
 def test_a_file_of_another_partition_or_format_is_refused(tmp_path: Path) -> None:
     open_file(tmp_path).close()
-    with pytest.raises(CorruptData, match=r"format 1 of u 0, found \(1, 't 0'"):
+    with pytest.raises(CorruptData, match=r"format 2 of u 0, found \(2, 't 0'"):
         open_file(tmp_path, "u 0")
 
 

@@ -165,7 +165,7 @@ class Node:
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
-        self._tables = Tables(self._partitions, data)
+        self._tables = Tables(self._partitions, data, config.tables)
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None

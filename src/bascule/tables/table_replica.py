@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,10 @@ from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
+from bascule.tables.oplog.changes import Bounds, Changes
+from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import TableFile
+from bascule.tables.table_file import TableFile, TablePosition
 from bascule.wire.tables.keys import TableKeys
 
 log = logging.getLogger("bascule.tables")
@@ -37,13 +40,19 @@ class TableReplica:
     """
 
     def __init__(
-        self, stream: str, index: int, path: Path, find: Callable[[], Partition | None]
+        self,
+        stream: str,
+        index: int,
+        path: Path,
+        find: Callable[[], Partition | None],
+        oplog: Oplog | None = None,
     ) -> None:
         """`find` returns the partition as it is now, or None once it is gone."""
         self.stream = stream
         self.index = index
         self._path = path
         self._find = find
+        self._oplog = oplog
         self._file: TableFile | None = None
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
@@ -94,6 +103,46 @@ class TableReplica:
         """The number of keys; reads the whole file. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()
         return await self._read(lambda file: file.count(oldest=oldest))
+
+    async def changes(
+        self,
+        since: int,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        epoch: int = -1,
+        after: bytes | None = None,
+    ) -> Changes:
+        """A page of what has changed at or after offset `since`: the last state of each such key.
+
+        `tables.oplog.changes` says how to go on, and what full pages are; the theory is in
+        `tables.oplog`. `since`, `epoch` and `after` are those of the page before, from whichever
+        replica; 0, -1 and None to begin. With an `epoch` a reader gets all rows if the log has lost
+        records that it has seen, as after an unclean election; without it that is noticed only
+        where `since` is beyond the end of the leader's log. A replica that is not at `since` yet is
+        waited for. At most `rows_max` rows, of `bytes_max` or one.
+
+        Raises: PartitionFailed, CorruptData; Indeterminate: to be repeated.
+        """
+        found = self._find()
+        if found is not None and found.log is not None and _has_lost(found, since, epoch):
+            since, after = 0, None
+        if since > self.position:
+            await self.wait_position(since)
+        oldest = self._oldest()
+        bounds = Bounds(rows_max, bytes_max, oldest)
+        page = await self._read(lambda file: file.changes(since, after, bounds))
+        if self._file is not None and self._file.is_oplog_damaged:
+            self._wake.set()
+        reached = -1
+        if (found := self._find()) is not None and (store := found.log) is not None:
+            if is_beyond(TablePosition(page.applied, page.applied_epoch), store):
+                self._wake.set()
+                raise Indeterminate(f"the table {self.stream} has records that its log has lost")
+            reached = store.epochs.at(page.position - 1)
+        return Changes(
+            page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after
+        )
 
     async def wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is in the table.
@@ -188,6 +237,8 @@ class TableReplica:
             )
             await asyncio.to_thread(self._remove_file)
             await asyncio.to_thread(self._open)
+        if self._file.is_oplog_damaged:
+            await asyncio.to_thread(self._file.mend_oplog)
         keys = TableKeys(partition.definition.config)
         while (end := partition.high_watermark).offset > self._file.position.offset:
             step = partial(_apply, self._file, store, keys, end)
@@ -198,7 +249,7 @@ class TableReplica:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = TableFile(str(self._path), f"{self.stream} {self.index}")
+        self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
@@ -209,6 +260,18 @@ class TableReplica:
         self._close_file()
         for suffix in FILE_SUFFIXES:
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+        if self._oplog is not None:
+            shutil.rmtree(self._oplog.directory, ignore_errors=True)
+
+
+def _has_lost(partition: Partition, since: int, epoch: int) -> bool:
+    """Whether the log has lost records that a reader at `since` has seen."""
+    store = partition.log
+    assert store is not None
+    if since > store.end.offset:
+        return partition.is_leader
+    known = store.epochs.at(since - 1) if since > store.start_offset else -1
+    return epoch != -1 and known not in (-1, epoch)
 
 
 def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:
