@@ -124,9 +124,8 @@ def test_an_oplog_is_whole_or_says_so_after_a_crash(seed: int, loses_power: bool
             model.files.crash()
         number = model.dice.choice((-1, -1, -2, -3, -4))
         position, mark = model.marks[max(number, -len(model.marks))]
-        if model.dice.random() < 0.3:  # it was killed in the midst of an append
-            if not loses_power:
-                model.oplog.append(model.draw(50))
+        if not loses_power and model.dice.random() < 0.3:
+            model.oplog.append(model.draw(50))  # it was killed before the commit
         model.made = [each for each in model.made if each[0] <= position]
         model.position = position
         model.oplog = make_oplog(model.files)

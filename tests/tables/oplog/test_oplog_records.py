@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from types import ModuleType
 
@@ -69,7 +70,7 @@ def test_the_bytes_of_records(hot: Hot) -> None:
 def test_records_are_the_same_in_pieces(counts: list[int], dice: int) -> None:
     made = operations(sum(counts), dice=dice)
     ends = [3 * sum(counts[:n]) for n in range(len(counts) + 1)]
-    pieces = [made[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    pieces = [made[a:b] for a, b in pairwise(ends)]
     hot = load_twin("tables/oplog", "compiled")
     data, state, firsts = encode(hot, *pieces)
     assert data == expected_records(made)
