@@ -94,6 +94,8 @@ class TableFile:
         """Held by the reader that uses the connection."""
         self._versions_lock = threading.Lock()
         """The log writer never waits for a reader."""
+        self._write_lock = threading.Lock()
+        """Held by who writes: a task that is cancelled leaves a thread that still does."""
         with self._failing():
             self._writer = self._connect()
             try:
@@ -136,22 +138,24 @@ class TableFile:
 
         Raises: CorruptData, LogFailed; the file is as before.
         """
-        recorder, before = self._recorder, self.position.offset
-        with self._failing():
+        with self._write_lock, self._failing():
             self._writer.execute("begin")
             try:
-                recorder.begin()
-                self._writer.executemany(_UPSERT, rows.rows)
-                mark = recorder.record(rows, before) or NO_MARK
-                self._writer.execute(_POSITION, (rows.end, epoch, *mark))
-                self._writer.execute("commit")
+                self._write(rows, epoch)
             except BaseException:
                 if self._writer.in_transaction:
                     self._writer.execute("rollback")
-                recorder.roll_back(before)
+                self._recorder.roll_back(self.position.offset)
                 raise
-        recorder.commit()
-        self.position = TablePosition(rows.end, epoch)
+            self._recorder.commit()
+            self.position = TablePosition(rows.end, epoch)
+
+    def _write(self, rows: Rows, epoch: int) -> None:
+        self._recorder.begin()
+        self._writer.executemany(_UPSERT, rows.rows)
+        mark = self._recorder.record(rows, self.position.offset) or NO_MARK
+        self._writer.execute(_POSITION, (rows.end, epoch, *mark))
+        self._writer.execute("commit")
 
     def changes(self, since: int, after: bytes | None, bounds: Bounds) -> Page:
         """A page of what has changed; see `ChangesReader.page`.
@@ -171,7 +175,7 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        with self._failing():
+        with self._write_lock, self._failing():
             self._recorder.begin_anew(self.position.offset, str(self._changes.damage))
         self._changes.forget()
 
@@ -222,9 +226,10 @@ class TableFile:
             return int(found.fetchone()[0])
 
     def close(self) -> None:
-        self._recorder.close()
+        """Wait for who uses it, and close it. Whoever comes later gets LogFailed."""
         self._changes.close()
-        with self._lock, self._versions_lock:
+        with self._write_lock, self._lock, self._versions_lock:
+            self._recorder.close()
             for connection in (self._reader, self._versions, self._writer):
                 connection.close()
 
@@ -242,7 +247,7 @@ class TableFile:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # the disk
+        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # the disk; closed
             raise LogFailed(self.path, str(error)) from error
         except sqlite3.Error as error:
             raise CorruptData(self.path, 0, "a database of SQLite", str(error)) from error

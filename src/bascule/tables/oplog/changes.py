@@ -146,6 +146,7 @@ class ChangesReader:
         self._oplog = oplog
         self._lock = Lock()
         self._reader: sqlite3.Connection | None = None
+        self._closed = False
         self._plans: OrderedDict[int, _Plan] = OrderedDict()
         """By the position at which the next page begins."""
         self.damage: str | None = None
@@ -160,6 +161,8 @@ class ChangesReader:
         Raises: sqlite3.Error; Indeterminate if the table is not at `since` yet.
         """
         with self._lock:
+            if self._closed:
+                raise sqlite3.ProgrammingError("the table is closed")
             if self._reader is None:
                 self._reader = self._connect()
             self._reader.execute("begin")
@@ -178,7 +181,7 @@ class ChangesReader:
         with self._lock:
             if self._reader is not None:
                 self._reader.close()
-            self._reader = None
+            self._reader, self._closed = None, True
 
     def _page(
         self, reader: sqlite3.Connection, since: int, after: bytes | None, bounds: Bounds

@@ -85,6 +85,9 @@ class Oplog:
             return None
         newest = kept[-1]
         is_whole = newest.recover(mark.slots, mark.crc)
+        if newest.last > position:
+            self.begin(position + 1)
+            return None
         self._open_files = tuple(kept)
         self._unsynced = 1
         self._remove_others()

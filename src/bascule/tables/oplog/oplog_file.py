@@ -103,6 +103,7 @@ class OplogFile:
             self._firsts.pop()
         if file.size() > self.size():
             file.truncate(self.size())
+            file.sync()  # else a power loss may bring back what was cut, below what comes next
         self._has_firsts = True
         return is_whole
 
