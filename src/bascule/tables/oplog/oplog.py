@@ -157,7 +157,7 @@ class Oplog:
             for each in reversed(files):
                 end = mark if each.first == mark.first else each.mark
                 start = each.find(since, end) if each is files[0] else 0
-                for data, slots, _ in each.read(start // _hot.BLOCK_SLOTS, end):
+                for data, slots in each.read(start // _hot.BLOCK_SLOTS, end):
                     collapse.add(data, slots)
         except FileNotFoundError:
             if set(files) <= set(self._open_files):

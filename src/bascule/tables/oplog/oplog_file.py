@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from crc32c import crc32c
+
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
 from bascule.tables.oplog import _hot
@@ -127,19 +129,16 @@ class OplogFile:
         block = bisect_right(self._firsts, since, 0, blocks) - 1
         if block < 0:
             return 0
-        for data, count, start in self.read(block, mark, until=block + 1):
-            return start + _hot.find(data, count, since)
-        return mark.slots
+        data, count = self._read_block(block, mark)
+        return block * _hot.BLOCK_SLOTS + _hot.find(data, count, since)
 
-    def read(
-        self, block: int, mark: Mark, *, until: int | None = None
-    ) -> Iterator[tuple[memoryview, int, int]]:
-        """The records from a block on, up to the mark, or to the block `until`: pieces of whole
-        blocks, how many records they have, and the place of the first. The *last* piece is first.
+    def read(self, block: int, mark: Mark) -> Iterator[tuple[memoryview, int]]:
+        """The records from a block on, up to the mark: pieces of whole blocks, and how many records
+        they have. The *last* piece is first.
 
         Raises: CorruptData, OSError.
         """
-        end = -(-mark.slots // _hot.BLOCK_SLOTS) if until is None else until
+        end = -(-mark.slots // _hot.BLOCK_SLOTS)
         while end > block:
             start = max(block, end - READ_BLOCKS)
             to = min(end * _hot.BLOCK_SLOTS, mark.slots)
@@ -152,7 +151,7 @@ class OplogFile:
                 self._refuse(at + count, f"{mark.slots} records", "the end")
             if to == mark.slots and state[0] != mark.crc:
                 self._refuse(to, f"crc32c {mark.crc:#010x}", f"{state[0]:#010x}")
-            yield data, count, at
+            yield data, count
             end = start
 
     def close(self) -> None:
@@ -187,6 +186,26 @@ class OplogFile:
         position = HEADER_BYTES + start * _hot.RECORD_BYTES
         data = self._opened().read_at(position, (end - start) * _hot.RECORD_BYTES)
         return memoryview(data), len(data) // _hot.RECORD_BYTES
+
+    def _read_block(self, block: int, mark: Mark) -> tuple[memoryview, int]:
+        """The records of one block, up to the mark, by their CRC32C alone."""
+        start = block * _hot.BLOCK_SLOTS
+        count = min(mark.slots - start, _hot.BLOCK_SLOTS)
+        lead = 1 if block else 0  # the check of the block before
+        data, got = self._read(start - lead, start + count)
+        if got < lead + count:
+            self._refuse(start - lead + got, f"{mark.slots} records", "the end")
+        seed = int.from_bytes(data[8:12], "little") if lead else self._seed
+        data = data[lead * _hot.RECORD_BYTES :]
+        crc = mark.crc
+        covered = count * _hot.RECORD_BYTES
+        if count == _hot.BLOCK_SLOTS:
+            covered -= _hot.RECORD_BYTES
+            crc = int.from_bytes(data[covered + 8 : covered + 16], "little")
+        found = crc32c(data[:covered], seed)
+        if found != crc:
+            self._refuse(start, f"crc32c {crc:#010x}", f"{found:#010x}")
+        return data, count
 
     def _check(
         self, data: memoryview, count: int, at: int, state: array[int], firsts: array[int]
