@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import CorruptData, LogFailed
+from bascule.tables.oplog.changes import Bounds
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import TableFile, TablePosition
 
@@ -90,7 +94,7 @@ def test_more_keys_than_one_statement_takes(tmp_path: Path) -> None:
 
 def test_a_file_of_another_partition_or_format_is_refused(tmp_path: Path) -> None:
     open_file(tmp_path).close()
-    with pytest.raises(CorruptData, match=r"format 1 of u 0, found \(1, 't 0'"):
+    with pytest.raises(CorruptData, match=r"format 2 of u 0, found \(2, 't 0'"):
         open_file(tmp_path, "u 0")
 
 
@@ -114,3 +118,42 @@ def test_a_damaged_file_is_refused(tmp_path: Path, at: int) -> None:
 def test_a_directory_that_is_not_there_is_a_failure_of_the_disk(tmp_path: Path) -> None:
     with pytest.raises(LogFailed):
         open_file(tmp_path / "nowhere")
+
+
+class SlowValue:
+    """A value that SQLite gets when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def __conform__(self, _: object) -> bytes:
+        self.asked.set()
+        self.let.wait(10)
+        return b"1"
+
+
+def test_a_file_is_not_closed_under_who_writes(tmp_path: Path) -> None:
+    """As when a node stops: the task that applies is cancelled, its thread goes on."""
+    file = open_file(tmp_path)
+    slow = SlowValue()
+    with ThreadPoolExecutor(2) as pool:
+        applied = pool.submit(file.apply, rows((b"a", slow)), 0)  # type: ignore[arg-type]
+        assert slow.asked.wait(10)
+        closed = pool.submit(file.close)
+        for _ in range(1_000):
+            if closed.done():
+                break
+            os.sched_yield()
+        assert not closed.done()
+        slow.let.set()
+        applied.result(10)
+        closed.result(10)
+    with pytest.raises(LogFailed, match="closed"):
+        file.apply(rows((b"a", b"1"), start=1), 0)
+    with pytest.raises(LogFailed, match="closed"):
+        file.get([b"a"])
+    with pytest.raises(LogFailed, match="closed"):
+        file.changes(1, None, Bounds(1, 1, 0))
+    file = open_file(tmp_path)
+    assert file.position.offset == 1
+    file.close()

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bascule.errors import CorruptData, NotATable, UnknownStream
 from bascule.host.real import RealFiles
-from bascule.model import Cleanup
-from bascule.record.batch import Record
 from bascule.replica.partition import Partition
-from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
 from bascule.tables import Tables
 from bascule.tables.table_replica import TableReplica
 from support.keyed_logs import close_segment, compact
-from support.served_stream import TIMESTAMP, append, open_stream
-
-
-class TablesHarness:
-    """A stream that is a table, and the tables of its node."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.partitions = Partitions()
-        self.partition = open_stream(directory, self.partitions, "t", segment_bytes_max=1_000)
-        self.open()
-
-    def open(self, *, table: bool = True) -> None:
-        """Open the stream as a table, or not."""
-        definition = self.partition.definition
-        config = replace(definition.config, cleanup=(Cleanup.COMPACT,), table=table)
-        self.partition.configure(replace(definition, config=config))
-        self.partitions.notify_changed(self.partition.definition)
-
-    def put(self, *changes: tuple[bytes | None, bytes | None]) -> int:
-        """Append a batch of keys and values; return the end offset."""
-        base = self.partition.high_watermark.offset
-        append(
-            self.partition,
-            [Record(base + n, TIMESTAMP, *change, ()) for n, change in enumerate(changes)],
-        )
-        return self.partition.high_watermark.offset
-
-    def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
-        async def run_test() -> None:
-            self.partitions.bind(asyncio.get_running_loop())
-            tables = Tables(self.partitions, self.directory)
-            await tables.start()
-            try:
-                await test(tables)
-            finally:
-                await tables.close()
-
-        asyncio.run(run_test())
-
-    def files(self) -> list[str]:
-        return sorted(path.name for path in (self.directory / "tables").glob("*/*.db"))
+from support.served_stream import TIMESTAMP
+from support.tables_harness import TablesHarness
 
 
 @pytest.fixture
@@ -148,7 +102,7 @@ def test_what_was_purged_is_in_the_table_no_more(harness: TablesHarness) -> None
 
     harness.run(test)
     harness.run(made_anew)
-    for path in (harness.directory / "tables").glob("*/*"):
+    for path in (harness.directory / "tables").glob("*/0.db*"):
         path.unlink()
     harness.run(made_anew)
 
@@ -177,7 +131,7 @@ def test_a_table_of_a_compacted_log_is_the_same(harness: TablesHarness) -> None:
     log.configure(LogConfig(segment_bytes_max=1_000, gaps_allowed=True))
     close_segment(log)
     compact(RealFiles(), log, now_ms=TIMESTAMP + 86_400_000, retention_ms=1_000)
-    for path in (harness.directory / "tables").glob("*/*"):
+    for path in (harness.directory / "tables").glob("*/0.db*"):
         path.unlink()
     harness.run(after)
     assert expected

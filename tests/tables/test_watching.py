@@ -70,7 +70,9 @@ class Table:
         await self.pause()
         return found
 
-    async def changes(self, since: int, *, rows_max: int, bytes_max: int) -> ChangesPage | None:
+    async def changed_since(
+        self, since: int, *, rows_max: int, bytes_max: int
+    ) -> ChangesPage | None:
         if since < self.oldest:
             return None
         rows = sorted(self.rows.values(), key=lambda row: row.version)

@@ -17,6 +17,7 @@ from bascule.config.sections import (
     NatsConfig,
     PeerConfig,
     StreamDefaults,
+    TablesConfig,
 )
 
 ENVIRONMENT_PREFIX: Final = "BASCULE_"
@@ -30,6 +31,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "groups": GroupsConfig,
     "limits": LimitsConfig,
     "streams": StreamDefaults,
+    "tables": TablesConfig,
 }
 
 

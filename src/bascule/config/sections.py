@@ -279,6 +279,19 @@ class GroupsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesConfig:
+    """Settings of the tables on this node."""
+
+    oplog_bytes_max: int = setting(
+        64 << 20,
+        about="Most bytes of the oplog of a table, 25 for an operation. Readers of changes that "
+        "are behind all of it get all rows.",
+        minimum=1 << 20,
+        maximum=1 << 40,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsConfig:
     """Limits of the resources that clients may use."""
 
@@ -553,5 +566,6 @@ class Config:
     groups: GroupsConfig = GroupsConfig()
     limits: LimitsConfig = LimitsConfig()
     streams: StreamDefaults = StreamDefaults()
+    tables: TablesConfig = TablesConfig()
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Key -> the source of its value; keys with default values are absent."""

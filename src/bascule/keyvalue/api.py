@@ -228,9 +228,7 @@ class BucketApi:
             row = await self._last(table, asked.last_by_subj)
         elif sequence := asked.seq:
             await table.replica.wait_position(table.partition.high_watermark.offset)
-            page = await table.replica.changes(sequence - 1, rows_max=1, bytes_max=1)
-            rows = [] if page is None else page.rows
-            row = rows[0] if rows and rows[0].version == sequence - 1 else None
+            row = await table.replica.at_version(sequence - 1)
         else:
             raise ApiError(400, BAD_REQUEST, "a message is asked for by last_by_subj or seq")
         if row is None:

@@ -168,7 +168,7 @@ class Node:
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
-        self._tables = Tables(self._partitions, data)
+        self._tables = Tables(self._partitions, data, config.tables)
         self.status.table_watches = self._tables.watch_counts
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None

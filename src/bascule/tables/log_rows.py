@@ -19,7 +19,7 @@ def read_log_rows(
     start = max(start, store.start_offset)
     piece = store.plan_read(start, bytes_max=bytes_max, end=end)
     if piece is None or not piece.length:
-        return Rows([], end.offset, 0)  # compaction removed all records in this range
+        return Rows([], end.offset, 0, end.offset - start)  # all removed by compaction
     data = memoryview(piece.file.read_at(piece.position, piece.length))
     origin = piece.file.path
     rows = read_rows(data, keys, start=start, origin=origin, position=piece.position)

@@ -35,6 +35,8 @@ class Rows(NamedTuple):
     """The end offset of the last batch."""
     skipped: int
     """Records that have no key of the table."""
+    missing: int = 0
+    """Offsets without a record: compaction has removed it."""
 
 
 def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, position: int) -> Rows:
@@ -49,7 +51,7 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
     for header, at, to in scan_batches(data, origin=origin, origin_position=position):
         skipped += _add_batch(rows, header, data[at:to], keys, start=start, origin=origin)
         end = max(end, header.end_offset)
-    return Rows(rows, end, skipped)
+    return Rows(rows, end, skipped, end - start - len(rows) - skipped)
 
 
 def _add_batch(

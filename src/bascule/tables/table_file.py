@@ -4,7 +4,7 @@ The rows of a piece of the log and the position behind it are one transaction. N
 but by checkpoints: after a power loss the file is as it was some transactions before, and the log
 has the rest. A file that is damaged is made anew from the log.
 
-A key that was removed stays as a row without value.
+A key that was removed stays as a row without value. The id of a row is the key id of the oplog.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, LogFailed
+from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
+from bascule.tables.oplog.file_header import Mark
+from bascule.tables.oplog.oplog import Oplog
+from bascule.tables.oplog.recorder import NO_MARK, OplogRecorder
 from bascule.tables.rows import Row, Rows
-from bascule.tables.watching.watches import ChangesPage
 from bascule.wire.tables.patterns import KeyPattern
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 CACHE_KIB: Final = 8 << 10
 """Of each of the two connections; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
@@ -43,14 +46,22 @@ create table state (
     format integer not null,
     partition text not null,
     position integer not null,
-    epoch integer not null
+    epoch integer not null,
+    oplog_first integer,
+    oplog_slots integer,
+    oplog_crc integer
 );
 """
 _UPSERT: Final = (
     "insert into entries (key, version, timestamp, value) values (?, ?, ?, ?) on conflict (key) "
-    "do update set version = excluded.version, timestamp = excluded.timestamp, "
-    "value = excluded.value"
+    "do update set version = excluded.version, value = excluded.value, "
+    "timestamp = coalesce(note(id), note(excluded.version), excluded.timestamp)"
 )
+"""`note` returns null. It is called for rows that are there only: new ones get the next ids."""
+_POSITION: Final = (
+    "update state set position = ?, epoch = ?, oplog_first = ?, oplog_slots = ?, oplog_crc = ?"
+)
+_FIRST_STATE: Final = "insert into state values (1, ?, ?, 0, -1, null, null, null)"
 _VERSIONS: Final = "select key, version, value is not null from entries where key in "
 _ROW: Final = "select key, version, timestamp, value from entries where "
 
@@ -72,8 +83,10 @@ class TablePosition(NamedTuple):
 class TableFile:
     """One thread at a time writes; others may read meanwhile, from any thread."""
 
-    def __init__(self, path: str, partition: str) -> None:
+    def __init__(self, path: str, partition: str, oplog: Oplog | None = None) -> None:
         """Open the file, or create it. `partition` says whose rows it has.
+
+        Its operations are recorded in `oplog`; without one all changes are pages of all rows.
 
         Raises: CorruptData if it is damaged, of another partition, or of a format that is not
         known: make it anew. LogFailed if the disk fails.
@@ -83,10 +96,15 @@ class TableFile:
         """Held by the reader that uses the connection."""
         self._versions_lock = threading.Lock()
         """The log writer never waits for a reader."""
+        self._write_lock = threading.Lock()
+        """Held by who writes: a task that is cancelled leaves a thread that still does."""
         with self._failing():
             self._writer = self._connect()
             try:
-                self.position = self._open(partition)
+                self.position, mark = self._open(partition)
+                self._recorder = OplogRecorder(self._writer, oplog)
+                self._recorder.open(mark, self.position.offset)
+                self._changes = ChangesReader(self._connect, oplog)
                 self._reader = self._connect()
                 self._versions = self._connect()
             except BaseException:
@@ -101,18 +119,19 @@ class TableFile:
         connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
         return connection
 
-    def _open(self, partition: str) -> TablePosition:
+    def _open(self, partition: str) -> tuple[TablePosition, Mark | None]:
         tables = self._writer.execute("select count(*) from sqlite_master").fetchone()[0]
         if not tables:
             self._writer.executescript(f"begin; {_SCHEMA}")
-            self._writer.execute("insert into state values (1, ?, ?, 0, -1)", (FORMAT, partition))
+            self._writer.execute(_FIRST_STATE, (FORMAT, partition))
             self._writer.execute("commit")
-        found = self._writer.execute(
-            "select format, partition, position, epoch from state"
-        ).fetchone()
-        if found is None or found[:2] != (FORMAT, partition):
-            raise CorruptData(self.path, 0, f"format {FORMAT} of {partition}", str(found))
-        return TablePosition(*found[2:])
+        found = self._writer.execute("select * from state").fetchone()
+        if found is None or found[1:3] != (FORMAT, partition):
+            raise CorruptData(
+                self.path, 0, f"format {FORMAT} of {partition}", str(found and found[1:])
+            )
+        mark = None if found[5] is None else Mark(*found[5:])
+        return TablePosition(*found[3:5]), mark
 
     def apply(self, rows: Rows, epoch: int) -> None:
         """Add the rows of the log from `position` on, and stand behind them.
@@ -121,17 +140,46 @@ class TableFile:
 
         Raises: CorruptData, LogFailed; the file is as before.
         """
-        with self._failing():
+        with self._write_lock, self._failing():
             self._writer.execute("begin")
             try:
-                self._writer.executemany(_UPSERT, rows.rows)
-                self._writer.execute("update state set position = ?, epoch = ?", (rows.end, epoch))
-                self._writer.execute("commit")
+                self._write(rows, epoch)
             except BaseException:
                 if self._writer.in_transaction:
                     self._writer.execute("rollback")
+                self._recorder.roll_back(self.position.offset)
                 raise
-        self.position = TablePosition(rows.end, epoch)
+            self._recorder.commit()
+            self.position = TablePosition(rows.end, epoch)
+
+    def _write(self, rows: Rows, epoch: int) -> None:
+        self._recorder.begin()
+        self._writer.executemany(_UPSERT, rows.rows)
+        mark = self._recorder.record(rows, self.position.offset) or NO_MARK
+        self._writer.execute(_POSITION, (rows.end, epoch, *mark))
+        self._writer.execute("commit")
+
+    def changes(self, since: int, after: bytes | None, bounds: Bounds) -> Page:
+        """A page of what has changed; see `ChangesReader.page`.
+
+        Raises: CorruptData, LogFailed, Indeterminate.
+        """
+        with self._failing():
+            return self._changes.page(since, after, bounds)
+
+    @property
+    def is_oplog_damaged(self) -> bool:
+        """Whether a reader has found that; `mend_oplog` is to be called then."""
+        return self._changes.damage is not None
+
+    def mend_oplog(self) -> None:
+        """Begin a damaged oplog anew; on the thread that writes.
+
+        Raises: CorruptData, LogFailed.
+        """
+        with self._write_lock, self._failing():
+            self._recorder.begin_anew(self.position.offset, str(self._changes.damage))
+        self._changes.forget()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those of the keys that have one, all at one position.
@@ -172,17 +220,17 @@ class TableFile:
             found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
             return [Row(*row) for row in found]
 
-    def changes(self, since: int, limit: int) -> ChangesPage:
-        """At most `limit` rows of versions from `since` on, removed ones among them, by version.
+    def at_version(self, version: int) -> Row | None:
+        """The row with a version; None in a table of COUNTED_KEYS or more, which takes too long.
 
         Raises: CorruptData, LogFailed.
         """
         with self._reading() as reader:
-            found = reader.execute(f"{_ROW}version >= ? order by version limit ?", (since, limit))
-            rows = [Row(*row) for row in found]
-            position = reader.execute("select position from state").fetchone()[0]
-        is_last = len(rows) < limit
-        return ChangesPage(rows, position if is_last else rows[-1].version + 1, is_last)
+            largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
+            if largest >= COUNTED_KEYS:
+                return None
+            found = reader.execute(f"{_ROW}version = ?", (version,)).fetchone()
+        return None if found is None else Row(*found)
 
     def count(self, *, oldest: int = 0) -> int:
         """The number of keys with a value; reads the whole file. Raises: CorruptData, LogFailed."""
@@ -218,7 +266,10 @@ class TableFile:
             )
 
     def close(self) -> None:
-        with self._lock, self._versions_lock:
+        """Wait for who uses it, and close it. Whoever comes later gets LogFailed."""
+        self._changes.close()
+        with self._write_lock, self._lock, self._versions_lock:
+            self._recorder.close()
             for connection in (self._reader, self._versions, self._writer):
                 connection.close()
 
@@ -236,7 +287,7 @@ class TableFile:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # the disk
+        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # the disk; closed
             raise LogFailed(self.path, str(error)) from error
         except sqlite3.Error as error:
             raise CorruptData(self.path, 0, "a database of SQLite", str(error)) from error

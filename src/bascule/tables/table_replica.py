@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,8 +17,10 @@ from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
+from bascule.tables.oplog.changes import Bounds, Changes
+from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import TableFile
+from bascule.tables.table_file import TableFile, TablePosition
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys, prefix_end
 from bascule.wire.tables.patterns import KeyPattern
@@ -44,6 +48,7 @@ class TableReplica:
         index: int,
         path: Path,
         find: Callable[[], Partition | None],
+        oplog: Oplog | None = None,
         watch_counts: WatchCounts | None = None,
     ) -> None:
         """`find` returns the partition as it is now, or None once it is gone."""
@@ -51,6 +56,7 @@ class TableReplica:
         self.index = index
         self._path = path
         self._find = find
+        self._oplog = oplog
         self._file: TableFile | None = None
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
@@ -98,6 +104,16 @@ class TableReplica:
         """As `get`, and also the rows of removed keys. Raises: PartitionFailed, CorruptData."""
         return await self._read(lambda file: file.get(keys))
 
+    async def at_version(self, version: int) -> Row | None:
+        """The row with a version, if it is the latest one of its key; in a large table only one
+        that was written not long ago. Raises: PartitionFailed, CorruptData, Indeterminate."""
+        if version >= self.position:
+            return None
+        page = await self.changes(version, rows_max=1, bytes_max=1)
+        if page.is_full:
+            return await self._read(lambda file: file.at_version(version))
+        return page.rows[0] if page.rows and page.rows[0].version == version else None
+
     async def count_quickly(self) -> int:
         """As `count`; in a large table how many keys were ever set, which needs no reading."""
         return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
@@ -119,11 +135,62 @@ class TableReplica:
         oldest = self._oldest()
         return await self._read(lambda file: file.count(oldest=oldest))
 
-    async def changes(self, since: int, *, rows_max: int, bytes_max: int) -> ChangesPage | None:
-        """See `watching.WatchedTable`. Raises: PartitionFailed, CorruptData."""
+    async def changes(
+        self,
+        since: int,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        epoch: int = -1,
+        after: bytes | None = None,
+    ) -> Changes:
+        """A page of what has changed at or after offset `since`: the last state of each such key.
+
+        `tables.oplog.changes` says how to go on, and what full pages are; the theory is in
+        `tables.oplog`. `since`, `epoch` and `after` are those of the page before, from whichever
+        replica; 0, -1 and None to begin. With an `epoch` a reader gets all rows if the log has lost
+        records that it has seen, as after an unclean election; without it that is noticed only
+        where `since` is beyond the end of the leader's log. A replica that is not at `since` yet is
+        waited for. At most `rows_max` rows, of `bytes_max` or one.
+
+        Raises: PartitionFailed, CorruptData; Indeterminate: to be repeated.
+        """
+        found = self._find()
+        if found is not None and found.log is not None and _has_lost(found, since, epoch):
+            since, after = 0, None
+        if since > self.position:
+            await self.wait_position(since)
+        oldest = self._oldest()
+        bounds = Bounds(rows_max, bytes_max, oldest)
+        page = await self._read(lambda file: file.changes(since, after, bounds))
+        if self._file is not None and self._file.is_oplog_damaged:
+            self._wake.set()
+        reached = -1
+        if (found := self._find()) is not None and (store := found.log) is not None:
+            if is_beyond(TablePosition(page.applied, page.applied_epoch), store):
+                self._wake.set()
+                raise Indeterminate(f"the table {self.stream} has records that its log has lost")
+            reached = store.epochs.at(page.position - 1)
+        return Changes(
+            page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after
+        )
+
+    async def changed_since(
+        self, since: int, *, rows_max: int, bytes_max: int
+    ) -> ChangesPage | None:
+        """See `watching.WatchedTable`. Raises: PartitionFailed, CorruptData, Indeterminate."""
+        present = self.position
+        if since >= present:
+            return ChangesPage([], since, is_last=True)
         if since < self._oldest():
             return None
-        return await self._read(lambda file: file.changes(since, rows_max))
+        page = await self.changes(since, rows_max=rows_max, bytes_max=bytes_max)
+        rows = page.rows
+        if page.is_full:
+            if since or page.next_after is not None:
+                return None
+            rows = sorted(rows, key=attrgetter("version"))
+        return ChangesPage(rows, page.position, is_last=page.position >= present)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch of a record; -1 if it is not known."""
@@ -252,6 +319,8 @@ class TableReplica:
             await asyncio.to_thread(self._remove_file)
             await asyncio.to_thread(self._open)
             self.watches.on_lost()
+        if self._file.is_oplog_damaged:
+            await asyncio.to_thread(self._file.mend_oplog)
         keys = TableKeys(partition.definition.config)
         while (end := partition.high_watermark).offset > self._file.position.offset:
             step = partial(_apply, self._file, store, keys, end)
@@ -263,7 +332,7 @@ class TableReplica:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = TableFile(str(self._path), f"{self.stream} {self.index}")
+        self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
@@ -274,6 +343,18 @@ class TableReplica:
         self._close_file()
         for suffix in FILE_SUFFIXES:
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+        if self._oplog is not None:
+            shutil.rmtree(self._oplog.directory, ignore_errors=True)
+
+
+def _has_lost(partition: Partition, since: int, epoch: int) -> bool:
+    """Whether the log has lost records that a reader at `since` has seen."""
+    store = partition.log
+    assert store is not None
+    if since > store.end.offset:
+        return partition.is_leader
+    known = store.epochs.at(since - 1) if since > store.start_offset else -1
+    return epoch != -1 and known not in (-1, epoch)
 
 
 def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:

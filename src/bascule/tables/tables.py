@@ -10,10 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bascule.config.sections import TablesConfig
 from bascule.errors import NotATable, PartitionFailed, UnknownStream
+from bascule.host.real import RealFiles
 from bascule.model import StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchCounts
 
@@ -25,9 +28,13 @@ DIRECTORY: Final = "tables"
 class Tables:
     """Belongs to the event loop."""
 
-    def __init__(self, partitions: Partitions, data: Path) -> None:
+    def __init__(
+        self, partitions: Partitions, data: Path, config: TablesConfig | None = None
+    ) -> None:
         self._partitions = partitions
         self._directory = data / DIRECTORY
+        self._config = config or TablesConfig()
+        self._files = RealFiles()
         self._replicas: dict[bytes, tuple[TableReplica, ...]] = {}
         """By stream id, one for each partition."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -88,7 +95,13 @@ class Tables:
         definition, index = partition.definition, partition.index
         path = self._directory / definition.id.hex() / f"{index}.db"
         find = partial(self._find, definition.id, index)
-        replica = TableReplica(definition.name, index, path, find, self.watch_counts)
+        oplog = Oplog(
+            self._files,
+            str(path.with_suffix(".oplog").absolute()),
+            table=int.from_bytes(definition.id[:8], "little"),
+            bytes_max=self._config.oplog_bytes_max,
+        )
+        replica = TableReplica(definition.name, index, path, find, oplog, self.watch_counts)
         replica.start()
         return replica
 

@@ -37,7 +37,7 @@ class ChangesPage(NamedTuple):
     position: int
     """What was changed below it, and not again later, has been read."""
     is_last: bool
-    """Whether the table had nothing behind it."""
+    """Whether it has all that the table had when it was asked for."""
 
 
 class WatchedTable(Protocol):
@@ -52,7 +52,9 @@ class WatchedTable(Protocol):
         """Rows with a value, by key. Raises: PartitionFailed, CorruptData."""
         ...
 
-    async def changes(self, since: int, *, rows_max: int, bytes_max: int) -> ChangesPage | None:
+    async def changed_since(
+        self, since: int, *, rows_max: int, bytes_max: int
+    ) -> ChangesPage | None:
         """A page of the keys that were changed at or after offset `since`.
 
         None if it is not known which these are, as `since` is too old. Raises: PartitionFailed,
@@ -194,7 +196,7 @@ class TableWatches:
             # From here on it is told what is applied while the table is read.
             watcher.begin(first)
             self._add(watcher)
-            page = await self._table.changes(first, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
+            page = await self._table.changed_since(first, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
             if page is None:
                 first = None
                 continue

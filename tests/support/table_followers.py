@@ -1,0 +1,59 @@
+"""A follower of a table: it asks for pages of changes, and applies them as the documents say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bascule.tables.oplog.changes import Bounds, Changes, Page
+from bascule.tables.rows import Row
+from bascule.tables.table_file import TableFile
+
+
+@dataclass
+class TableFollower:
+    """The rows that it has, and where it goes on."""
+
+    rows: dict[bytes, Row] = field(default_factory=dict)
+    position: int = 0
+    epoch: int = -1
+    after: bytes | None = None
+    full_pages: int = 0
+    pages: int = 0
+
+    def apply(self, page: Changes | Page, *, oldest: int = 0) -> None:
+        asked = self.position if self.after is None else None
+        if page.is_full:
+            self.full_pages += 1
+            gone = [
+                key
+                for key in self.rows
+                if key > page.after and (page.next_after is None or key <= page.next_after)
+            ]
+            for key in gone:
+                del self.rows[key]
+        else:
+            versions = [row.version for row in page.rows]
+            assert versions == sorted(versions), "changes are not in the order of versions"
+            assert all(asked is None or asked <= each < page.position for each in versions)
+            assert page.rows or page.position == asked or asked is None or asked < page.position
+        for row in page.rows:
+            if row.value is None:
+                self.rows.pop(row.key, None)
+            else:
+                self.rows[row.key] = row
+        self.rows = {key: row for key, row in self.rows.items() if row.version >= oldest}
+        self.position, self.after = page.position, page.next_after
+        self.pages += 1
+
+    def page_of(self, file: TableFile, rows_max: int = 3, bytes_max: int = 1 << 20) -> bool:
+        """Ask for a page, and apply it; returns whether there may be more."""
+        page = file.changes(self.position, self.after, Bounds(rows_max, bytes_max, 0))
+        self.apply(page)
+        return bool(page.rows) or page.next_after is not None
+
+    def catch_up(self, file: TableFile, rows_max: int = 3) -> None:
+        while self.page_of(file, rows_max):
+            pass
+
+    def values(self) -> dict[bytes, bytes | None]:
+        return {key: row.value for key, row in self.rows.items()}

@@ -1,0 +1,55 @@
+"""A stream that is a table, without a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bascule.model import Cleanup
+from bascule.record.batch import Record
+from bascule.replica.partitions import Partitions
+from bascule.tables import Tables
+from support.served_stream import TIMESTAMP, append, open_stream
+
+
+class TablesHarness:
+    """A stream that is a table, and the tables of its node."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.partitions = Partitions()
+        self.partition = open_stream(directory, self.partitions, "t", segment_bytes_max=1_000)
+        self.open()
+
+    def open(self, *, table: bool = True) -> None:
+        """Open the stream as a table, or not."""
+        definition = self.partition.definition
+        config = replace(definition.config, cleanup=(Cleanup.COMPACT,), table=table)
+        self.partition.configure(replace(definition, config=config))
+        self.partitions.notify_changed(self.partition.definition)
+
+    def put(self, *changes: tuple[bytes | None, bytes | None]) -> int:
+        """Append a batch of keys and values; return the end offset."""
+        base = self.partition.high_watermark.offset
+        append(
+            self.partition,
+            [Record(base + n, TIMESTAMP, *change, ()) for n, change in enumerate(changes)],
+        )
+        return self.partition.high_watermark.offset
+
+    def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
+        async def run_test() -> None:
+            self.partitions.bind(asyncio.get_running_loop())
+            tables = Tables(self.partitions, self.directory)
+            await tables.start()
+            try:
+                await test(tables)
+            finally:
+                await tables.close()
+
+        asyncio.run(run_test())
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "tables").glob("*/*.db"))
