@@ -14,6 +14,29 @@ class TableEntry(NamedTuple):
     timestamp: int
     """Unix time of the record, milliseconds."""
     value: bytes
+    content_type: str | None = None
+    """What the record's header `Content-Type` says."""
+
+
+class TableKey(NamedTuple):
+    """A key with a value, without the value."""
+
+    key: bytes
+    version: int
+    """The offset of the record."""
+    timestamp: int
+    """Unix time of the record, milliseconds."""
+    value_bytes: int
+    """The size of the value."""
+    content_type: str | None = None
+
+
+class TableValues(NamedTuple):
+    """The entries of those of the keys asked for that have a value, all of one position."""
+
+    position: int
+    """The first offset that is not in the table."""
+    entries: list[TableEntry]
 
 
 class TableChange(NamedTuple):
@@ -29,10 +52,21 @@ class TableChange(NamedTuple):
 
 
 class TablePage(NamedTuple):
-    """Entries by key, and whether there may be more."""
+    """Entries by key, all of one position, and where to go on."""
 
+    position: int
+    """The first offset that is not in the table."""
     entries: list[TableEntry]
-    is_last: bool
+    next_after: bytes | None
+    """Behind this key there may be more; None: these are all."""
+
+
+class TableKeyPage(NamedTuple):
+    """Keys, as a `TablePage`."""
+
+    position: int
+    keys: list[TableKey]
+    next_after: bytes | None
 
 
 class TableInfo(NamedTuple):
@@ -47,3 +81,16 @@ class TableInfo(NamedTuple):
     high_watermark: int
     skipped: int
     """Records without a key of the table that this node has seen since it started."""
+
+
+class KeyChoice(NamedTuple):
+    """Which keys a page has, as far as these are given: all of it has to hold."""
+
+    prefix: bytes = b""
+    pattern: bytes | None = None
+    first: bytes | None = None
+    end: bytes | None = None
+    """Keys are below it."""
+    after: bytes | None = None
+    """Keys come behind it."""
+    limit: int = 1_000

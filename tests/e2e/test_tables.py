@@ -147,7 +147,7 @@ def test_a_stream_with_keys_in_headers_can_be_opened_as_a_table(client: SyncClie
         client.alter_stream("plain", table=True)
     with pytest.raises(UnknownStream):
         client.table("nothing").get("a")
-    with pytest.raises(ConfigError, match="eventual or session, got 'strict'"):
+    with pytest.raises(ConfigError, match="eventual, session or linearizable, got 'strict'"):
         client.table("orders", consistency="strict")  # type: ignore[arg-type]
 
 

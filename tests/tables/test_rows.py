@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,9 +39,9 @@ def rows_of(records: list[Record], keys: TableKeys, start: int = 0) -> Rows:
 def test_rows_have_key_offset_time_and_value() -> None:
     found = rows_of([record(5, b"a", b"one"), record(6, b"b", None), record(9, b"a", b"")], PLAIN)
     assert found.rows == [
-        (b"a", 5, 1_005, b"one"),
-        (b"b", 6, 1_006, None),
-        (b"a", 9, 1_009, b""),
+        (b"a", 5, 1_005, b"one", None),
+        (b"b", 6, 1_006, None, None),
+        (b"a", 9, 1_009, b"", None),
     ]
     assert (found.end, found.skipped) == (10, 0)
 
@@ -89,7 +90,7 @@ def test_both_twins_find_what_escape_writes(
     record_hot.index_records(
         data, HEADER_BYTES, len(data), len(records), positions, array("q", [0] * 4)
     )
-    rows: list[tuple[bytes, int, int, bytes | None]] = []
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]] = []
     escaped: list[int] = []
     skipped = hot("tables").read_rows(
         data, positions, len(records), 0, 1_000, -1, b"p.", 0, rows, escaped
@@ -98,6 +99,36 @@ def test_both_twins_find_what_escape_writes(
     assert [row[0] for row in rows] == [part for part in parts if part]
     plain = {n for n, row in enumerate(rows) if escape(row[0]) == row[0]}
     assert set(range(len(rows))) - set(escaped) == plain
+
+
+def rows_of_twin(hot: Callable[[str], ModuleType], records: list[Record]) -> list[tuple[Any, ...]]:
+    data = bytes(build_batch(records, base_offset=0))
+    positions = array("q", bytes(8 * record_hot.POSITION_FIELDS * len(records)))
+    record_hot.index_records(
+        data, HEADER_BYTES, len(data), len(records), positions, array("q", [0] * 4)
+    )
+    rows: list[tuple[Any, ...]] = []
+    hot("tables").read_rows(data, positions, len(records), 0, 0, -1, b"", 0, rows, [])
+    return rows
+
+
+def test_both_twins_keep_the_first_content_type(hot: Callable[[str], ModuleType]) -> None:
+    kept: list[tuple[tuple[tuple[str, bytes | None], ...], str | None]] = [
+        ((("subject", b"s"), ("Content-Type", b"text/plain")), "text/plain"),
+        ((("cOnTeNt-TyPe", b"a/b; c=d"), ("content-type", b"later/one")), "a/b; c=d"),
+        ((("content_type", b"no"), ("content-typo", b"no"), ("x", None)), None),
+        ((("content-type", b""),), None),
+        ((("content-type", None), ("content-type", b"x")), None),
+        ((("content-type", b"x" * 255),), "x" * 255),
+        ((("content-type", b"x" * 256),), None),
+        ((("content-type", b"a\r\nset-cookie: b"),), None),
+        ((("content-type", "text/\u00fc".encode()),), None),
+        ((), None),
+    ]
+    records = [Record(n, n, b"k", b"v", headers) for n, (headers, _) in enumerate(kept)]
+    assert [row[4] for row in rows_of_twin(hot, records)] == [found for _, found in kept]
+    removed = Record(0, 0, b"k", None, (("content-type", b"text/plain"),))
+    assert rows_of_twin(hot, [removed]) == [(b"k", 0, 0, None, None)]
 
 
 def test_both_twins_check_the_positions(hot: Callable[[str], ModuleType]) -> None:

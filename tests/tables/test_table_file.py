@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.errors import CorruptData, LogFailed
+from bascule.errors import CorruptData, LimitExceeded, LogFailed
+from bascule.table_results import TableKey
+from bascule.tables import table_file
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import TableFile, TablePosition
+from bascule.tables.table_file import PageRange, TableFile, TablePosition
+from bascule.wire.tables.patterns import KeyPattern
 
 
 def open_file(path: Path, partition: str = "t 0") -> TableFile:
@@ -22,7 +25,7 @@ def open_file(path: Path, partition: str = "t 0") -> TableFile:
 
 
 def rows(*changes: tuple[bytes, bytes | None], start: int = 0) -> Rows:
-    every = [(key, start + n, 1_000, value) for n, (key, value) in enumerate(changes)]
+    every = [(key, start + n, 1_000, value, None) for n, (key, value) in enumerate(changes)]
     return Rows(every, start + len(changes), 0)
 
 
@@ -45,7 +48,7 @@ def test_rows_and_position_are_there_after_a_restart(tmp_path: Path) -> None:
 def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     file.apply(rows((b"a", b"1")), 0)
-    broken = Rows([(b"b", 1, 1_000, b"2"), (None, 2, 1_000, b"3")], 3, 0)  # type: ignore[list-item]
+    broken = Rows([(b"b", 1, 1_000, b"2", None), (None, 2, 1_000, b"3", None)], 3, 0)  # type: ignore[list-item]
     with pytest.raises(CorruptData):
         file.apply(broken, 0)
     assert file.position == TablePosition(1, 0)
@@ -81,6 +84,52 @@ def test_scans_are_those_of_a_sorted_dict(
     ]
     assert file.scan(first, end, limit, oldest=oldest) == wanted[:limit]
     assert file.count(oldest=oldest) == len(present)
+    file.close()
+
+
+def test_pages_have_the_keys_that_match(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_file, "SCANNED_KEYS", 4)
+    file = open_file(tmp_path)
+    keys = [b"k.%d.%s" % (n, b"a" if n in (1, 2, 7, 8) else b"b") for n in range(10)]
+    file.apply(rows(*[(key, key) for key in keys], (keys[3], None)), 0)
+    found = file.get(keys)
+    asked = PageRange(b"")
+    first = [found[key] for key in keys[:3]]
+    assert file.page(asked, 3, bytes_max=1_000) == (11, first, keys[2])
+    assert file.page(asked, 3, bytes_max=10) == (11, first[:2], keys[1])
+    assert file.page(asked, 3, bytes_max=1) == (11, first[:1], keys[0])
+    position, heads, after = file.key_page(asked, 3)
+    assert (position, [head.key for head in heads], after) == (11, keys[:3], keys[2])
+    assert heads[0] == TableKey(keys[0], 0, 1_000, len(keys[0]))
+
+    def pages(limit: int, pattern: bytes) -> tuple[list[bytes], list[int]]:
+        seen: list[bytes] = []
+        sizes, first = [], keys[1]
+        while True:
+            asked = PageRange(first, keys[9], KeyPattern(pattern))
+            _, page, after = file.page(asked, limit, bytes_max=1_000)
+            assert file.key_page(asked, limit)[2] == after
+            seen += [row.key for row in page]
+            sizes.append(len(page))
+            if after is None:
+                return seen, sizes
+            first = after + b"\0"
+
+    wanted = [keys[n] for n in (1, 2, 7, 8)]
+    assert pages(2, b"k.*.a") == (wanted, [2, 2])
+    assert pages(1, b"*.*.a") == (wanted, [1, 1, 1, 1])
+    assert pages(3, b"k.*.c") == ([], [0, 0])
+    assert pages(3, b"k.*.b") == ([keys[n] for n in (4, 5, 6)], [2, 1])
+    file.close()
+
+
+def test_values_that_are_too_large_together_are_not_read(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", bytes(6)), (b"b", bytes(5)), (b"gone", None)), 0)
+    assert len(file.read([b"a", b"b", b"gone"], bytes_max=11)[1]) == 3
+    assert len(file.read([b"a"], bytes_max=1)[1]) == 1
+    with pytest.raises(LimitExceeded, match="is 10, asked for 11"):
+        file.read([b"a", b"b"], bytes_max=10)
     file.close()
 
 

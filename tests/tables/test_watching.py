@@ -54,7 +54,7 @@ class Table:
 
     def apply(self, count: int) -> None:
         rows = [
-            (key, self.position + n, 1_000, value)
+            (key, self.position + n, 1_000, value, None)
             for n, (key, value) in enumerate(self.log[self.position :][:count])
         ]
         self.rows |= {row[0]: Row(*row) for row in rows}

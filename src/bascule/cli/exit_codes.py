@@ -15,11 +15,15 @@ from bascule.errors import (
     GroupRefused,
     Indeterminate,
     InternalStream,
+    InvalidKey,
     InvalidName,
+    InvalidPattern,
     LimitExceeded,
     MissingExtra,
     NodeRefused,
     NoResponders,
+    NotANumber,
+    NotATable,
     OffsetOutOfRange,
     PublishRejected,
     RequestExpired,
@@ -27,6 +31,7 @@ from bascule.errors import (
     UnknownGroup,
     UnknownPartition,
     UnknownStream,
+    WrongVersion,
 )
 
 OK: Final = 0
@@ -48,7 +53,7 @@ EXPLAINED: Final = (
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
     (6, "data is corrupt, replicas differ, or a check of the demo or of an audit failed"),
-    (7, "the stream rejected a message, or it may or may not be stored"),
+    (7, "the stream or the table rejected a message, or it may or may not be stored"),
     (130, "interrupted"),
 )
 
@@ -79,6 +84,11 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (NodeRefused, USAGE, "`bascule node list` shows the nodes of the cluster"),
     (CorruptData, CORRUPT, "`bascule inspect FILE` shows what is left around it"),
     (PublishRejected, REJECTED, ""),
+    (WrongVersion, REJECTED, "`bascule table get --json` shows the version that it has now"),
+    (NotANumber, REJECTED, "`bascule table get` shows the value"),
+    (NotATable, CONFLICT, ""),
+    (InvalidKey, USAGE, ""),
+    (InvalidPattern, USAGE, "wildcards are * for one token, and > at the end for all that follow"),
     (RequestExpired, CONFLICT, "see with `bascule stream info` what is there, then try again"),
     (Indeterminate, REJECTED, "read the stream before publishing again"),
     (Broken, UNREACHABLE, ""),

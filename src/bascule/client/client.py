@@ -325,7 +325,8 @@ class Client(AdminMixin, ColumnarMixin):
         the leader.
 
         With "session" a read has what this object has written and read before; with "eventual" it
-        has what the replica has that is asked. Raises: ConfigError.
+        has what the replica has that is asked; with "linearizable" it is one of the leader, and has
+        every write that was acknowledged before. Raises: ConfigError.
         """
         return TableClient(name, self._opened, self.publish, consistency=consistency)
 

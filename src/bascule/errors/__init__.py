@@ -79,7 +79,14 @@ from bascule.errors.system import (
     is_damage,
     reason_without_paths,
 )
-from bascule.errors.tables import InvalidKey, InvalidPattern, NotATable, UnknownKey
+from bascule.errors.tables import (
+    InvalidKey,
+    InvalidPattern,
+    NotANumber,
+    NotATable,
+    UnknownKey,
+    WrongVersion,
+)
 
 __all__ = [
     "BasculeError",
@@ -123,6 +130,7 @@ __all__ = [
     "NeedsClusterVersion",
     "NoResponders",
     "NodeRefused",
+    "NotANumber",
     "NotATable",
     "NotEnoughNodes",
     "NotLeader",
@@ -150,6 +158,7 @@ __all__ = [
     "UnknownTable",
     "UnsupportedFormat",
     "UnsupportedSpark",
+    "WrongVersion",
     "is_damage",
     "reason_without_paths",
 ]

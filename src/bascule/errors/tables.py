@@ -43,7 +43,38 @@ class InvalidPattern(BasculeError):
 class UnknownKey(BasculeError):
     """A table has no value for a key."""
 
-    def __init__(self, table: str, key: bytes) -> None:
+    def __init__(self, table: str, key: bytes, *, position: int = 0) -> None:
+        """`position` is that of the replica which was read."""
         super().__init__(f"table {table!r} has no key {shown_key(key)}")
         self.table = table
         self.key = key
+        self.position = position
+
+
+class WrongVersion(BasculeError):
+    """A conditional write was refused: the last record of `key` is not that which was expected.
+
+    `expected` is a version, or None: that the key has no value. `found` is the version of its last
+    record, which may have removed it; None: it has no record.
+    """
+
+    def __init__(self, table: str, key: bytes, *, expected: int | None, found: int | None) -> None:
+        wanted = "no value" if expected is None else f"version {expected}"
+        present = "none" if found is None else f"version {found}"
+        super().__init__(
+            f"key {shown_key(key)} of table {table!r}: expected {wanted}, found {present}"
+        )
+        self.table = table
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class NotANumber(BasculeError):
+    """A key of a table cannot be incremented: `why`."""
+
+    def __init__(self, table: str, key: bytes, why: str) -> None:
+        super().__init__(f"key {shown_key(key)} of table {table!r} cannot be incremented: {why}")
+        self.table = table
+        self.key = key
+        self.why = why

@@ -354,7 +354,7 @@ def create_app(
             _checked(
                 getattr(handlers, f"handle_{name}"),
                 query=[parameter for parameter, _ in operation.query],
-                has_body=operation.request is not None,
+                has_body=operation.request is not None or bool(operation.request_media_type),
             ),
             methods=[operation.method],
         )

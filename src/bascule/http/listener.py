@@ -248,6 +248,10 @@ class HttpListener:
         """Listen and serve; returns the bound address. Raises: OSError if it cannot be bound."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=256)
+        # Accepted sockets inherit it; asyncio sets it only on those whose protocol is named. The
+        # head and the body of a response are two writes, and the second one waited for the
+        # delayed acknowledgement of the first.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setblocking(False)
         bound = listener.getsockname()
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")

@@ -32,6 +32,8 @@ class ApiOperation:
     example: str = ""
     """A curl command; `$SERVER` stands for the server's address."""
     media_type: str = "application/json"
+    request_media_type: str = ""
+    """Of a body that is any bytes; empty: there is no such body."""
     query: Sequence[tuple[str, str]] = field(default_factory=tuple)
     """(name, description) of each query parameter."""
 
@@ -106,6 +108,8 @@ def _operation(operation: ApiOperation, schemas: dict[type, dict[str, Any]]) -> 
     }
     if operation.request is not None:
         described["requestBody"] = {"required": True, "content": content(operation.request)}
+    elif operation.request_media_type:
+        described["requestBody"] = {"content": {operation.request_media_type: {}}}
     parameters: list[dict[str, Any]] = [
         {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
         for part in operation.path.split("/")

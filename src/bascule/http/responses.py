@@ -19,6 +19,7 @@ from bascule.errors import (
     CannotDrain,
     CannotLead,
     CannotRemoveNode,
+    CannotReplicate,
     Closed,
     ConfigError,
     DiskFull,
@@ -28,8 +29,10 @@ from bascule.errors import (
     InvalidKey,
     InvalidName,
     InvalidPattern,
+    LaggingIndex,
     LimitExceeded,
     NeedsClusterVersion,
+    NotANumber,
     NotATable,
     NotEnoughNodes,
     NotLeader,
@@ -44,9 +47,11 @@ from bascule.errors import (
     UnknownNode,
     UnknownPartition,
     UnknownStream,
+    WrongVersion,
 )
 from bascule.http.requests import MalformedRequest
 from bascule.http.schemas import ErrorBody, ErrorDetail
+from bascule.wire import ack_codes
 
 log = logging.getLogger("bascule.http")
 
@@ -60,6 +65,8 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownNode, 404, "unknown_node"),
     (UnknownGroup, 404, "unknown_group"),
     (UnknownKey, 404, "unknown_key"),
+    (WrongVersion, 412, "wrong_version"),
+    (NotANumber, 409, "not_a_number"),
     (InvalidKey, 400, "invalid_key"),
     (InvalidPattern, 400, "invalid_pattern"),
     (NotATable, 409, "not_a_table"),
@@ -78,6 +85,8 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (NotSupported, 501, "not_supported"),
     (PublishRejected, 503, "not_stored"),
     (NotLeader, 503, "not_leader"),
+    (CannotReplicate, 503, "cannot_replicate"),
+    (LaggingIndex, 503, "cannot_replicate"),
     (NotEnoughNodes, 503, "not_enough_nodes"),
     (RequestExpired, 409, "request_expired"),
     (Indeterminate, 503, "indeterminate"),
@@ -87,6 +96,15 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
 )
 """Error class, HTTP status, error code; the first class that matches counts. The only such table.
 """
+
+PUBLISH_STATUSES: Final = {
+    ack_codes.TOO_LARGE: (413, "limit_exceeded"),
+    ack_codes.READ_ONLY: (403, "read_only"),
+    ack_codes.RATE_EXCEEDED: (429, "rate_exceeded"),
+    ack_codes.PAUSED: (503, "paused"),
+    ack_codes.NOT_ENOUGH_REPLICAS: (503, "not_enough_replicas"),
+}
+"""`err_code` of a message that was refused -> status and code, where they are not `not_stored`."""
 
 HTTP_STATUS_CODES: Final = {
     400: "malformed_request",
@@ -114,6 +132,7 @@ def error_response(error: BasculeError) -> Response:
         (status, code) for cls, status, code in ERROR_STATUSES if isinstance(error, cls)
     )
     detail = ErrorDetail(code=code, message=str(error), retriable=error.retriable)
+    headers = None
     if isinstance(error, StreamConflict):
         detail.differences = {key: list(pair) for key, pair in error.differences.items()}
     elif isinstance(error, OffsetOutOfRange):
@@ -126,7 +145,14 @@ def error_response(error: BasculeError) -> Response:
         detail.field = error.field
     elif isinstance(error, InvalidName):
         detail.field = INVALID_NAME_FIELDS.get(error.what)
-    return json_response(ErrorBody(error=detail), status)
+    elif isinstance(error, WrongVersion):
+        detail.expected, detail.found = error.expected, error.found
+    elif isinstance(error, UnknownKey):
+        headers = {"bascule-position": str(error.position)}
+    elif isinstance(error, PublishRejected):
+        status, detail.code = PUBLISH_STATUSES.get(error.err_code, (status, code))
+        detail.err_code, detail.retriable = error.err_code, status in (429, 503)
+    return json_response(ErrorBody(error=detail), status, headers)
 
 
 async def on_bascule_error(request: Request, error: Exception) -> Response:

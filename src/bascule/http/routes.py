@@ -48,8 +48,7 @@ from bascule.http.schemas import (
     StreamBody,
     StreamList,
 )
-from bascule.http.table_watch import TableChangeBody
-from bascule.http.tables import TableBody, TableKeyList, TableList
+from bascule.http.tables.operations import TABLE_OPERATIONS
 
 _BODY: Final = (
     (400, "malformed_request"),
@@ -78,19 +77,6 @@ _OFFSETS: Final = (
     (503, "not_leader"),
 )
 """Errors of every operation on committed offsets."""
-
-_TABLE: Final = (
-    (404, "unknown_stream"),
-    (409, "not_a_table"),
-    (500, "partition_failed"),
-    (503, "unavailable"),
-    (503, "not_leader"),
-)
-"""Errors of every operation on a table."""
-_AT_LEAST: Final = (
-    "at_least",
-    "A position: wait up to 10 s until everything below it is in the table.",
-)
 
 OPERATIONS: Final[Mapping[str, ApiOperation]] = {
     "node": ApiOperation(
@@ -464,70 +450,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         ),
         example="curl -X DELETE '$SERVER/v1/groups/billing?stream=flights'",
     ),
-    "list_tables": ApiOperation(
-        "GET",
-        "/v1/tables",
-        "List the tables: the streams that keep the latest value of each key",
-        {200: ("Their names.", TableList)},
-        example="curl $SERVER/v1/tables",
-    ),
-    "table": ApiOperation(
-        "GET",
-        "/v1/tables/{name}",
-        "One table, as one of its replicas sees it; counts all keys",
-        {200: ("The table.", TableBody)},
-        errors=_TABLE,
-        example="curl $SERVER/v1/tables/sessions",
-    ),
-    "table_keys": ApiOperation(
-        "GET",
-        "/v1/tables/{name}/keys",
-        "The keys of a table that have a value, in the order of their bytes",
-        {200: ("Keys, with the version of each.", TableKeyList)},
-        errors=((400, "malformed_request"), (503, "indeterminate"), *_TABLE),
-        query=(
-            ("prefix", "Only keys that begin with it."),
-            ("after", "Only keys behind this one."),
-            ("limit", "At most so many keys, 1 to 10000; default: 1000."),
-            _AT_LEAST,
-        ),
-        example="curl '$SERVER/v1/tables/sessions/keys?prefix=user.'",
-    ),
-    "table_value": ApiOperation(
-        "GET",
-        "/v1/tables/{name}/keys/{key}",
-        "The value of a key; the version is the ETag",
-        {
-            200: ("The bytes of the value.", None),
-            304: ("`If-None-Match` has the present version.", None),
-        },
-        errors=(
-            (400, "malformed_request"),
-            (400, "invalid_key"),
-            (404, "unknown_key"),
-            (503, "indeterminate"),
-            *_TABLE,
-        ),
-        query=(_AT_LEAST,),
-        example="curl -i $SERVER/v1/tables/sessions/keys/user.7",
-        media_type="application/octet-stream",
-    ),
-    "table_watch": ApiOperation(
-        "GET",
-        "/v1/tables/{name}/watch",
-        "The changes of a table as server-sent events, without end",
-        {
-            200: ("Events `set`, `remove`, `position` and `restart`.", TableChangeBody),
-            307: ("Ask the node that the header `Location` names: it has a replica.", None),
-        },
-        errors=((400, "malformed_request"), (400, "invalid_pattern"), *_TABLE),
-        query=(
-            ("pattern", "Only keys that match: `user.*`, `user.>`; default: all."),
-            ("start", "`now` (default), `state` (all values first), or the id of an event."),
-        ),
-        example="curl -N '$SERVER/v1/tables/sessions/watch?pattern=user.*&start=state'",
-        media_type="text/event-stream",
-    ),
+    **TABLE_OPERATIONS,
     "metrics": ApiOperation(
         "GET",
         "/metrics",

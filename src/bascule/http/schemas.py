@@ -391,6 +391,17 @@ class ErrorDetail(Struct, kw_only=True, omit_defaults=True):
             "unknown_partition: [requested, partition count]."
         ),
     ] = None
+    expected: Annotated[
+        int | None,
+        Meta(description="wrong_version: the version expected; without it, no value was."),
+    ] = None
+    found: Annotated[
+        int | None,
+        Meta(description="wrong_version: that of the key's last record; without it there is none."),
+    ] = None
+    err_code: Annotated[
+        int | None, Meta(description="What a NATS publisher of the message would have got.")
+    ] = None
     differences: Annotated[
         dict[str, list[Any]] | None,
         Meta(description="stream_conflict: field -> [existing value, requested value]."),

@@ -169,6 +169,7 @@ class Node:
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
         self._tables = Tables(self._partitions, data, config.tables)
+        self._publisher = InternalPublisher(self._partitions, self._writer.append)
         self.status.table_watches = self._tables.watch_counts
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
@@ -400,8 +401,7 @@ class Node:
 
     async def _open_offsets(self, cluster: ClusterNode) -> CommittedOffsetStore:
         """Create the stream `_offsets` if it does not exist, and start reading it."""
-        publisher = InternalPublisher(self._partitions, self._writer.append)
-        offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
+        offsets = CommittedOffsetStore(self._partitions, self._publisher, self._clock)
         if self._partitions.stream(OFFSETS_STREAM) is not None:
             offsets.start()
         elif not cluster.began_alone:
@@ -482,7 +482,7 @@ class Node:
             cluster_groups,
             self.status,
             self._controller.operations,
-            self._controller.attach_tables(self._tables),
+            self._controller.attach_tables(self._tables, self._publisher),
             ClusterWatches(self._tables, self._partitions, self._controller.views),
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,

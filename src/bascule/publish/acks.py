@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,9 +31,9 @@ NONE: Final = 1 << _hot.POLICY_NONE
 ANY: Final = ALL | LEADER | NONE
 
 _NS_PER_MS: Final = 1_000_000
-_WRONG_SEQUENCE: Final = (
-    b'{"error":{"code":400,"err_code":%d,"description":"wrong last sequence: '
-    % ack_codes.WRONG_LAST_SEQUENCE
+_WRONG_SEQUENCE: Final = b'{"error":{"code":400,"err_code":%d,"description":"%s' % (
+    ack_codes.WRONG_LAST_SEQUENCE,
+    ack_codes.WRONG_SEQUENCE_TEXT.encode(),
 )
 
 
@@ -79,7 +79,7 @@ NO_KEY: Final = AckError(400, ack_codes.NO_KEY, "the message has no key of the t
 TABLE_NOT_CAUGHT_UP: Final = AckError(
     503,
     ack_codes.NOT_STORED,
-    "message was not stored: the table has not caught up with its stream; try again",
+    f"{ack_codes.NOT_CAUGHT_UP_TEXT}; try again",
 )
 
 
@@ -89,6 +89,12 @@ def unsupported_header(name: str) -> AckError:
 
 def wrong_stream(name: str) -> AckError:
     return AckError(400, ack_codes.WRONG_STREAM, f"expected stream does not match: this is {name}")
+
+
+def wrong_last_sequence(last: int) -> AckError:
+    """`last` is the sequence found: the offset and 1, 0 if there is none."""
+    description = f"{ack_codes.WRONG_SEQUENCE_TEXT}{last}"
+    return AckError(400, ack_codes.WRONG_LAST_SEQUENCE, description, ERROR_INCORRECT_OFFSET)
 
 
 def too_large(message_bytes_max: int) -> AckError:
@@ -220,4 +226,12 @@ class AckFormat:
 
 
 OnCommitted: TypeAlias = Callable[[int, AckError | None], None]
-"""Called with the base offset of a batch once it is committed, or with the error."""
+"""Called with the base offset of a batch once it is committed, or with the error. With the offset
+of a message that was stored before, where a message repeats its id."""
+
+
+class Outcome(NamedTuple):
+    """The arguments of `OnCommitted`."""
+
+    offset: int
+    error: AckError | None

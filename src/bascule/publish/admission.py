@@ -16,6 +16,7 @@ from bascule.publish.acks import (
     READ_ONLY,
     AckError,
     AckFormat,
+    Outcome,
 )
 from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import (
@@ -108,7 +109,7 @@ class Admission:
 
         After a failed append of the rest, `preconditions.rollback` must be called.
         """
-        if batch.on_committed is not None:
+        if batch.is_internal:
             self.preconditions.accept_without_headers()
             return None
         if self.refusal is not None:
@@ -132,7 +133,7 @@ class Admission:
         if batch.ack_entries:
             refusals = self._ack_format.errors(batch.ack_entries, error, count=batch.record_count)
         batch.data, batch.record_count, batch.ack_entries = batch.data[:0], 0, b""
-        return Evaluation(refusals, b"", 0, 0)
+        return Evaluation(refusals, b"", 0, 0, outcome=Outcome(-1, error))
 
     def _batch_limits(self, state: LogState, now_ns: int) -> BatchLimits:
         """The lowest of the limits on records, and the lowest of the limits on bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from bascule.publish.acks import ALL, LEADER, AckError, AckFormat, OnCommitted
+from bascule.publish.acks import ALL, LEADER, AckError, AckFormat, OnCommitted, Outcome
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class _Waiting:
     """Whether its records are counted here; those of two policies wait in both queues."""
     replies: bytes = b""
     """NATS operations to send instead of acks."""
+    error: AckError | None = None
+    """For `on_committed`, of a message that was refused."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,20 @@ class PendingAcks:
                 _Waiting(end_offset, end_offset, b"", 0, is_duplicate=True, replies=replies)
             )
 
+    def add_outcome(self, on_committed: OnCommitted, outcome: Outcome, *, end_offset: int) -> None:
+        """Tell `on_committed` once everything below `end_offset` is committed."""
+        self._committed.batches.append(
+            _Waiting(
+                end_offset,
+                outcome.offset,
+                b"",
+                0,
+                on_committed=on_committed,
+                is_duplicate=True,
+                error=outcome.error,
+            )
+        )
+
     def add_duplicates(
         self, ack_entries: bytes, *, base: int, count: int, end_offset: int, policies: int = ALL
     ) -> None:
@@ -162,7 +178,7 @@ class PendingAcks:
             while queue.batches and queue.batches[0].end_offset <= end:
                 batch = queue.batches.popleft()
                 if batch.on_committed is not None:
-                    batch.on_committed(batch.base_offset, None)
+                    batch.on_committed(batch.base_offset, batch.error)
                 if acks := batch.replies or self._acks(batch, queue.policy, now_ms):
                     ready.append(acks)
         return ready[0] if len(ready) == 1 else b"".join(ready)

@@ -29,8 +29,17 @@ class UnstampedBatch:
     headers: PublishHeaders | None = None
     """The publish headers; None where no record has any."""
     on_committed: OnCommitted | None = None
+    """For a caller within this process. With publish headers, the batch has one record."""
     ack_policies: int = ALL
     """The policies among `ack_entries`: a sum of `acks.ALL`, `LEADER` and `NONE`."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether these are records of the node itself, which no limit of the stream concerns.
+
+        Those with publish headers are a client's, which this node asked for it.
+        """
+        return self.on_committed is not None and self.headers is None
 
 
 class Replica(Protocol):

@@ -1,4 +1,5 @@
-"""Publishes records of the node itself, through the log writer like any other batch."""
+"""Publishes from within the node, through the log writer like any other batch: records of the node
+itself, and messages that clients have sent to it over another protocol than NATS."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bascule.errors import UnknownPartition, UnknownStream
-from bascule.publish.acks import AckError
+from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
+from bascule.model import KeyFrom, RecordHeader
+from bascule.publish.acks import AckError, too_large
+from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.wire import ack_codes
 from bascule.wire.ack_codes import publish_error
 
 
@@ -22,6 +27,23 @@ class InternalRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class ClientMessage(NamedTuple):
+    """What a client would have sent in a NATS message."""
+
+    subject: str
+    key: bytes | None
+    """None: as the stream has it for messages without a header `Bascule-Key`."""
+    value: bytes | None
+    """None: the message removes its key."""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def wire_bytes(self) -> int:
+        """What NATS would count: the payload and the block of headers."""
+        lines = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return len(self.value or b"") + (lines + 14 if lines else 0)
 
 
 class InternalPublisher:
@@ -52,6 +74,50 @@ class InternalPublisher:
         self._append(found[partition], [batch])
         return await done
 
+    async def publish_message(self, partition: Partition, message: ClientMessage) -> int:
+        """Publish a client's message at the leader; return the offset once it is committed.
+
+        It is admitted as a NATS message is: its publish headers, the state of the stream and its
+        limits decide. With the id of a message that was stored before, the offset is that one's.
+
+        Raises: NotLeader if this node does not lead the partition, and the message is not stored;
+        PublishRejected, which is true of everything committed; Indeterminate.
+        """
+        self._check_leads(partition)
+        config = partition.definition.config
+        if message.wire_bytes > config.message_bytes_max:
+            error = too_large(config.message_bytes_max)
+            name = partition.definition.name
+            raise publish_error(error.code, error.err_code, error.description, name)
+        key = message.key
+        if key is None and config.key_from is KeyFrom.SUBJECT:
+            key = message.subject.encode()
+        headers: tuple[tuple[str, bytes | None], ...] = message.headers
+        kept = RecordHeader.SUBJECT in config.record_headers
+        if kept or message.subject != config.literal_subject:
+            headers = (("subject", message.subject.encode()), *headers)
+        record = Record(0, 0, key, message.value, headers)
+        data = memoryview(build_batch([record], base_offset=0, log_append_time=True))
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        batch = UnstampedBatch(
+            data=data,
+            record_count=1,
+            headers=read_publish_headers(data, 1, partition.preconditions.hash_key),
+            on_committed=_resolver(loop, done, partition.definition.name),
+        )
+        self._append(partition, [batch])
+        try:
+            return await done
+        except PublishRejected as error:
+            if error.err_code == ack_codes.NOT_STORED:
+                self._check_leads(partition)
+            raise
+
+    def _check_leads(self, partition: Partition) -> None:
+        if not partition.is_leader or partition.has_handed_over:
+            raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+
 
 def _encode(records: Sequence[InternalRecord]) -> bytearray:
     return build_batch(
@@ -71,7 +137,7 @@ def _encode(records: Sequence[InternalRecord]) -> bytearray:
 
 
 def _resolver(
-    loop: asyncio.AbstractEventLoop, done: asyncio.Future[int]
+    loop: asyncio.AbstractEventLoop, done: asyncio.Future[int], stream: str = ""
 ) -> Callable[[int, AckError | None], None]:
     def resolve(base_offset: int, error: AckError | None) -> None:
         if done.done():
@@ -79,7 +145,8 @@ def _resolver(
         if error is None:
             done.set_result(base_offset)
         else:
-            done.set_exception(publish_error(error.code, error.err_code, error.description))
+            refused = publish_error(error.code, error.err_code, error.description, stream)
+            done.set_exception(refused)
 
     def on_committed(base_offset: int, error: AckError | None) -> None:
         try:

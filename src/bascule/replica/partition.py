@@ -513,11 +513,9 @@ class Partition:
         if evaluation is None:
             return b""
         return self.commitment.answer(
-            evaluation,
-            next_offset=next_offset,
-            end_offset=next_offset + batch.record_count,
-            policies=batch.ack_policies,
-        )
+            evaluation, next_offset=next_offset, end_offset=next_offset + batch.record_count,
+            policies=batch.ack_policies, on_committed=batch.on_committed,
+        )  # fmt: skip
 
     def _append(self, store: PartitionLog, batch: UnstampedBatch, now: int) -> None:
         base_offset = store.end.offset

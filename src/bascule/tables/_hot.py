@@ -9,10 +9,18 @@ try:
 except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
+if cython.compiled:
+    from cython.cimports.bascule.record._hot_varint import read_varint
+else:
+    from bascule.record._hot_varint import read_varint
+
 IS_COMPILED: bool = cython.compiled
 
 KEY_BYTES_MAX = 1024
 """As in `wire.tables.keys`."""
+CONTENT_TYPE_BYTES_MAX = 255
+"""A longer one is as good as none: those that are registered have at most 127 characters."""
+_NAME: bytes = b"content-type"
 
 
 @cython.cfunc
@@ -37,6 +45,53 @@ def _is_plain(data: bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t):
     return not after_dot
 
 
+@cython.cfunc
+@cython.returns(object)
+def _content_type(
+    data: bytes,
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    count: cython.longlong,
+):
+    """The first header `Content-Type` among the `count` headers at `at`, or None.
+
+    The headers were checked by `record.index_records`. One that is empty, too long, or not of
+    printable ASCII is none: it becomes a header of a response.
+    """
+    header: cython.longlong
+    length: cython.longlong
+    position: cython.Py_ssize_t
+    end: cython.Py_ssize_t = len(buf)
+    byte: cython.int
+    found: cython.bint
+    for header in range(count):
+        length, at = read_varint(buf, at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return None
+        found = length == 12
+        if found:
+            for position in range(12):
+                # Only letters differ from those of the name by this bit.
+                if (buf[at + position] | 32) != _NAME[position]:
+                    found = False
+                    break
+        at += length
+        length, at = read_varint(buf, at, end)
+        if at < 0 or length > end - at:
+            return None
+        if found:
+            if length < 1 or length > CONTENT_TYPE_BYTES_MAX:
+                return None
+            for position in range(length):
+                byte = buf[at + position]
+                if byte < 32 or byte > 126:
+                    return None
+            return data[at : at + length].decode("ascii")
+        if length > 0:
+            at += length
+    return None
+
+
 def read_rows(
     data: bytes,
     positions: cython.longlong[::1],
@@ -46,10 +101,11 @@ def read_rows(
     append_time: cython.longlong,
     prefix: bytes,
     start: cython.longlong,
-    rows: list[tuple[bytes, int, int, bytes | None]],
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
     escaped: list[int],
 ) -> int:
-    """Append the key, offset, timestamp and value of each record from offset `start` on to `rows`.
+    """Append the key, offset, timestamp, value and content type of each record from offset `start`
+    on to `rows`.
 
     `positions` are those of the batch's `count` records in `data`, as `record.batch` has checked
     them. `append_time` is the timestamp of all records, or -1. Records whose key does not begin
@@ -66,6 +122,7 @@ def read_rows(
     offset: cython.longlong
     timestamp: cython.longlong
     skipped: cython.Py_ssize_t = 0
+    buf: cython.const[cython.uchar][::1] = data
     if len(positions) < 8 * count:
         raise IndexError("positions is too small for the records")
     for row in range(count):
@@ -92,12 +149,17 @@ def read_rows(
                 None
                 if positions[slot + 5] < 0
                 else data[value_at : value_at + positions[slot + 5]],
+                None
+                if positions[slot + 5] < 0 or positions[slot + 6] < 0
+                else _content_type(data, buf, positions[slot + 6], positions[slot + 7]),
             )
         )
     return skipped
 
 
-def note_rows(rows: list[tuple[bytes, int, int, bytes | None]], last: dict[bytes, int]) -> None:
+def note_rows(
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]], last: dict[bytes, int]
+) -> None:
     """For the key of each row twice its offset into `last`, plus 1 if it has a value."""
     row: tuple
     offset: cython.longlong
@@ -107,10 +169,10 @@ def note_rows(rows: list[tuple[bytes, int, int, bytes | None]], last: dict[bytes
 
 
 def match_rows(
-    rows: list[tuple[bytes, int, int, bytes | None]],
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
     literal: dict[bytes, Any],
     patterns: list[tuple[Any, Any]],
-) -> list[tuple[tuple[bytes, int, int, bytes | None], list[Any]]]:
+) -> list[tuple[tuple[bytes, int, int, bytes | None, str | None], list[Any]]]:
     """The rows whose key is in `literal` or matches one of `patterns`, each with what these have.
 
     A pattern is a function of a key, and what is found where it returns true.

@@ -24,12 +24,14 @@ class Row(NamedTuple):
     """Unix time of the record, milliseconds."""
     value: bytes | None
     """None: the key was removed."""
+    content_type: str | None = None
+    """What the record's header `Content-Type` says."""
 
 
 class Rows(NamedTuple):
     """The rows of a piece of a log, in its order; a key may be there several times."""
 
-    rows: list[tuple[bytes, int, int, bytes | None]]
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]]
     """As `Row`; a plain tuple costs a third."""
     end: int
     """The end offset of the last batch."""
@@ -46,7 +48,7 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
 
     Raises: CorruptData.
     """
-    rows: list[tuple[bytes, int, int, bytes | None]] = []
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]] = []
     end, skipped = start, 0
     for header, at, to in scan_batches(data, origin=origin, origin_position=position):
         skipped += _add_batch(rows, header, data[at:to], keys, start=start, origin=origin)
@@ -55,7 +57,7 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
 
 
 def _add_batch(
-    rows: list[tuple[bytes, int, int, bytes | None]],
+    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
     header: BatchHeader,
     data: memoryview,
     keys: TableKeys,

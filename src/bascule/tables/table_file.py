@@ -14,9 +14,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Final, NamedTuple
 
-from bascule.errors import CorruptData, LogFailed
+from bascule.errors import CorruptData, LimitExceeded, LogFailed
+from bascule.table_results import TableKey
 from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
@@ -25,10 +27,13 @@ from bascule.tables.rows import Row, Rows
 from bascule.wire.tables.patterns import KeyPattern
 
 FORMAT: Final = 2
+"""A file of another format is made anew from the log. 2 has content types and the oplog."""
 CACHE_KIB: Final = 8 << 10
 """Of each of the two connections; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
+SCANNED_KEYS: Final = 20_000
+"""Keys that are compared with a pattern at a time, some 20 ms; other readers wait meanwhile."""
 COUNTED_KEYS: Final = 200_000
 KEYS_AT_ONCE: Final = 500
 """Keys of one statement. SQLite takes at least 999 variables."""
@@ -39,7 +44,8 @@ create table entries (
     key blob not null unique,
     version integer not null,
     timestamp integer not null,
-    value blob
+    value blob,
+    content_type text
 );
 create table state (
     one integer primary key check (one = 1),
@@ -53,8 +59,9 @@ create table state (
 );
 """
 _UPSERT: Final = (
-    "insert into entries (key, version, timestamp, value) values (?, ?, ?, ?) on conflict (key) "
-    "do update set version = excluded.version, value = excluded.value, "
+    "insert into entries (key, version, timestamp, value, content_type) values (?, ?, ?, ?, ?) "
+    "on conflict (key) do update set version = excluded.version, value = excluded.value, "
+    "content_type = excluded.content_type, "
     "timestamp = coalesce(note(id), note(excluded.version), excluded.timestamp)"
 )
 """`note` returns null. It is called for rows that are there only: new ones get the next ids."""
@@ -63,12 +70,77 @@ _POSITION: Final = (
 )
 _FIRST_STATE: Final = "insert into state values (1, ?, ?, 0, -1, null, null, null)"
 _VERSIONS: Final = "select key, version, value is not null from entries where key in "
-_ROW: Final = "select key, version, timestamp, value from entries where "
+_KEY: Final = "select key from entries where "
+_SIZE: Final = "select sum(length(value)) from entries where "
+_HEAD: Final = "select key, version, timestamp, length(value), content_type from entries where "
+_ROW: Final = "select key, version, timestamp, value, content_type from entries where "
 
 
 @cache
 def _versions_of(keys: int) -> str:
     return _VERSIONS + f"({','.join('?' * keys)})"
+
+
+def _range(first: bytes, end: bytes | None, oldest: int) -> tuple[str, tuple[object, ...]]:
+    """The condition for rows with a value from `first` on and below `end`, and its variables."""
+    where = "value is not null and version >= ? and key >= ? "
+    if end is None:
+        return where, (oldest, first)
+    return f"{where} and key < ? ", (oldest, first, end)
+
+
+def _position(reader: sqlite3.Connection) -> int:
+    return int(reader.execute("select position from state").fetchone()[0])
+
+
+def _parts(keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], str]]:
+    """The keys in parts for a statement each, and the condition for a part."""
+    for at in range(0, len(keys), KEYS_AT_ONCE):
+        some = keys[at : at + KEYS_AT_ONCE]
+        yield some, f"key in ({','.join('?' * len(some))})"
+
+
+def _rows(reader: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Row]:
+    found: dict[bytes, Row] = {}
+    for some, where in _parts(keys):
+        found |= {row[0]: Row(*row) for row in reader.execute(_ROW + where, some)}
+    return found
+
+
+def _check_size(reader: sqlite3.Connection, keys: Sequence[bytes], bytes_max: int) -> None:
+    """Raises: LimitExceeded. Does not read the values."""
+    size = 0
+    for some, where in _parts(keys):
+        size += reader.execute(_SIZE + where, some).fetchone()[0] or 0
+    if size > bytes_max:
+        raise LimitExceeded("bytes of the values of one request", bytes_max, size)
+
+
+def _page_keys(
+    reader: sqlite3.Connection, asked: PageRange, limit: int, oldest: int
+) -> tuple[list[bytes], bytes | None]:
+    """The keys of a page, and the last one that was looked at if there may be more."""
+    pattern = asked.pattern
+    looked_max = limit if pattern is None else max(limit, SCANNED_KEYS)
+    where, bounds = _range(asked.first, asked.end, oldest)
+    found = reader.execute(f"{_KEY}{where} order by key limit ?", (*bounds, looked_max))
+    keys = [key for (key,) in found]
+    after = keys[-1] if len(keys) == looked_max else None
+    if pattern is not None:
+        keys = list(islice(filter(pattern.matches, keys), limit + 1))
+        if len(keys) > limit:
+            keys.pop()
+            after = keys[-1]
+    return keys, after
+
+
+class PageRange(NamedTuple):
+    """Which keys are asked for."""
+
+    first: bytes
+    end: bytes | None = None
+    """Keys are below it."""
+    pattern: KeyPattern | None = None
 
 
 class TablePosition(NamedTuple):
@@ -186,13 +258,17 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        found: dict[bytes, Row] = {}
+        return self.read(keys)[1]
+
+    def read(self, keys: Sequence[bytes], *, bytes_max: int = 0) -> tuple[int, dict[bytes, Row]]:
+        """As `get`, and the offset of that position.
+
+        Also raises: LimitExceeded if several keys have values of more than `bytes_max`; 0: none.
+        """
         with self._reading() as reader:
-            for at in range(0, len(keys), KEYS_AT_ONCE):
-                some = keys[at : at + KEYS_AT_ONCE]
-                where = f"key in ({','.join('?' * len(some))})"
-                found |= {row[0]: Row(*row) for row in reader.execute(_ROW + where, some)}
-        return found
+            if bytes_max and len(keys) > 1:
+                _check_size(reader, keys, bytes_max)
+            return _position(reader), _rows(reader, keys)
 
     def versions(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int, int]]:
         """Key, version, and 1 if it has a value, else 0, of those of the keys that have a row.
@@ -211,14 +287,45 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        where = "value is not null and version >= ? and key >= ? "
-        bounds: tuple[object, ...] = (oldest, first)
-        if end is not None:
-            where += "and key < ? "
-            bounds += (end,)
+        where, bounds = _range(first, end, oldest)
         with self._reading() as reader:
             found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
             return [Row(*row) for row in found]
+
+    def page(
+        self, asked: PageRange, limit: int, *, bytes_max: int, oldest: int = 0
+    ) -> tuple[int, list[Row], bytes | None]:
+        """The rows of a page by key, with the offset of their position.
+
+        They have about `bytes_max` of values at most, but for a single one. The last value is the
+        key up to which was looked, if there may be more behind it; there may be no rows, and more.
+
+        Raises: CorruptData, LogFailed.
+        """
+        rows: list[Row] = []
+        size = 0
+        with self._reading() as reader:
+            keys, after = _page_keys(reader, asked, limit, oldest)
+            for key in keys:
+                row = Row(*reader.execute(_ROW + "key = ?", (key,)).fetchone())
+                size += len(row.value or b"")
+                if rows and size > bytes_max:
+                    after = rows[-1].key
+                    break
+                rows.append(row)
+            return _position(reader), rows, after
+
+    def key_page(
+        self, asked: PageRange, limit: int, *, oldest: int = 0
+    ) -> tuple[int, list[TableKey], bytes | None]:
+        """As `page`, without reading the values. Raises: CorruptData, LogFailed."""
+        found: list[TableKey] = []
+        with self._reading() as reader:
+            keys, after = _page_keys(reader, asked, limit, oldest)
+            for some, where in _parts(keys):
+                rows = reader.execute(f"{_HEAD}{where} order by key", some)
+                found += (TableKey(*row) for row in rows)
+            return _position(reader), found, after
 
     def at_version(self, version: int) -> Row | None:
         """The row with a version; None in a table of COUNTED_KEYS or more, which takes too long.

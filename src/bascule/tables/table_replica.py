@@ -15,12 +15,13 @@ from bascule.errors import BasculeError, CorruptData, Indeterminate, PartitionFa
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.table_results import TableKey
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import TableFile, TablePosition
+from bascule.tables.table_file import PageRange, TableFile, TablePosition
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys, prefix_end
 from bascule.wire.tables.patterns import KeyPattern
@@ -92,13 +93,36 @@ class TableReplica:
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
-        found = await self._read(lambda file: file.get(keys))
+        return (await self.read(keys))[1]
+
+    async def read(
+        self, keys: Sequence[bytes], *, bytes_max: int = 0
+    ) -> tuple[int, dict[bytes, Row]]:
+        """As `get`, with the position that all rows are of. Also raises: LimitExceeded, see
+        `TableFile.read`."""
+        position, found = await self._read(lambda file: file.read(keys, bytes_max=bytes_max))
         oldest = self._oldest()
-        return {
+        return position, {
             key: row
             for key, row in found.items()
             if row.value is not None and row.version >= oldest
         }
+
+    async def page(
+        self, asked: PageRange, limit: int, *, bytes_max: int
+    ) -> tuple[int, list[Row], bytes | None]:
+        """See `TableFile.page`. Raises: PartitionFailed, CorruptData."""
+        oldest = self._oldest()
+        return await self._read(
+            lambda file: file.page(asked, limit, bytes_max=bytes_max, oldest=oldest)
+        )
+
+    async def key_page(
+        self, asked: PageRange, limit: int
+    ) -> tuple[int, list[TableKey], bytes | None]:
+        """See `TableFile.key_page`. Raises: PartitionFailed, CorruptData."""
+        oldest = self._oldest()
+        return await self._read(lambda file: file.key_page(asked, limit, oldest=oldest))
 
     async def last(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """As `get`, and also the rows of removed keys. Raises: PartitionFailed, CorruptData."""

@@ -26,6 +26,24 @@ NOT_ENOUGH_REPLICAS: Final = 20008
 """Fewer replicas are in sync than the stream requires; the message is not stored."""
 NO_KEY: Final = 20009
 
+WRONG_SEQUENCE_TEXT: Final = "wrong last sequence: "
+"""What the description of WRONG_LAST_SEQUENCE begins with; the sequence follows."""
+NOT_CAUGHT_UP_TEXT: Final = "message was not stored: the table has not caught up with its stream"
+"""What the description of NOT_STORED begins with where the same message may soon be compared."""
+
+
+def last_sequence(error: PublishRejected) -> int | None:
+    """The sequence that WRONG_LAST_SEQUENCE reports; None for another error."""
+    number = error.description.removeprefix(WRONG_SEQUENCE_TEXT)
+    if error.err_code != WRONG_LAST_SEQUENCE or not (number.isascii() and number.isdecimal()):
+        return None
+    return int(number)
+
+
+def is_not_caught_up(error: PublishRejected) -> bool:
+    """Whether a table was behind its stream, so that nothing was compared."""
+    return error.err_code == NOT_STORED and error.description.startswith(NOT_CAUGHT_UP_TEXT)
+
 
 def publish_error(code: int, err_code: int, description: str, stream: str = "") -> BasculeError:
     """The exception for an error ack: whether the message is stored is unknown, or it is not."""

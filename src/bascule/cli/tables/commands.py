@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 from rich.table import Table as Grid
@@ -18,6 +18,7 @@ from bascule.cli.units import moment_text
 from bascule.table_results import TableEntry
 
 if TYPE_CHECKING:
+    from bascule.client.tables.table import Consistency
     from bascule.table_results import TableChange
 
 tables = typer.Typer(
@@ -31,6 +32,21 @@ TableArgument = Annotated[
     str, typer.Argument(metavar="TABLE", help="Name of the table.", autocompletion=table_names)
 ]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="1 to 1,024 bytes.")]
+IfVersionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--if-version", metavar="V", min=0, help="Only if the key's last record has this version."
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+ConsistencyOption = Annotated[
+    str,
+    typer.Option(
+        "--consistency",
+        metavar="WHICH",
+        help="linearizable: with every write that was acknowledged before; session; or eventual.",
+    ),
+]
 
 
 @tables.command("create")
@@ -100,24 +116,46 @@ def show_table(table: TableArgument, server: ServerOption = None, json: JsonOpti
 
 
 @tables.command("get")
-def get_value(
-    table: TableArgument, key: KeyArgument, server: ServerOption = None, json: JsonOption = False
+def get_values(
+    table: TableArgument,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys to read.")],
+    consistency: ConsistencyOption = "session",
+    server: ServerOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Print the value of a key, as it is. Exits with 1 if there is none.
 
-    With --json the version and the time are printed, too.
+    With --json the version, the time and the content type are printed, too. Several keys need
+    --json: they are read at one position, and a line is printed for each that has a value.
     """
     import bascule
 
+    if len(keys) > 1 and not json:
+        raise typer.BadParameter("several keys need --json: values may have any bytes")
     with bascule.connect_sync(server) as client:
-        found = client.table(table).get(key)
-    if found is None:
+        opened = client.table(table, consistency=cast("Consistency", consistency))
+        if len(keys) == 1:
+            one = opened.get(keys[0])
+            found = {} if one is None else {one.key: one}
+        else:
+            found = opened.get_many(keys).entries
+    missing = [key for key in dict.fromkeys(keys) if key.encode() not in found]
+    for key in keys if len(keys) > 1 else []:
+        if key not in missing:
+            print_json(_entry_as_json(found[key.encode()]), indent=False)
+    for key in missing:
         err.print(Text(f"table {table} has no key {key!r}"))
+    if missing:
         raise typer.Exit(1)
+    if len(keys) == 1:
+        _print_value(found[keys[0].encode()], json=json)
+
+
+def _print_value(entry: TableEntry, *, json: bool) -> None:
     if json:
-        print_json(_entry_as_json(found))
+        print_json(_entry_as_json(entry))
         return
-    sys.stdout.buffer.write(found.value)
+    sys.stdout.buffer.write(entry.value)
     if sys.stdout.isatty():
         sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
@@ -158,6 +196,14 @@ def set_value(
         str,
         typer.Argument(metavar="VALUE", help="The value; - takes all of standard input."),
     ],
+    if_version: IfVersionOption = None,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Only if the key has no value.")
+    ] = False,
+    content_type: Annotated[
+        str | None,
+        typer.Option("--content-type", metavar="TYPE", help="Kept with it, such as text/plain."),
+    ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -166,31 +212,59 @@ def set_value(
 
     data = sys.stdin.buffer.read() if value == STANDARD_INPUT else value.encode()
     with bascule.connect_sync(server) as client:
-        version = client.table(table).set(key, data)
+        version = client.table(table).set(
+            key, data, if_version=if_version, if_absent=if_absent, content_type=content_type
+        )
     _print_version(version, json=json)
 
 
 @tables.command("rm")
 def remove_key(
-    table: TableArgument, key: KeyArgument, server: ServerOption = None, json: JsonOption = False
+    table: TableArgument,
+    key: KeyArgument,
+    if_version: IfVersionOption = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Remove a key, whether it has a value or not."""
     import bascule
 
     with bascule.connect_sync(server) as client:
-        version = client.table(table).remove(key)
+        version = client.table(table).remove(key, if_version=if_version)
     _print_version(version, json=json)
+
+
+@tables.command("incr")
+def increment_value(
+    table: TableArgument,
+    key: KeyArgument,
+    by: Annotated[int, typer.Option("--by", metavar="N", help="What to add.")] = 1,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add to a value of decimal digits, and print it. No value is 0."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        version, number = client.table(table).increment(key, by)
+    if json:
+        print_json({"version": version, "value": str(number)})
+    else:
+        out.print(str(number), highlight=False)
 
 
 @tables.command("keys")
 def list_keys(
     table: TableArgument,
-    prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin with it.")
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PATTERN]",
+            help="Only keys that match: * is one token, and > at the end all that follow, as in "
+            "'user.*.name'. Without them it is what keys begin with.",
+        ),
     ] = "",
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="At most so many keys.")
-    ] = None,
+    limit: LimitOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -201,11 +275,29 @@ def list_keys(
     import bascule
 
     with bascule.connect_sync(server) as client:
-        for key, version in itertools.islice(client.table(table).keys(prefix), limit):
+        for key, version in itertools.islice(client.table(table).keys(pattern), limit):
             if json:
                 print_json({**_key_as_json(key), "version": version}, indent=False)
             else:
                 out.print(Text(key.decode("utf-8", "backslashreplace")), soft_wrap=True)
+
+
+@tables.command("range")
+def list_range(
+    table: TableArgument,
+    first: Annotated[str, typer.Argument(metavar="[FIRST]", help="The first key.")] = "",
+    end: Annotated[
+        str | None, typer.Argument(metavar="[END]", help="The key behind the last one.")
+    ] = None,
+    limit: LimitOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Print the keys from FIRST on and below END with their values, a JSON object on each line."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        for entry in client.table(table).range(first, end, limit):
+            print_json(_entry_as_json(entry), indent=False)
 
 
 def _print_version(version: int, *, json: bool) -> None:
@@ -231,6 +323,7 @@ def _entry_as_json(entry: TableEntry) -> dict[str, Any]:
         **_key_as_json(entry.key),
         "version": entry.version,
         "timestamp": moment_text(entry.timestamp),
+        **({} if entry.content_type is None else {"content_type": entry.content_type}),
         **value,
     }
 

@@ -30,6 +30,7 @@ from bascule.errors import (
     InvalidName,
     InvalidPattern,
     NeedsClusterVersion,
+    NotANumber,
     NotATable,
     OffsetOutOfRange,
     RemoteProtocolError,
@@ -41,6 +42,7 @@ from bascule.errors import (
     UnknownNode,
     UnknownPartition,
     UnknownStream,
+    WrongVersion,
 )
 from bascule.group_results import GroupInfo, GroupListing, OffsetReset
 from bascule.model import (
@@ -514,6 +516,11 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return InvalidPattern(b"", "refused")
         case "not_a_table", _:
             return NotATable(name, "")
+        case "wrong_version", _:
+            expected, found = detail.get("expected"), detail.get("found")
+            return WrongVersion(name, b"", expected=expected, found=found)
+        case "not_a_number", _:
+            return NotANumber(name, b"", "")
         case "invalid_config", _:
             return ConfigError("", field=detail.get("field"))
         case "request_expired", _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.client.tables.blocking import SyncTableClient
-from bascule.client.tables.table import TableClient
+from bascule.client.tables.table import TableClient, Values
 from bascule.table_results import TableEntry, TableInfo
 
-__all__ = ["SyncTableClient", "TableClient", "TableEntry", "TableInfo"]
+__all__ = ["SyncTableClient", "TableClient", "TableEntry", "TableInfo", "Values"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, Protocol, TypeVar
 
-from bascule.client.tables.table import PUBLISH_TIMEOUT_S, Key, TableClient
+from bascule.client.tables.table import PUBLISH_TIMEOUT_S, Key, TableClient, Values
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart
 from bascule.table_results import TableChange, TableEntry, TableInfo
 
 T = TypeVar("T")
+
+SCANNED_AT_ONCE: Final = 500
+"""Items of a scan. Each change to the client's thread costs some 50 us."""
 
 
 class Run(Protocol):
@@ -30,22 +33,61 @@ class SyncTableClient:
         """See `TableClient.get`."""
         return self._run(self._table.get(key))
 
-    def set(self, key: Key, value: bytes, *, timeout: float = PUBLISH_TIMEOUT_S) -> int:
+    def get_many(self, keys: Iterable[Key]) -> Values:
+        """See `TableClient.get_many`."""
+        return self._run(self._table.get_many(keys))
+
+    def set(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_version: int | None = None,
+        if_absent: bool = False,
+        content_type: str | None = None,
+        timeout: float = PUBLISH_TIMEOUT_S,
+    ) -> int:
         """See `TableClient.set`."""
-        return self._run(self._table.set(key, value, timeout=timeout))
+        return self._run(
+            self._table.set(
+                key,
+                value,
+                if_version=if_version,
+                if_absent=if_absent,
+                content_type=content_type,
+                timeout=timeout,
+            )
+        )
 
-    def remove(self, key: Key, *, timeout: float = PUBLISH_TIMEOUT_S) -> int:
+    def remove(
+        self, key: Key, *, if_version: int | None = None, timeout: float = PUBLISH_TIMEOUT_S
+    ) -> int:
         """See `TableClient.remove`."""
-        return self._run(self._table.remove(key, timeout=timeout))
+        return self._run(self._table.remove(key, if_version=if_version, timeout=timeout))
 
-    def keys(self, prefix: Key = b"") -> Iterator[tuple[bytes, int]]:
+    def increment(
+        self, key: Key, by: int = 1, *, timeout: float = PUBLISH_TIMEOUT_S
+    ) -> tuple[int, int]:
+        """See `TableClient.increment`."""
+        return self._run(self._table.increment(key, by, timeout=timeout))
+
+    def keys(self, pattern: Key = b"", *, prefix: Key | None = None) -> Iterator[tuple[bytes, int]]:
         """See `TableClient.keys`."""
-        found = self._table.keys(prefix)
-        try:
-            while (item := self._run(_next(found.__anext__))) is not None:
-                yield item
-        finally:
-            self._run(found.aclose())
+        return self._iterate(self._table.keys(pattern, prefix=prefix), SCANNED_AT_ONCE)
+
+    def entries(self, pattern: Key = b"", *, prefix: Key | None = None) -> Iterator[TableEntry]:
+        """See `TableClient.entries`."""
+        return self._iterate(self._table.entries(pattern, prefix=prefix), SCANNED_AT_ONCE)
+
+    def range(
+        self, first: Key = b"", end: Key | None = None, limit: int | None = None
+    ) -> Iterator[TableEntry]:
+        """See `TableClient.range`."""
+        return self._iterate(self._table.range(first, end, limit), SCANNED_AT_ONCE)
+
+    def info(self) -> TableInfo:
+        """See `TableClient.info`."""
+        return self._run(self._table.info())
 
     def watch(
         self,
@@ -57,22 +99,26 @@ class SyncTableClient:
         on_restart: Callable[[], None] | None = None,
     ) -> Iterator[TableChange]:
         """See `TableClient.watch`. Waits for each change."""
-        found = self._table.watch(
-            pattern, start=start, timeout=timeout, on_current=on_current, on_restart=on_restart
+        return self._iterate(
+            self._table.watch(
+                pattern, start=start, timeout=timeout, on_current=on_current, on_restart=on_restart
+            )
         )
+
+    def _iterate(self, found: AsyncGenerator[T, None], at_once: int = 1) -> Iterator[T]:
+        """Each item, of which the client's loop is asked for so many together."""
         try:
-            while (item := self._run(_next(found.__anext__))) is not None:
-                yield item
+            while items := self._run(_next(found, at_once)):
+                yield from items
         finally:
             self._run(found.aclose())
 
-    def info(self) -> TableInfo:
-        """See `TableClient.info`."""
-        return self._run(self._table.info())
 
-
-async def _next(step: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-    try:
-        return await step()
-    except StopAsyncIteration:
-        return None
+async def _next(found: AsyncGenerator[T, None], count: int) -> list[T]:
+    """At most so many items, without any at the end."""
+    items: list[T] = []
+    async for item in found:
+        items.append(item)
+        if len(items) == count:
+            break
+    return items

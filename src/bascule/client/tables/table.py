@@ -4,23 +4,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Final, Literal, Protocol, TypeAlias
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
-from bascule.errors import ConfigError, NotATable, UnknownKey
+from bascule.errors import ConfigError, NotATable, PublishRejected, UnknownKey, WrongVersion
+from bascule.host.real import RealRandom
 from bascule.model import KeyFrom
 from bascule.table_results import TableChange, TableEntry, TableInfo
+from bascule.wire.ack_codes import is_not_caught_up
+from bascule.wire.tables.conditions import expected_sequence, message_headers, refusal_of
+from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys
+from bascule.wire.tables.patterns import is_pattern
 
 PUBLISH_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 0.05
+"""Until a table that has not caught up with its stream is asked again."""
 PAGE_KEYS: Final = 10_000
-CONSISTENCIES: Final = ("eventual", "session")
+PAGE_ENTRIES: Final = 1_000
+MESSAGE_ID_BYTES: Final = 12
+CONSISTENCIES: Final = ("eventual", "session", "linearizable")
 
 Key: TypeAlias = bytes | str
-Consistency: TypeAlias = Literal["eventual", "session"]
+Consistency: TypeAlias = Literal["eventual", "session", "linearizable"]
+
+
+class Values(NamedTuple):
+    """What `get_many` has found, all of it at one position."""
+
+    position: int
+    """The first offset that was not in the table."""
+    entries: dict[bytes, TableEntry]
+    """By key; without the keys that have no value."""
 
 
 class Publish(Protocol):
@@ -43,18 +62,23 @@ class TableClient:
 
     A write is a message to the stream's leader; it is acknowledged as every message. A read is
     served by any replica. With `consistency="session"` it waits until that replica has what this
-    object has written and read before; with "eventual" it returns what the replica has.
+    object has written and read before; with "eventual" it returns what the replica has. With
+    "linearizable" the leader serves it, and it has every write that was acknowledged before.
     """
 
     def __init__(
         self, name: str, admin: Callable[[], Admin], publish: Publish, *, consistency: Consistency
     ) -> None:
         if consistency not in CONSISTENCIES:
-            raise ConfigError(f"consistency is {' or '.join(CONSISTENCIES)}, got {consistency!r}")
+            chosen = ", ".join(CONSISTENCIES[:-1])
+            raise ConfigError(
+                f"consistency is {chosen} or {CONSISTENCIES[-1]}, got {consistency!r}"
+            )
         self.name = name
         self._admin = admin
         self._publish = publish
         self._consistency = consistency
+        self._random = RealRandom()
         self._keys: TableKeys | None = None
         self._seen = 0
         """A position of a session: everything below was written or read here."""
@@ -64,48 +88,120 @@ class TableClient:
 
         Raises: InvalidKey, UnknownStream, NotATable, Broken, RequestFailed.
         """
-        try:
-            found = await self._admin().table_value(
-                self.name, _bytes(key), at_least=self._at_least()
-            )
-        except UnknownKey:
-            return None
-        self._seen = max(self._seen, found.version + 1)
-        return found
+        return await self._get(_bytes(key), self._asked())
 
-    async def set(self, key: Key, value: bytes, *, timeout: float = PUBLISH_TIMEOUT_S) -> int:
+    async def get_many(self, keys: Iterable[Key]) -> Values:
+        """The values of several keys, all at one position.
+
+        Raises: as `get`; RequestFailed for more than 10,000 keys, or more than 4 MiB of values.
+        """
+        wanted = [_bytes(key) for key in keys]
+        found = await self._admin().table_values(self.name, wanted, consistency=self._asked())
+        self._seen = max(self._seen, found.position)
+        return Values(found.position, {entry.key: entry for entry in found.entries})
+
+    async def set(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_version: int | None = None,
+        if_absent: bool = False,
+        content_type: str | None = None,
+        timeout: float = PUBLISH_TIMEOUT_S,
+    ) -> int:
         """Set the value of a key; return its version, the offset of the record.
 
-        Delivery is at least once: after a lost ack the value may be set twice, with two versions.
+        With `if_version` only if the last record of the key has that version; with `if_absent` only
+        if the key has no value. A conditional write is stored once. Another one is stored at least
+        once: after a lost ack the value may be set twice, with two versions.
 
-        Raises: as `client.publish`; InvalidKey, UnknownStream, NotATable.
+        Raises: as `client.publish`; WrongVersion, InvalidKey, UnknownStream, NotATable, ConfigError
+        for both conditions.
         """
-        return await self._write(_bytes(key), value, None, timeout)
+        sequence = expected_sequence(if_version, if_absent)
+        return await self._write(_bytes(key), value, sequence, content_type, timeout)
 
-    async def remove(self, key: Key, *, timeout: float = PUBLISH_TIMEOUT_S) -> int:
+    async def remove(
+        self, key: Key, *, if_version: int | None = None, timeout: float = PUBLISH_TIMEOUT_S
+    ) -> int:
         """Remove a key, whether it has a value or not; return the offset of the record.
 
         Raises: as `set`.
         """
-        return await self._write(_bytes(key), b"", {"KV-Operation": "DEL"}, timeout)
+        sequence = expected_sequence(if_version, if_absent=False)
+        return await self._write(_bytes(key), None, sequence, None, timeout)
 
-    async def keys(self, prefix: Key = b"") -> AsyncGenerator[tuple[bytes, int], None]:
-        """All keys that begin with `prefix`, with their versions, in the order of their bytes.
+    async def increment(
+        self, key: Key, by: int = 1, *, timeout: float = PUBLISH_TIMEOUT_S
+    ) -> tuple[int, int]:
+        """Add to the value of a key, which is decimal digits; no value is 0.
 
-        What is written meanwhile may be among them. Raises: as `get`.
+        Returns the version and the number. Each increment is stored once. Raises: as `set`;
+        NotANumber; WrongVersion if others have changed the key each time for `timeout` seconds.
         """
-        after, is_last = None, False
-        while not is_last:
-            found, is_last = await self._admin().table_keys(
-                self.name,
-                prefix=_bytes(prefix),
-                after=after,
-                limit=PAGE_KEYS,
-                at_least=self._at_least(),
-            )
-            for key, version in found:
-                yield key, version
-            after = found[-1][0] if found else after
+        name, loop = _bytes(key), asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        asked = self._asked()
+        while True:
+            found = await self._get(name, asked)
+            number = incremented(self.name, name, None if found is None else found.value, by)
+            try:
+                version = await self._write(
+                    name,
+                    b"%d" % number,
+                    0 if found is None else found.version + 1,
+                    None if found is None else found.content_type,
+                    max(deadline - loop.time(), RETRY_S),
+                )
+            except WrongVersion as error:
+                if loop.time() > deadline:
+                    raise
+                # Some replica may not have what was found.
+                at_least = max(asked["at_least"] or 0, (error.found or 0) + 1)
+                asked = {**asked, "at_least": at_least}
+            else:
+                return version, number
+
+    async def keys(
+        self, pattern: Key = b"", *, prefix: Key | None = None
+    ) -> AsyncGenerator[tuple[bytes, int], None]:
+        """All keys that match, with their versions, in the order of their bytes.
+
+        In a pattern `*` is one token and `>`, at the end, all that follow: `user.*.name`, `user.>`.
+        One without wildcards is a prefix, and so is always `prefix`. What is written meanwhile may
+        be among them.
+
+        Raises: as `get`; InvalidPattern.
+        """
+        async for entry in self._scan(_range(pattern, prefix), PAGE_KEYS, has_values=False):
+            yield entry.key, entry.version
+
+    async def entries(
+        self, pattern: Key = b"", *, prefix: Key | None = None
+    ) -> AsyncGenerator[TableEntry, None]:
+        """As `keys`, with the values."""
+        async for entry in self._scan(_range(pattern, prefix), PAGE_ENTRIES, has_values=True):
+            yield entry
+
+    async def range(
+        self, first: Key = b"", end: Key | None = None, limit: int | None = None
+    ) -> AsyncGenerator[TableEntry, None]:
+        """The entries with keys from `first` on and below `end`, at most `limit`, by key.
+
+        Raises: as `get`.
+        """
+        chosen = {"first": _bytes(first) or None, "end": None if end is None else _bytes(end)}
+        left = limit
+        if left is not None and left <= 0:
+            return
+        size = PAGE_ENTRIES if left is None else min(left, PAGE_ENTRIES)
+        async for entry in self._scan(chosen, size, has_values=True):
+            yield entry
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
 
     def watch(
         self,
@@ -137,23 +233,67 @@ class TableClient:
         """The table as one replica sees it; counts all keys. Raises: as `get`."""
         return await self._admin().table_info(self.name)
 
-    def _at_least(self) -> int:
-        return self._seen if self._consistency == "session" else 0
+    def _asked(self) -> dict[str, Any]:
+        """The query of a read."""
+        if self._consistency == "linearizable":
+            return {"at_least": None, "consistency": "linearizable"}
+        return {"at_least": (self._seen or None) if self._consistency == "session" else None}
+
+    async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
+        try:
+            position, found = await self._admin().table_value(self.name, key, consistency=asked)
+        except UnknownKey as error:
+            self._seen = max(self._seen, error.position)
+            return None
+        self._seen = max(self._seen, position)
+        return found
+
+    async def _scan(
+        self, chosen: dict[str, bytes | None], limit: int, *, has_values: bool
+    ) -> AsyncGenerator[TableEntry, None]:
+        after: bytes | None = None
+        while True:
+            query = {**chosen, **self._asked(), "after": after, "limit": limit}
+            page = await self._admin().table_page(self.name, query, has_values=has_values)
+            self._seen = max(self._seen, page.position)
+            for entry in page.entries:
+                yield entry
+            if (after := page.next_after) is None:
+                return
 
     async def _write(
-        self, key: bytes, value: bytes, headers: Headers | None, timeout: float
+        self,
+        key: bytes,
+        value: bytes | None,
+        sequence: int | None,
+        content_type: str | None,
+        timeout: float,
     ) -> int:
         keys = self._keys or await self._load_keys()
-        ack = await self._publish(
-            keys.subject(key),
-            value,
-            key=None if keys.prefix is not None else key,
-            headers=headers,
-            stream=self.name,
-            timeout=timeout,
+        # A repetition with the same id gets the first ack, and is not compared again.
+        id = None if sequence is None else self._random.bytes(MESSAGE_ID_BYTES).hex()
+        headers = message_headers(
+            sequence=sequence, message_id=id, content_type=content_type, removes=value is None
         )
-        self._seen = max(self._seen, ack.offset + 1)
-        return ack.offset
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            try:
+                ack = await self._publish(
+                    keys.subject(key),
+                    value or b"",
+                    key=None if keys.prefix is not None else key,
+                    headers=headers,
+                    stream=self.name,
+                    timeout=max(deadline - loop.time(), RETRY_S),
+                )
+            except PublishRejected as error:
+                if not is_not_caught_up(error) or loop.time() > deadline:
+                    raise refusal_of(error, self.name, key, sequence) from None
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._seen = max(self._seen, ack.offset + 1)
+                return ack.offset
 
     async def _load_keys(self) -> TableKeys:
         config = (await self._admin().stream(self.name)).definition.config
@@ -171,3 +311,13 @@ class TableClient:
 
 def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
+
+
+def _range(pattern: Key, prefix: Key | None) -> dict[str, bytes | None]:
+    """The query for a pattern or a prefix. Raises: ConfigError."""
+    text = _bytes(pattern)
+    if prefix is not None:
+        if text:
+            raise ConfigError("give one of a pattern and `prefix`")
+        return {"prefix": _bytes(prefix) or None}
+    return {"pattern": text} if is_pattern(text) else {"prefix": text or None}

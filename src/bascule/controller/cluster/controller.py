@@ -30,7 +30,7 @@ from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
-from bascule.controller.cluster.tables import TABLES, ClusterTables, submit
+from bascule.controller.cluster.tables import ClusterTables, submit
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
@@ -69,6 +69,7 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.wire.nats import NatsRefused
@@ -280,10 +281,13 @@ class ClusterController:
         self._controls |= {OFFSETS: found.answer, ENDS: ends.answer}
         return found, ends
 
-    def attach_tables(self, tables: Tables) -> ClusterTables:
-        """What reads the tables of the cluster, of which this node has `tables`."""
-        found = ClusterTables(self._node_id, self._partitions, tables, self.views, self.peers)
-        self._controls |= {TABLES: found.answer}
+    def attach_tables(self, tables: Tables, publisher: InternalPublisher) -> ClusterTables:
+        """What reads and writes the tables of the cluster, of which this node has `tables`."""
+        found = ClusterTables(
+            self._node_id, self._partitions, tables, self.views, self._metadata, self.peers,
+            publisher, self._random,
+        )  # fmt: skip
+        self._controls |= found.controls
         return found
 
     def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:

@@ -365,8 +365,15 @@ class MetadataGroup(GroupObserver):
                 f"a request of a newer one to node {self._driver.node_id}, the controller: {error}"
             ) from None
         last_index = asked.last_index or self.applied + ENTRIES_KEPT
-        index = await self._decide(RequestId(asked.request_id, last_index), asked.request)
-        return msgspec.msgpack.encode(index)
+        identity = RequestId(asked.request_id, last_index)
+        return msgspec.msgpack.encode(await self._decide(identity, asked.request))
+
+    async def read(self) -> int:
+        """As the controller: an index with all that was committed before. Raises: NotLeader,
+        CannotReplicate."""
+        if self._group is None:
+            raise NotLeader(None, term=0)
+        return await self._group.read(timeout_s=PROPOSE_SECONDS_MAX)
 
     async def settle(self) -> None:
         """As a new controller, finish what the predecessor left undone. Raises: as `submit`."""
@@ -398,8 +405,7 @@ class MetadataGroup(GroupObserver):
             raise NotLeader(None, term=self._group.node.term)
         body = msgspec.msgpack.encode(_Decide(identity.id, request, identity.last_index))
         reply = await self._peers.control(controller, DECIDE, body, timeout_s=PROPOSE_SECONDS_MAX)
-        index: int = msgspec.msgpack.decode(reply)
-        return index
+        return int(msgspec.msgpack.decode(reply))
 
     async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
         if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
@@ -573,8 +579,7 @@ class MetadataGroup(GroupObserver):
         """Once in each term: apply what is committed, and finish what was begun."""
         group = self._group
         assert group is not None
-        term = group.node.term
-        if self._settled_term == term:
+        if self._settled_term == (term := group.node.term):
             return
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
         if not self._machine.image.cluster_id:
@@ -592,5 +597,4 @@ class MetadataGroup(GroupObserver):
         assert self._group is not None
         await self._check_room()
         payload = encode_commands(commands, version=self._machine.image.cluster_version)
-        committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
-        return committed.index
+        return (await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)).index

@@ -26,7 +26,9 @@ from bascule.publish.acks import (
     WRONG_LAST_ID,
     AckError,
     AckFormat,
+    Outcome,
     unsupported_header,
+    wrong_last_sequence,
     wrong_stream,
 )
 from bascule.publish.headers import (
@@ -119,6 +121,8 @@ class Evaluation:
     duplicate_count: int
     leader_refusals: bytes = b""
     """As `refusals`, for messages whose ack rests on the leader's log alone."""
+    outcome: Outcome | None = None
+    """For `on_committed` of a batch of one message that is not stored again."""
 
 
 class Preconditions:
@@ -276,6 +280,20 @@ class Preconditions:
         self._window.rollback(offset)
         self._window.state[2:5] = self._previous_last_id
 
+    def _errors(self, limits: BatchLimits) -> dict[int, AckError]:
+        """The errors of the verdicts that always have the same one."""
+        return {
+            _hot.WRONG_ID: WRONG_LAST_ID,
+            _hot.WRONG_STREAM: wrong_stream(self._definition.name),
+            _hot.NOT_A_NUMBER: MALFORMED_SEQUENCE,
+            _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
+            _hot.OVER_RECORDS: limits.records_error,
+            _hot.OVER_BYTES: limits.bytes_error,
+            _hot.NO_TABLE: NO_TABLE,
+            _hot.NO_KEY: NO_KEY,
+            _hot.NOT_CAUGHT_UP: TABLE_NOT_CAUGHT_UP,
+        }
+
     def _answer(
         self,
         batch: UnstampedBatch,
@@ -287,19 +305,12 @@ class Preconditions:
         tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
         self.counts.add(tally)
         ack_entries = batch.ack_entries
+        errors = self._errors(limits)
+        if batch.on_committed is not None:
+            outcome = _outcome(batch, verdicts, numbers[0], errors)
+            return Evaluation(b"", b"", 0, 0, outcome=outcome)
         if not ack_entries:
             return Evaluation(b"", b"", 0, 0)
-        errors = {
-            _hot.WRONG_ID: WRONG_LAST_ID,
-            _hot.WRONG_STREAM: wrong_stream(self._definition.name),
-            _hot.NOT_A_NUMBER: MALFORMED_SEQUENCE,
-            _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
-            _hot.OVER_RECORDS: limits.records_error,
-            _hot.OVER_BYTES: limits.bytes_error,
-            _hot.NO_TABLE: NO_TABLE,
-            _hot.NO_KEY: NO_KEY,
-            _hot.NOT_CAUGHT_UP: TABLE_NOT_CAUGHT_UP,
-        }
 
         def entries(verdict: int, base: int, of: bytearray = verdicts) -> bytes:
             out = bytearray(len(ack_entries))
@@ -343,6 +354,21 @@ class Preconditions:
             tally[_hot.DUPLICATE],
             refusals(LEADER) if batch.ack_policies & LEADER else b"",
         )
+
+
+def _outcome(
+    batch: UnstampedBatch, verdicts: bytearray, number: int, errors: dict[int, AckError]
+) -> Outcome:
+    """What a caller within this process is told of its only message, which was not accepted."""
+    assert len(verdicts) == 1, "a batch of the node itself with publish headers has one message"
+    verdict = verdicts[0]
+    if verdict == _hot.DUPLICATE:
+        return Outcome(number, None)
+    if verdict in (_hot.WRONG_SEQUENCE, _hot.WRONG_KEY_SEQUENCE):
+        return Outcome(-1, wrong_last_sequence(number + 1))
+    if verdict == _hot.NOT_SUPPORTED:
+        return Outcome(-1, _unsupported(batch, verdicts)[-1][1])
+    return Outcome(-1, errors[verdict])
 
 
 def _unsupported(batch: UnstampedBatch, verdicts: bytearray) -> list[tuple[int, AckError]]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bascule.host.api import Clock
 from bascule.model import PartitionState, SyncPolicy
-from bascule.publish.acks import AckError, AckFormat, indeterminate
+from bascule.publish.acks import AckError, AckFormat, OnCommitted, indeterminate
 from bascule.publish.pending_acks import PendingAcks
 from bascule.publish.preconditions import Evaluation
 from bascule.replica.roles.batch_positions import position_of
@@ -174,7 +174,13 @@ class Commitment:
             return self._release()
 
     def answer(
-        self, evaluation: Evaluation, *, next_offset: int, end_offset: int, policies: int
+        self,
+        evaluation: Evaluation,
+        *,
+        next_offset: int,
+        end_offset: int,
+        policies: int,
+        on_committed: OnCommitted | None = None,
     ) -> bytes:
         """Answer who was refused and whose message was stored before, now or when it is certain.
 
@@ -192,6 +198,8 @@ class Commitment:
                 evaluation.duplicates, base=evaluation.duplicates_base,
                 count=evaluation.duplicate_count, end_offset=end_offset, policies=policies,
             )  # fmt: skip
+            if on_committed is not None and evaluation.outcome is not None:
+                self.pending.add_outcome(on_committed, evaluation.outcome, end_offset=end_offset)
             return replies + self._release()
 
     def on_fetch(

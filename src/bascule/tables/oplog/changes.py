@@ -39,10 +39,10 @@ PLANS_MAX: Final = 8
 ROW_BYTES: Final = 24
 """Of a row, beside its key and value."""
 _EVERY: Final = (
-    "select key, version, timestamp, value from entries "
+    "select key, version, timestamp, value, content_type from entries "
     "where key > ? and value is not null and version >= ? order by key"
 )
-_ROWS: Final = "select id, key, version, timestamp, value from entries where id in "
+_ROWS: Final = "select id, key, version, timestamp, value, content_type from entries where id in "
 _STATE: Final = "select position, epoch, oplog_first, oplog_slots, oplog_crc from state"
 
 

@@ -31,6 +31,7 @@ class Change:
     """The latest record of a key. One object for all watchers of a replica."""
 
     __slots__ = (
+        "content_type",
         "encoded",
         "epoch",
         "frame_end",
@@ -47,6 +48,7 @@ class Change:
         version: int,
         timestamp: int,
         value: bytes | None,
+        content_type: str | None,
         epoch: int,
         *,
         is_ordered: bool = True,
@@ -58,6 +60,7 @@ class Change:
         """Unix time of the record, milliseconds."""
         self.value = value
         """None: the key was removed."""
+        self.content_type = content_type
         self.epoch = epoch
         """The leader epoch of the record; -1 if it is not known."""
         self.is_ordered = is_ordered

@@ -27,7 +27,7 @@ PAGE_BYTES: Final = 1 << 20
 IDLE_SECONDS: Final = 15.0
 """A watcher without changes is told the position so often."""
 
-_Rows: TypeAlias = list[tuple[bytes, int, int, bytes | None]]
+_Rows: TypeAlias = list[tuple[bytes, int, int, bytes | None, str | None]]
 
 
 class ChangesPage(NamedTuple):

@@ -1,10 +1,15 @@
 """Tables at any node of the cluster.
 
-cluster_tables      `ClusterTables`: reads, at a replica here or on another node
-cluster_watches     `ClusterWatches`: who is watched, here or elsewhere
+`reads` asks a replica, or the leader for a linearizable read; `writes` sends messages to the leader
+of the partition, which appends them as those from NATS; `confirmation` is how a leader knows that
+it still leads. Each request to another node is a control request with one of `operations`.
+`cluster_tables` has all of these, and `cluster_watches` who is watched, here or elsewhere.
 """
 
-from bascule.controller.cluster.tables.cluster_tables import TABLES, ClusterTables, submit
-from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
+from __future__ import annotations
 
-__all__ = ["TABLES", "ClusterTables", "ClusterWatches", "submit"]
+from bascule.controller.cluster.tables.cluster_tables import ClusterTables
+from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
+from bascule.controller.cluster.tables.reads import submit
+
+__all__ = ["ClusterTables", "ClusterWatches", "submit"]
