@@ -15,6 +15,7 @@ from bascule.errors import Indeterminate, LogFailed
 from bascule.host.api import Files
 from bascule.host.real import RealFiles, RealRandom
 from bascule.sim.disk import SimFiles
+from bascule.tables import table_file
 from bascule.tables.oplog import changes
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.oplog.oplog import Oplog
@@ -218,6 +219,23 @@ def test_a_transaction_that_fails_is_none_in_the_oplog(table: TableModel) -> Non
     assert changed(table, 8) == [(b"8", 8), (b"9", 9)]
     table.apply()
     assert changed(table, 9) == [(b"%d" % n, n) for n in range(9, 20)]
+
+
+def test_operations_of_a_transaction_that_does_not_commit_are_cut(
+    table: TableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.put(*[(b"%d" % n, b"x") for n in range(600)])
+    table.apply(300)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            table_file, "_POSITION", "update nothing set a = ?, b = ?, c = ?, d = ?, e = ?"
+        )
+        for _ in range(2):
+            with pytest.raises(LogFailed, match="no such table"):
+                table.apply(290)
+    assert changed(table, 298) == [(b"298", 298), (b"299", 299)]
+    table.apply()
+    assert changed(table, 298) == [(b"%d" % n, n) for n in range(298, 600)]
 
 
 steps = st.lists(
