@@ -144,8 +144,8 @@ def measure_search(directory: Path, count: int) -> dict[str, Any]:
 
 
 def rows_of(dice: random.Random, start: int, count: int, keys: int) -> Rows:
-    made: list[tuple[bytes, int, int, bytes | None]] = [
-        (b"user.%010d" % dice.randrange(keys), start + n, 1, VALUE) for n in range(count)
+    made: list[tuple[bytes, int, int, bytes | None, str | None]] = [
+        (b"user.%010d" % dice.randrange(keys), start + n, 1, VALUE, None) for n in range(count)
     ]
     return Rows(made, start + count, 0)
 
@@ -158,7 +158,7 @@ def fill(file: TableFile, keys: int) -> None:
         some = order[at : at + 10_000]
         file.apply(
             Rows(
-                [(b"user.%010d" % k, at + n, 1, VALUE) for n, k in enumerate(some)],
+                [(b"user.%010d" % k, at + n, 1, VALUE, None) for n, k in enumerate(some)],
                 at + len(some),
                 0,
             ),

@@ -279,3 +279,28 @@ def test_the_order_of_writes_and_syncs() -> None:
         "sync-dir 0.oplog",
         f"append {first:020d}.oplog 50 at 48",
     ]
+
+
+def test_damage_behind_the_last_check_is_found_by_the_mark() -> None:
+    """A key id is as good as any other by itself."""
+    model = OplogModel()
+    model.append(300)
+    damage(model, 0, 48 + 25 * 280 + 8)
+    with pytest.raises(CorruptData, match="crc32c"):
+        model.oplog.last_operations(0, model.mark)
+    with pytest.raises(CorruptData, match="crc32c"):
+        model.oplog.find(model.made[270][0], model.mark)
+    model.oplog = make_oplog(model.files)
+    missing = model.oplog.open(model.mark, model.position)
+    assert missing == model.made[254][0]
+    assert model.oplog.mark.slots == 256
+
+
+def test_what_an_earlier_process_has_written_is_synced_before_the_next_file() -> None:
+    model = OplogModel()
+    model.append(510)
+    model.oplog = make_oplog(model.files)
+    assert model.oplog.open(model.mark, model.position) is None
+    began = len(model.files.operations)
+    model.append(2)
+    assert "sync 00000000000000000001.oplog" in model.files.operations[began:]

@@ -15,6 +15,7 @@ from bascule.errors import Indeterminate, LogFailed
 from bascule.host.api import Files
 from bascule.host.real import RealFiles, RealRandom
 from bascule.sim.disk import SimFiles
+from bascule.tables import table_file
 from bascule.tables.oplog import changes
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.oplog.oplog import Oplog
@@ -32,7 +33,7 @@ class TableModel:
     directory: Path
     files: Files = field(default_factory=RealFiles)
     bytes_max: int = 8 * 6_400
-    log: list[tuple[bytes, int, int, bytes | None]] = field(default_factory=list)
+    log: list[tuple[bytes, int, int, bytes | None, str | None]] = field(default_factory=list)
     """All records; the offset is the place."""
     file: TableFile = None  # type: ignore[assignment]
 
@@ -44,7 +45,9 @@ class TableModel:
         self.file = TableFile(str(self.directory / "0.db"), "t 0", oplog)
 
     def put(self, *changes: tuple[bytes, bytes | None]) -> None:
-        self.log += [(key, len(self.log) + n, 5, value) for n, (key, value) in enumerate(changes)]
+        self.log += [
+            (key, len(self.log) + n, 5, value, None) for n, (key, value) in enumerate(changes)
+        ]
 
     def apply(self, count: int = 1 << 30, missing: int = 0) -> None:
         """Apply the next `count` records."""
@@ -54,7 +57,7 @@ class TableModel:
             self.file.apply(Rows(self.log[start:end], end, 0, missing), 1)
 
     def values(self, end: int) -> dict[bytes, bytes | None]:
-        latest = {key: value for key, _, _, value in self.log[:end]}
+        latest = {key: value for key, _, _, value, _ in self.log[:end]}
         return {key: value for key, value in latest.items() if value is not None}
 
 
@@ -158,8 +161,8 @@ def test_a_log_with_gaps_makes_a_new_oplog(table: TableModel) -> None:
 
 def test_a_table_without_an_oplog_has_full_pages(tmp_path: Path) -> None:
     file = TableFile(str(tmp_path / "0.db"), "t 0")
-    file.apply(Rows([(b"a", 0, 5, b"1")], 1, 0), 1)
-    file.apply(Rows([(b"a", 1, 5, b"1")], 2, 0), 1)
+    file.apply(Rows([(b"a", 0, 5, b"1", None)], 1, 0), 1)
+    file.apply(Rows([(b"a", 1, 5, b"1", None)], 2, 0), 1)
     assert file.changes(1, None, EVERY).is_full
     assert not file.changes(2, None, EVERY).is_full
     file.close()
@@ -212,12 +215,29 @@ def test_a_table_goes_on_while_its_oplog_cannot_be_written(
 def test_a_transaction_that_fails_is_none_in_the_oplog(table: TableModel) -> None:
     table.put(*[(b"%d" % n, b"x") for n in range(20)])
     table.apply(10)
-    broken = [*table.log[10:12], (None, 12, 5, b"")]
+    broken = [*table.log[10:12], (None, 12, 5, b"", None)]
     with pytest.raises(Exception, match="NOT NULL"):
         table.file.apply(Rows(broken, 13, 0), 1)  # type: ignore[arg-type]
     assert changed(table, 8) == [(b"8", 8), (b"9", 9)]
     table.apply()
     assert changed(table, 9) == [(b"%d" % n, n) for n in range(9, 20)]
+
+
+def test_operations_of_a_transaction_that_does_not_commit_are_cut(
+    table: TableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.put(*[(b"%d" % n, b"x") for n in range(600)])
+    table.apply(300)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            table_file, "_POSITION", "update missing set a = ?, b = ?, c = ?, d = ?, e = ?"
+        )
+        for _ in range(2):
+            with pytest.raises(LogFailed, match="no such table"):
+                table.apply(290)
+    assert changed(table, 298) == [(b"298", 298), (b"299", 299)]
+    table.apply()
+    assert changed(table, 298) == [(b"%d" % n, n) for n in range(298, 600)]
 
 
 steps = st.lists(
