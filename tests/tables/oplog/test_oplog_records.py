@@ -107,6 +107,25 @@ def test_every_flipped_bit_is_found(hot: Hot) -> None:
             assert good < len(data) // 25 or after[0] != state[0]
 
 
+@pytest.mark.parametrize("count", [0, 1, 254, 255, 256, 600])
+def test_blocks_are_verified_by_their_checks(hot: Hot, count: int) -> None:
+    twin = hot("tables/oplog")
+    data, state, _ = encode(twin, operations(count))
+    slots, found = len(data) // 25, array("q", [SEED])
+    assert twin.verify(data, slots, found) == slots
+    assert found[0] == state[0]
+    for at in range(0, len(data), 997):
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        found = array("q", [SEED])
+        good = twin.verify(bytes(damaged), slots, found)
+        # Of a check only what the reader needs: its CRC32C and its operation.
+        if at % 6_400 < 6_375 or at % 6_400 in range(6_383, 6_391):
+            assert good == at // 6_400 * 256 or (good == slots and found[0] != state[0])
+    with pytest.raises(IndexError):
+        twin.verify(data, slots + 1, array("q", [SEED]))
+
+
 def test_zeros_of_a_lost_page_are_no_records(hot: Hot) -> None:
     twin, made = hot("tables/oplog"), operations(200)
     data, _, _ = encode(twin, made)

@@ -229,9 +229,7 @@ def test_operations_of_a_transaction_that_does_not_commit_are_cut(
     table.put(*[(b"%d" % n, b"x") for n in range(600)])
     table.apply(300)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            table_file, "_POSITION", "update missing set a = ?, b = ?, c = ?, d = ?, e = ?"
-        )
+        patch.setattr(table_file, "_POSITION", "update none set a = ?, b = ?, c = ?, d = ?, e = ?")
         for _ in range(2):
             with pytest.raises(LogFailed, match="no such table"):
                 table.apply(290)

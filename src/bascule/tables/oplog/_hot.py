@@ -221,6 +221,30 @@ def check(
     return good
 
 
+def verify(
+    buf: cython.const[cython.uchar][::1], slots: cython.Py_ssize_t, state: cython.longlong[::1]
+) -> int:
+    """As `check`, by the CRC32C alone: how many of the records are in blocks whose check is right,
+    with those behind the last check. `state` needs and has the CRC32C only."""
+    view = memoryview(buf)
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = 25 * slots
+    crc: cython.longlong = state[0]
+    stored: cython.longlong
+    if len(buf) < end:
+        raise IndexError("fewer bytes than records")
+    while end - at >= 6400:
+        crc = crc32c(view[at : at + 6375], crc)
+        stored = _get(buf, at + 6383)
+        if stored != crc or buf[at + 6399] != 0x80:
+            return at // 25
+        at += 6400
+    if end > at:
+        crc = crc32c(view[at:end], crc)
+    state[0] = crc
+    return slots
+
+
 def find(
     buf: cython.const[cython.uchar][::1], slots: cython.Py_ssize_t, since: cython.longlong
 ) -> int:
@@ -269,6 +293,9 @@ def collapse(
     id: cython.longlong
     key: cython.longlong
     hashed: cython.ulonglong
+    # As literals in the loop these would be Python's integers.
+    multiplier: cython.ulonglong = 0x9E3779B97F4A7C15
+    all_bits: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
     answer: cython.int = 0
     if len(buf) < 25 * slots or len(found) < size or size & (size - 1):
         raise IndexError("buffers of wrong sizes")
@@ -285,7 +312,7 @@ def collapse(
             break
         key = _get(buf, at + 8)
         hashed = key
-        hashed = (hashed * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        hashed = (hashed * multiplier) & all_bits
         place = hashed >> shift
         while seen[place] != 0 and seen[place] != key:
             place = (place + 1) & (size - 1)
@@ -310,13 +337,16 @@ def fill(found: cython.longlong[::1], count: cython.Py_ssize_t, seen: cython.lon
     size: cython.Py_ssize_t = len(seen)
     shift: cython.int = 64
     hashed: cython.ulonglong
+    # As literals in the loop these would be Python's integers.
+    multiplier: cython.ulonglong = 0x9E3779B97F4A7C15
+    all_bits: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
     if len(found) < 2 * count or 2 * count > size or size & (size - 1):
         raise IndexError("buffers of wrong sizes")
     while (1 << (64 - shift)) < size:
         shift -= 1
     for number in range(count):
         hashed = found[2 * number + 1]
-        hashed = (hashed * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        hashed = (hashed * multiplier) & all_bits
         place = hashed >> shift
         while seen[place] != 0:
             place = (place + 1) & (size - 1)

@@ -118,11 +118,12 @@ class _Filling:
 
     def takes(self, row: Row) -> bool:
         """Add a row; False if there is no room for it. One that was purged takes none."""
-        if row.version < self._bounds.oldest:
+        bounds, value = self._bounds, row.value
+        if row.version < bounds.oldest:
             return True
-        size = len(row.key) + len(row.value or b"") + ROW_BYTES
+        size = len(row.key) + ROW_BYTES + (0 if value is None else len(value))
         if self.rows and (
-            len(self.rows) >= self._bounds.rows_max or self.bytes + size > self._bounds.bytes_max
+            len(self.rows) >= bounds.rows_max or self.bytes + size > bounds.bytes_max
         ):
             return False
         self.rows.append(row)
@@ -248,27 +249,31 @@ class ChangesReader:
         while left:
             some = min(left, filling.keys_at_once())
             found = plan.found[2 * (left - some) : 2 * left]
-            rows = {
-                id: Row(*row) for id, *row in reader.execute(_rows_of(some), found[1::2].tolist())
-            }
+            keys = found[1::2].tolist()
+            rows = {row[0]: row for row in reader.execute(_rows_of(some), keys)}
             for at in range(2 * some - 2, -2, -2):
-                operation, key = found[at], found[at + 1]
-                row = rows.get(key)
-                if row is None or not (row.version + 1 == operation or row.version >= plan.seen):
-                    assert self._oplog is not None
-                    version = None if row is None else row.version
-                    raise CorruptData(
-                        self._oplog.directory,
-                        operation,
-                        f"row {key} of the table with the version {operation - 1}",
-                        str(version),
-                        place=f"operation {operation}",
-                    )
-                # A newer state belongs to a later page.
-                if row.version + 1 == operation and not filling.takes(row):
-                    return left
+                operation = found[at]
+                row = rows.get(found[at + 1])
+                version = -1 if row is None else row[2]
+                if version + 1 == operation:
+                    assert row is not None
+                    if not filling.takes(Row(row[1], version, row[3], row[4])):
+                        return left
+                elif version < plan.seen:
+                    raise self._misfit(operation, found[at + 1], version)
+                # Else a newer state, which belongs to a later page.
                 left -= 1
         return 0
+
+    def _misfit(self, operation: int, key: int, version: int) -> CorruptData:
+        assert self._oplog is not None
+        return CorruptData(
+            self._oplog.directory,
+            operation,
+            f"row {key} of the table with the version {operation - 1}",
+            str(version),
+            place=f"operation {operation}",
+        )
 
 
 def _fill_every(

@@ -142,13 +142,12 @@ class OplogFile:
         while end > block:
             start = max(block, end - READ_BLOCKS)
             to = min(end * _hot.BLOCK_SLOTS, mark.slots)
-            seed = self._seed_of(start)
-            state, firsts = array("q", [seed, 0, seed, 0]), array("q")
             at = start * _hot.BLOCK_SLOTS
-            data, count = self._read(at, to)
-            self._check(data, count, at, state, firsts)
-            if count < to - at:
-                self._refuse(at + count, f"{mark.slots} records", "the end")
+            data, count, seed = self._read_blocks(at, to)
+            state = array("q", [seed])
+            good = _hot.verify(data, count, state)
+            if good < to - at:
+                self._refuse(at + good, "a block with the CRC32C of its check", "another, or none")
             if to == mark.slots and state[0] != mark.crc:
                 self._refuse(to, f"crc32c {mark.crc:#010x}", f"{state[0]:#010x}")
             yield data, count
@@ -163,14 +162,6 @@ class OplogFile:
         if file is None:
             file = self._file = self._files.open(self.path)
         return file
-
-    def _seed_of(self, block: int) -> int:
-        """The CRC32C that a block begins with. Wrong where its check is: so is the block then."""
-        if not block:
-            return self._seed
-        at = HEADER_BYTES + block * BLOCK_BYTES - _hot.RECORD_BYTES
-        data = self._opened().read_at(at, _hot.RECORD_BYTES)
-        return int.from_bytes(data[8:12], "little")
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[memoryview, int, int]]:
         """What the file has of the records from `start` to `end`, unchecked, in order."""
@@ -187,16 +178,23 @@ class OplogFile:
         data = self._opened().read_at(position, (end - start) * _hot.RECORD_BYTES)
         return memoryview(data), len(data) // _hot.RECORD_BYTES
 
+    def _read_blocks(self, start: int, end: int) -> tuple[memoryview, int, int]:
+        """As `_read`, and the CRC32C that the first block begins with.
+
+        That is in the check before; where it is wrong, so is the block.
+        """
+        if not start:
+            return *self._read(start, end), self._seed
+        data, got = self._read(start - 1, end)
+        return data[_hot.RECORD_BYTES :], max(got - 1, 0), int.from_bytes(data[8:12], "little")
+
     def _read_block(self, block: int, mark: Mark) -> tuple[memoryview, int]:
         """The records of one block, up to the mark, by their CRC32C alone."""
         start = block * _hot.BLOCK_SLOTS
         count = min(mark.slots - start, _hot.BLOCK_SLOTS)
-        lead = 1 if block else 0  # the check of the block before
-        data, got = self._read(start - lead, start + count)
-        if got < lead + count:
-            self._refuse(start - lead + got, f"{mark.slots} records", "the end")
-        seed = int.from_bytes(data[8:12], "little") if lead else self._seed
-        data = data[lead * _hot.RECORD_BYTES :]
+        data, got, seed = self._read_blocks(start, start + count)
+        if got < count:
+            self._refuse(start + got, f"{mark.slots} records", "the end")
         crc = mark.crc
         covered = count * _hot.RECORD_BYTES
         if count == _hot.BLOCK_SLOTS:
@@ -207,19 +205,14 @@ class OplogFile:
             self._refuse(start, f"crc32c {crc:#010x}", f"{found:#010x}")
         return data, count
 
-    def _check(
-        self, data: memoryview, count: int, at: int, state: array[int], firsts: array[int]
-    ) -> None:
-        good = _hot.check(data, count, self.header.table, state, firsts)
-        if good < count:
-            self._refuse(at + good, "a record of the table with a higher id", "other bytes")
-
     def _read_firsts(self, mark: Mark) -> None:
         """Read a file that was written earlier, and check all of it."""
         state, firsts = array("q", [self._seed, 0, self._seed, 0]), array("q")
         seen = 0
         for data, count, at in self._pieces(0, mark.slots):
-            self._check(data, count, at, state, firsts)
+            good = _hot.check(data, count, self.header.table, state, firsts)
+            if good < count:
+                self._refuse(at + good, "a record of the table with a higher id", "other bytes")
             seen += count
         if seen < mark.slots or state[0] != mark.crc:
             expected = f"{mark.slots} records with crc32c {mark.crc:#010x}"

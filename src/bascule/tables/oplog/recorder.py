@@ -72,6 +72,8 @@ class OplogRecorder:
 
         Raises: CorruptData, sqlite3.Error.
         """
+        if self._oplog is None:
+            return None
         operations = array("q", bytes(8 * _hot.OPERATION_FIELDS * len(rows.rows)))
         try:
             next_key = _hot.make_operations(rows.rows, self._noted, self._next_key, operations)
@@ -83,7 +85,7 @@ class OplogRecorder:
                 raise self._misfit(f"the last row id {last}, expected {next_key - 1}")
         self._pending_key = next_key
         self._pending = None
-        if self._oplog is not None and not rows.missing:
+        if not rows.missing:
             try:
                 if self._mark is None:
                     self._oplog.begin(position + 1)
