@@ -49,6 +49,7 @@ class TableChange(NamedTuple):
     """Unix time of the record, milliseconds."""
     value: bytes | None
     """None: the key was removed."""
+    content_type: str | None = None
 
 
 class TablePage(NamedTuple):

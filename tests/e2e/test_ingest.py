@@ -289,7 +289,11 @@ def test_a_server_that_says_nonsense_costs_a_connection_and_nothing_else(tmp_pat
     ]
     strange = StrangeServer(sayings)
     strange.start()
-    with running_node(tmp_path, nats=f"nats://127.0.0.1:{strange.port}") as node:
+    with running_node(
+        tmp_path,
+        nats=f"nats://127.0.0.1:{strange.port}",
+        environment={"BASCULE_NATS_KEY_VALUE": "false"},
+    ) as node:
         node.create("s", "s")
         assert [r.value for r in records(node, "s", 2)] == [b"abc", b"end"]
         assert strange.served == len(sayings)

@@ -274,7 +274,7 @@ def test_a_bucket_is_a_table(node: Node) -> None:
         async with connected(node) as client, bascule.connect(node.addresses["http"]) as ours:
             bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="both"))
             revision = await bucket.put("a.b", b"1")
-            table = ours.table("both")
+            table = ours.table("both", consistency="linearizable")
             found = await table.get("a.b")
             assert found is not None
             assert (found.value, found.version + 1) == (b"1", revision)

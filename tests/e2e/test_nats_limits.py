@@ -196,7 +196,7 @@ class StubbornNats:
 
 def test_an_account_s_limits(tmp_path: Path) -> None:
     """The payload and connection limits of an account, which only the server knows of."""
-    operator = Operator(limits={"payload": 1000, "conn": 2})
+    operator = Operator(limits={"payload": 1000, "conn": 3})  # a node has two
     creds = tmp_path / "user.creds"
     creds.write_text(operator.credentials())
     with (

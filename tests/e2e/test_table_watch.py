@@ -43,7 +43,11 @@ def test_changes_are_seen_as_they_come(node: Node) -> None:
             await table.set("user.2", b"\xff")
             assert (await coming).value == b"\xff"
             version = await table.remove("user.1")
-            assert await anext(changes) == (b"user.1", version, pytest.approx(0, abs=1e15), None)
+            removed = await anext(changes)
+            assert (removed.key, removed.version, removed.value) == (b"user.1", version, None)
+            coming = asyncio.ensure_future(anext(changes))
+            await table.set("user.4", b"{}", content_type="application/json")
+            assert (await coming).content_type == "application/json"
             assert current == [2]
             await changes.aclose()
 

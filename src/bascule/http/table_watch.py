@@ -52,6 +52,9 @@ class TableChangeBody(Struct, kw_only=True, omit_defaults=True):
     timestamp: Annotated[int, Meta(description="Unix time of the record, milliseconds.")]
     value: Annotated[str | None, Meta(description="The value, if it is text (UTF-8).")] = None
     value_base64: Annotated[str | None, Meta(description="The value, if it is not.")] = None
+    content_type: Annotated[str | None, Meta(description="What the value is, if it says so.")] = (
+        None
+    )
 
 
 class TableWatchApi:
@@ -121,7 +124,9 @@ def _encode(step: WatchStep) -> bytes:
 
 def _encode_change(change: Change) -> bytes:
     """The event of one change, which is encoded once for all who watch it."""
-    body = TableChangeBody(version=change.version, timestamp=change.timestamp)
+    body = TableChangeBody(
+        version=change.version, timestamp=change.timestamp, content_type=change.content_type
+    )
     try:
         body.key = change.key.decode()
     except UnicodeDecodeError:

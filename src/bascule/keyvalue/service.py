@@ -38,7 +38,8 @@ KEY_VALUE: Final = "key_value"
 """The kind of control request for a request that another node answers."""
 QUEUE_GROUP: Final = "bascule.key_value"
 CONNECT_SECONDS_MAX: Final = 10.0
-RETRY_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.25
 FORWARD_SECONDS_MAX: Final = 4.0
 OWNER_SECONDS: Final = 1.0
 """The node of a consumer answers at once; without an answer for so long there is none."""
@@ -71,7 +72,8 @@ class KeyValueService:
 
     def __init__(
         self,
-        connection: NatsConnection,
+        connect: Callable[[], NatsConnection],
+        may_connect: Callable[[], bool],
         leaf: Callable[[], ServerAddress | None],
         tables: HeldTables,
         controller: Controller,
@@ -82,8 +84,14 @@ class KeyValueService:
         dice: Random,
         name: str,
     ) -> None:
-        """`leaf` returns where the NATS server takes leafnodes, without which nobody can watch."""
-        self._connection = connection
+        """`connect` makes a connection that does not reconnect by itself. It is made while
+        `may_connect` is true: the connection that messages are stored from comes first, where a
+        server has one left. `leaf` returns where the server takes leafnodes, without which nobody
+        can watch.
+        """
+        self._connect = connect
+        self._may_connect = may_connect
+        self._connection: NatsConnection | None = None
         self._tables = tables
         self._peers = peers
         self._leaf = LeafLink(
@@ -94,42 +102,56 @@ class KeyValueService:
         )
         self.consumers = PushConsumers(self._leaf, clock, dice)
         self._api = BucketApi(tables, controller, self.consumers, defaults)
-        self._connecting: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         controller.add_control(KEY_VALUE, self._answer_forwarded)
 
     def start(self) -> None:
-        """Connect and subscribe, unless the NATS server has JetStream itself."""
-        self._connection.on_chunk = self._on_messages
-        self._connection.on_reconnect = self._subscribe
+        """Connect and subscribe from now on, unless the NATS server has JetStream itself."""
         self._leaf.start()
-        self._connecting = start_lasting("key-value connection", self._connect)
+        self._serving = start_lasting("key-value connection", self._serve)
 
-    async def _connect(self) -> None:
-        """Until it succeeds; the connection itself reconnects later."""
+    async def _serve(self) -> None:
+        is_told = False
         while True:
+            while not self._may_connect():  # noqa: ASYNC110  # a thread connects, and tells nobody
+                await asyncio.sleep(LOOK_SECONDS)
+            connection, lost = self._connect(), asyncio.Event()
+            connection.on_chunk = self._on_messages
+            connection.on_failed = lambda _, lost=lost: lost.set()  # type: ignore[misc]
             try:
-                await self._connection.connect(CONNECT_SECONDS_MAX)
-                break
+                await connection.connect(CONNECT_SECONDS_MAX)
+                self._connection, is_told = connection, False
+                self._subscribe(connection)
+                await lost.wait()
             except BasculeError as error:
-                log.warning("key-value clients not served yet", extra={"error": str(error)})
-                await asyncio.sleep(RETRY_SECONDS)
-        self._subscribe()
+                if not is_told:
+                    log.warning("key-value clients not served", extra={"error": str(error)})
+                is_told = True
+            finally:
+                self._connection = None
+                await connection.close()
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
         await self.consumers.close()
         await self._leaf.close()
         for task in list(self._tasks):
             task.cancel()
-        await self._connection.close()
 
-    def _subscribe(self) -> None:
-        if self._connection.info.jetstream:
+    def _send(self, data: bytes) -> None:
+        """Answers are dropped without a connection: their clients ask again."""
+        if self._connection is not None:
+            self._connection.send(data)
+
+    def _subscribe(self, connection: NatsConnection) -> None:
+        if connection.info.jetstream:
             log.info("key-value clients left to the server's JetStream")
             return
-        self._connection.send(
+        connection.send(
             encode_sub(f"{API}>", _REQUESTS_SID, group=QUEUE_GROUP)
             + encode_sub(f"{API}CONSUMER.INFO.>", _OWN_SIDS[0])
             + encode_sub(f"{API}CONSUMER.DELETE.>", _OWN_SIDS[1])
@@ -155,17 +177,17 @@ class KeyValueService:
             request = parse_request(subject, body)
         except ApiError as unknown:
             request = ApiRequest("UNKNOWN", "", "", b"")
-            self._connection.send(refusal(request, reply, unknown))
+            self._send(refusal(request, reply, unknown))
             return
         if request.operation in ("CONSUMER.INFO", "CONSUMER.DELETE"):
             loop = asyncio.get_running_loop()
             error = ApiError(404, CONSUMER_NOT_FOUND, "consumer not found")
             late = refusal(request, reply, error)
-            loop.call_later(OWNER_SECONDS, self._connection.send, late)
+            loop.call_later(OWNER_SECONDS, self._send, late)
             return
         if len(self._tasks) >= REQUESTS_MAX:
             error = ApiError(503, UNAVAILABLE, f"{REQUESTS_MAX} requests are being answered")
-            self._connection.send(refusal(request, reply, error))
+            self._send(refusal(request, reply, error))
             return
         task = asyncio.create_task(self._handle(request, subject, reply))
         self._tasks.add(task)
@@ -178,8 +200,9 @@ class KeyValueService:
             log.exception("key-value request failed")
             error = ApiError(500, UNAVAILABLE, "internal error")
             found = refusal(request, reply, error)
-        self._connection.send(found)
-        await self._connection.drain()
+        self._send(found)
+        if self._connection is not None:
+            await self._connection.drain()
 
     async def _answer(self, request: ApiRequest, subject: str, reply: str) -> bytes:
         """The operation that answers, by this node or by one that can."""
@@ -219,7 +242,7 @@ class KeyValueService:
             self.consumers.delete(bucket, request.rest)
             found = {"success": True}
         if reply:
-            self._connection.send(publish(reply, "", answer(request.kind, found)))
+            self._send(publish(reply, "", answer(request.kind, found)))
 
     def _on_leaf_lost(self) -> None:
         """Clients miss heartbeats, and begin again where they have stopped."""

@@ -6,7 +6,7 @@ from bascule.config import Config
 from bascule.controller.cluster.controller import ClusterController
 from bascule.host.api import Clock, Random
 from bascule.ingest.embedded_nats import EmbeddedNats
-from bascule.ingest.nats_ingest import connect_options, tls_context
+from bascule.ingest.nats_ingest import NatsIngest, connect_options, tls_context
 from bascule.keyvalue.held_tables import HeldTables
 from bascule.keyvalue.service import KeyValueService
 from bascule.nats_connection import NatsConnection
@@ -19,6 +19,7 @@ def start_key_value(
     config: Config,
     urls: list[str],
     nats: EmbeddedNats | None,
+    ingest: NatsIngest,
     tables: Tables,
     partitions: Partitions,
     controller: ClusterController,
@@ -29,7 +30,11 @@ def start_key_value(
     if not config.nats.key_value:
         return None
     options, context = connect_options(config), tls_context(config)
-    connection = NatsConnection([parse_server_url(url) for url in urls], options, tls=context)
+    servers = [parse_server_url(url) for url in urls]
+
+    def connect() -> NatsConnection:
+        return NatsConnection(servers, options, tls=context, reconnects=False)
+
     leaf_url = config.nats.leaf_url
 
     def leaf() -> ServerAddress | None:
@@ -39,7 +44,8 @@ def start_key_value(
 
     held = HeldTables(config.node_id, tables, partitions, controller.views)
     service = KeyValueService(
-        connection,
+        connect,
+        lambda: ingest.connected,
         leaf,
         held,
         controller,

@@ -59,7 +59,9 @@ class NatsConnection:
         options: ConnectOptions,
         *,
         tls: ssl.SSLContext | None = None,
+        reconnects: bool = True,
     ) -> None:
+        """Without `reconnects` the loss of the first connection is a failure, see `on_failed`."""
         if not servers:
             raise ConfigError("no NATS server given")
         self.inbox = ""
@@ -72,6 +74,7 @@ class NatsConnection:
         self._pool = ServerPool(servers, self._random)
         self._options = options
         self._tls = tls
+        self._reconnects = reconnects
         self._link: NatsLink | None = None
         self._left: set[NatsLink] = set()
         """Links to servers that shut down and may still deliver acks."""
@@ -204,12 +207,16 @@ class NatsConnection:
         self._left.discard(link)
         if link is not self._link or self._closed:
             return
-        log.warning("the connection to NATS was lost, reconnecting: %s", error)
+        if self._reconnects:
+            log.warning("the connection to NATS was lost, reconnecting: %s", error)
         self._link = None
         self._up.clear()
         self._outgoing.clear()
         self._outgoing_bytes = 0
-        self._spawn(self._reconnect())
+        if self._reconnects:
+            self._spawn(self._reconnect())
+        else:
+            self._fail(Broken(f"the connection to NATS was lost: {error}"))
 
     def _write(self) -> None:
         data = b"".join(self._outgoing)

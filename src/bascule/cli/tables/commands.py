@@ -330,7 +330,7 @@ def _entry_as_json(entry: TableEntry) -> dict[str, Any]:
 
 def _change_as_json(change: TableChange) -> dict[str, Any]:
     if change.value is not None:
-        return _entry_as_json(TableEntry(*change[:3], change.value))
+        return _entry_as_json(TableEntry(*change[:3], change.value, change.content_type))
     return {
         **_key_as_json(change.key),
         "version": change.version,

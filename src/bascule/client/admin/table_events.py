@@ -32,7 +32,7 @@ class TableEvent(NamedTuple):
         except KeyError as error:
             raise RemoteProtocolError(f"the node's event is not valid: {error!r}") from error
         value = _bytes(data, "value") if self.kind == "set" else None
-        return TableChange(key, int(version), int(timestamp), value)
+        return TableChange(key, int(version), int(timestamp), value, data.get("content_type"))
 
 
 class TableEvents:
