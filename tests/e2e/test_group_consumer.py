@@ -194,8 +194,10 @@ def test_a_cooperative_member_reads_on_during_a_rebalance(
                     seen.append(message)
 
             reading = asyncio.create_task(read(first))
-            await anext(busy)
+            busy_reading = asyncio.create_task(read(busy))
             await until(lambda: len(first.partitions) == len(busy.partitions) == 2)
+            busy_reading.cancel()
+            await asyncio.wait([busy_reading])
             joining = asyncio.create_task(read(late))
             await until(is_rebalancing)
             # The rebalance waits for the busy one, and the first one reads on.
