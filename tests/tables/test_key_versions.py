@@ -34,7 +34,10 @@ class Log:
         config = replace(partition.definition.config, cleanup=(Cleanup.COMPACT,), table=True)
         partition.configure(replace(partition.definition, config=config))
         self.partition: Partition = partition
-        self.versions = KeyVersions(lambda: self.partition, lambda: self.file)
+        self.is_open = True
+        self.versions = KeyVersions(
+            lambda: self.partition, lambda: self.file if self.is_open else None
+        )
 
     @property
     def end(self) -> int:
@@ -102,6 +105,8 @@ def test_what_is_found_does_not_depend_on_what_the_table_has(
             log.file.close()
             Path(log.path).unlink()
             log.file = TableFile(log.path, "t 0")
+        elif step < 0.78:
+            log.is_open = not log.is_open
         else:
             asked = chance.sample(keys, 5)
             assert log.find(*asked) == [model.get(key, (-1, False)) for key in asked]
@@ -114,6 +119,31 @@ def test_purged_records_have_no_value(log: Log) -> None:
     assert log.partition.log is not None
     log.partition.log.advance_start(1, high_watermark=3)
     assert log.find(b"a", b"b", b"c") == [(0, False), (1, True), (2, True)]
+
+
+def test_a_log_answers_alone_until_the_table_is_open(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_versions, "BEHIND_RECORDS_MAX", 2)
+    log.is_open = False
+    log.put((b"a", b"1"), (b"b", None))
+    assert log.find(b"a", b"b", b"c") == [(0, True), (1, False), (-1, False)]
+    log.versions = KeyVersions(lambda: log.partition, lambda: None)
+    log.put((b"a", b"2"))
+    assert log.find(b"a") == [(UNKNOWN_VERSION, False)]
+
+
+def test_a_table_that_opens_late_is_checked(log: Log) -> None:
+    log.put((b"a", b"1"))
+    log.put((b"b", b"2"))
+    log.apply()
+    log.is_open = False
+    assert log.partition.log is not None
+    log.partition.log.truncate_to(1, log.partition.leader_epoch + 1, high_watermark=1)
+    log.partition.leader_epoch += 2
+    assert log.find(b"a", b"b") == [(0, True), (-1, False)]
+    log.is_open = True
+    assert log.find(b"a", b"b") == [(UNKNOWN_VERSION, False)] * 2
 
 
 def test_a_table_that_lags_behind_is_not_waited_for(

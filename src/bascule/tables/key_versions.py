@@ -1,7 +1,8 @@
 """`KeyVersions`: the last record of each key of a table, also of what is not committed yet.
 
 A table has what is committed and applied. What the log has beyond that is read from the log once,
-and its keys are remembered until the table has them, too.
+and its keys are remembered until the table has them, too. While the table's file is not open yet,
+a log that is not too long is read from its start.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class KeyVersions:
     ) -> None:
         self._find = find
         self._file = file
-        self._epoch = -1
-        """The leader epoch that the rest is of."""
+        self._basis = (-1, False)
+        """The leader epoch that the rest is of, and whether the table's file was there."""
         self._start = self._end = 0
         """The offsets whose records `_tail` has."""
         self._tail: dict[bytes, int] = {}
@@ -49,7 +50,7 @@ class KeyVersions:
     def find(self, keys: list[bytes], end_offset: int) -> array[int]:
         versions = array("q", [UNKNOWN_VERSION, 0] * len(keys))
         partition, file = self._find(), self._file()
-        if partition is None or partition.log is None or file is None:
+        if partition is None or partition.log is None:
             return versions
         try:
             self._find_all(keys, end_offset, versions, partition, partition.log, file)
@@ -73,22 +74,24 @@ class KeyVersions:
         versions: array[int],
         partition: Partition,
         store: PartitionLog,
-        file: TableFile,
+        file: TableFile | None,
     ) -> None:
         """Raises: BasculeError, OSError; the versions are unknown then."""
         keys = TableKeys(partition.definition.config)
-        applied = file.position
-        if self._epoch != partition.leader_epoch:
-            if is_beyond(applied, store):
-                raise Indeterminate(f"the table is at offset {applied.offset}, beyond its log")
-            self._epoch = partition.leader_epoch
-            self._reset(applied.offset)
-        start = max(applied.offset, store.start_offset)
-        if not self._start <= applied.offset or self._end < start:
+        position = None if file is None else file.position
+        applied = store.start_offset if position is None else position.offset
+        basis = (partition.leader_epoch, file is not None)
+        if self._basis != basis:
+            if position is not None and is_beyond(position, store):
+                raise Indeterminate(f"the table is at offset {applied}, beyond its log")
+            self._basis = basis
+            self._reset(applied)
+        start = max(applied, store.start_offset)
+        if not self._start <= applied or self._end < start:
             self._reset(start)
         self._read_tail(store, keys, end_offset)
         if len(self._tail) >= self._trim_at:
-            self._trim(applied.offset)
+            self._trim(applied)
         tail, unknown = self._tail, {}
         for number, record_key in enumerate(record_keys):
             key = keys.table_key(record_key)
@@ -99,7 +102,7 @@ class KeyVersions:
             else:
                 versions[2 * number] = -1
                 unknown[key] = number
-        if unknown:
+        if unknown and file is not None:
             for key, version, has_value in file.versions(list(unknown)):
                 number = unknown[key]
                 versions[2 * number] = version
