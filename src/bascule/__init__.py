@@ -7,11 +7,33 @@ from typing import TYPE_CHECKING
 from bascule.version import __version__
 
 if TYPE_CHECKING:
-    from bascule.client import Client, SyncClient, connect, connect_sync
+    from bascule.client import (
+        Client,
+        SyncClient,
+        connect,
+        connect_sync,
+        open_replica,
+        open_replica_sync,
+    )
 
-_OF_THE_CLIENT = ("Client", "SyncClient", "connect", "connect_sync")
+_OF_THE_CLIENT = (
+    "Client",
+    "SyncClient",
+    "connect",
+    "connect_sync",
+    "open_replica",
+    "open_replica_sync",
+)
 
-__all__ = ["Client", "SyncClient", "__version__", "connect", "connect_sync"]
+__all__ = [
+    "Client",
+    "SyncClient",
+    "__version__",
+    "connect",
+    "connect_sync",
+    "open_replica",
+    "open_replica_sync",
+]
 
 
 def __getattr__(name: str) -> object:

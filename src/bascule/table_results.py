@@ -95,3 +95,21 @@ class KeyChoice(NamedTuple):
     after: bytes | None = None
     """Keys come behind it."""
     limit: int = 1_000
+
+
+class PageAsked(NamedTuple):
+    """Which page of changes is asked for."""
+
+    table: bytes | None
+    """The id of the table that the rest is of; None at the first time."""
+    since: int
+    epoch: int
+    after: bytes | None
+    rows_max: int
+    bytes_max: int
+    wait: float
+    """Seconds until an empty page is sent if nothing changes."""
+    follower: str
+    """Who asks."""
+    applied: int = 0
+    """Everything below it is in the copy."""

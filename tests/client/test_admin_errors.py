@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bascule.cli import exit_codes
-from bascule.client.admin.api import error_of
+from bascule.client.admin import error_of
 from bascule.errors import RequestExpired
 from bascule.http.responses import error_response
 

@@ -168,7 +168,6 @@ def call(admin: ImageAdmin) -> Call:
         admin,
         None,  # tests/e2e/test_cluster_operations.py tests a real cluster
         None,  # tests/e2e/test_tables.py tests the tables of real nodes
-        None,  # tests/e2e/test_table_watch.py tests watching them
         defaults=StreamDefaults(sync="interval"),
         body_bytes_max=2_048,
     )

@@ -154,6 +154,7 @@ SECTIONS = {
     "ScrubCounts": "scrub",
     "TroubleCounts": "cluster",
     "WatchCounts": "table_watches",
+    "FollowerCounts": "table_followers",
     "ConsumerCounts": "key_value",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""

@@ -23,7 +23,8 @@ partition's in order, across lost connections, or raises. A batch with a wrong C
     stream_reader/     reads all partitions of a stream, in turn or by time
     consumers/         consumers with a name, and members of groups; their position is kept in the
                        stream `_offsets`
-    tables/            the latest value of each key of a stream
+    tables/            the latest value of each key of a stream, and copies of it on this machine
+    loop_thread        an event loop on a thread, for blocking clients
 
 The client never creates a stream by itself. A read keeps no position. Consumers with a name
 and members of groups deliver at least once.
@@ -37,7 +38,14 @@ from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions, Sync
 from bascule.client.messages import Ack, Acks, Message, Outgoing
 from bascule.client.stream_reader import StreamReader
 from bascule.client.sync import SyncClient, connect_sync
-from bascule.client.tables import SyncTableClient, TableClient
+from bascule.client.tables import (
+    LocalReplica,
+    SyncLocalReplica,
+    SyncTableClient,
+    TableClient,
+    open_replica,
+    open_replica_sync,
+)
 from bascule.table_results import TableEntry, TableInfo
 
 __all__ = [
@@ -47,16 +55,20 @@ __all__ = [
     "Consumer",
     "GroupConsumer",
     "GroupOptions",
+    "LocalReplica",
     "Message",
     "Outgoing",
     "PurgedPartition",
     "StreamReader",
     "SyncClient",
     "SyncConsumer",
+    "SyncLocalReplica",
     "SyncTableClient",
     "TableClient",
     "TableEntry",
     "TableInfo",
     "connect",
     "connect_sync",
+    "open_replica",
+    "open_replica_sync",
 ]

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, overload
 from weakref import WeakSet
@@ -24,6 +25,7 @@ from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
 from bascule.client.tables import TableClient
+from bascule.client.tables.replica import Conflicts, LocalReplica, open_replica
 from bascule.client.tables.table import Consistency
 from bascule.errors import Broken, Closed, ConfigError, UnknownStream
 from bascule.model import NodeInfo, PartitionBy
@@ -329,6 +331,19 @@ class Client(AdminMixin, ColumnarMixin):
         every write that was acknowledged before. Raises: ConfigError.
         """
         return TableClient(name, self._opened, self.publish, consistency=consistency)
+
+    def replica(
+        self, table: str, directory: str | Path, *, conflicts: Conflicts = "reject"
+    ) -> LocalReplica:
+        """A copy of a table in a directory of this machine, which is read and written offline, too:
+        `async with client.replica("prices", "prices") as replica: ...`
+
+        It has connections of its own. `bascule.open_replica` needs no client, and says what
+        `conflicts` is. Raises: ConfigError.
+        """
+        return open_replica(
+            table, directory, self._server, conflicts=conflicts, timeout=self._timeout
+        )
 
     @overload
     def consume(

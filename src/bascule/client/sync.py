@@ -6,9 +6,7 @@ thread fetches and decodes.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -28,11 +26,11 @@ from bascule.client.columnar.publisher import SyncColumnarMixin
 from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions, SyncConsumer
 from bascule.client.consumers.blocking import with_hooks_on_threads
 from bascule.client.fetcher import FetchOptions
+from bascule.client.loop_thread import LoopThread
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
 from bascule.client.stream_reader import Order, StreamReader
 from bascule.client.tables import SyncTableClient
 from bascule.client.tables.table import Consistency
-from bascule.errors import Closed
 
 T = TypeVar("T")
 
@@ -41,12 +39,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
     """The blocking client: `with bascule.connect_sync() as client: ...`. Thread-safe."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="bascule-client", daemon=True
-        )
-        self._thread.start()
-        self._closed = False
+        self._loop = LoopThread("bascule-client")
 
         async def start() -> Client:
             return await client_of_loop().open()
@@ -55,16 +48,16 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
             self._client = self._run(start())
             self._async_admin = self._async_columnar = self._client
         except BaseException:
-            self._stop()
+            self._loop.stop()
             raise
 
     def close(self) -> None:
         """Send pending messages and close every connection. Idempotent."""
-        if not self._closed:
+        if not self._loop.is_stopped:
             try:
                 self._run(self._client.close())
             finally:
-                self._stop()
+                self._loop.stop()
 
     def __enter__(self) -> SyncClient:
         return self
@@ -76,6 +69,9 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run(work)
 
     def publish(
         self,
@@ -233,25 +229,6 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
             )
 
         return SyncConsumer(self._run(create()), self._run)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the loop's thread. An interrupt of the caller cancels it."""
-        if self._closed:
-            work.close()
-            raise Closed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        if not self._loop.is_running():
-            self._loop.close()
 
 
 def connect_sync(

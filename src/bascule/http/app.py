@@ -51,7 +51,7 @@ from bascule.http.schemas import (
     scrubbed_body,
     stream_body,
 )
-from bascule.http.table_watch import TableWatchApi, Watches
+from bascule.http.table_watch import TableWatchApi
 from bascule.http.tables import TablesAdmin, TablesApi
 from bascule.model import (
     ClusterInfo,
@@ -160,7 +160,6 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
         node: StatusSource,
         cluster: ClusterAdmin,
         tables: TablesAdmin,
-        watches: Watches,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
@@ -168,7 +167,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
         GroupsApi.__init__(self, groups)
         ClusterApi.__init__(self, cluster)
         TablesApi.__init__(self, tables)
-        TableWatchApi.__init__(self, watches)
+        TableWatchApi.__init__(self, tables)
         self._streams = streams
         self._node = node
         self._defaults = defaults
@@ -330,7 +329,6 @@ def create_app(
     node: StatusSource,
     cluster: ClusterAdmin,
     tables: TablesAdmin,
-    watches: Watches,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
@@ -343,7 +341,6 @@ def create_app(
         node,
         cluster,
         tables,
-        watches,
         defaults=defaults or StreamDefaults(),
         body_bytes_max=body_bytes_max,
     )

@@ -57,11 +57,18 @@ class TableChangeBody(Struct, kw_only=True, omit_defaults=True):
     )
 
 
+class WatchedTables(Protocol):
+    """A part of `TablesAdmin`."""
+
+    @property
+    def watches(self) -> Watches: ...
+
+
 class TableWatchApi:
     """The handler of watches."""
 
-    def __init__(self, watches: Watches) -> None:
-        self._watches = watches
+    def __init__(self, tables: WatchedTables) -> None:
+        self._watched = tables
 
     async def handle_table_watch(self, request: Request) -> Response:
         table = request.path_params["name"]
@@ -70,10 +77,11 @@ class TableWatchApi:
         )
         pattern = KeyPattern(query.get("pattern", ">").encode(errors="surrogateescape"))
         start = _start(query.get("start"), request.headers.get(LAST_EVENT))
-        if elsewhere := self._watches.where(table):
+        watches = self._watched.watches
+        if elsewhere := watches.where(table):
             target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"{elsewhere}{target}")
-        steps = self._watches.watch(table, pattern, start)
+        steps = watches.watch(table, pattern, start)
         # The first step comes before the head of the response: its errors have a status.
         first = await anext(steps)
         return StreamingResponse(

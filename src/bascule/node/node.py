@@ -20,7 +20,6 @@ from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import ClusterGroups, GroupLags
 from bascule.controller.cluster.groups.coordinator import make_coordinator
-from bascule.controller.cluster.tables import ClusterWatches
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
@@ -477,13 +476,14 @@ class Node:
             config,
             self._client_listener.start(config.client.host, config.client.port),
         )
+        tables = self._controller.attach_tables(self._tables, self._publisher)
+        self.status.table_followers = tables.followers
         app = create_app(
             self._controller,
             cluster_groups,
             self.status,
             self._controller.operations,
-            self._controller.attach_tables(self._tables, self._publisher),
-            ClusterWatches(self._tables, self._partitions, self._controller.views),
+            tables,
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self.status.http_statistics,

@@ -11,6 +11,7 @@ from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import GroupLags
+from bascule.controller.cluster.tables import ClusterFollowers
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock
 from bascule.host.real import RealFiles
@@ -80,6 +81,7 @@ class NodeStatus:
         self.compaction: CompactionCounts | None = None
         self.scrub: ScrubCounts | None = None
         self.table_watches: WatchCounts | None = None
+        self.table_followers: ClusterFollowers | None = None
         self.key_value: KeyValueService | None = None
 
     def node_info(self) -> NodeInfo:
@@ -184,6 +186,7 @@ class NodeStatus:
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),
             "table_watches": _counters(self.table_watches),
+            "table_followers": _counters(self.table_followers and self.table_followers.counts),
             "key_value": _counters(self.key_value and self.key_value.consumers.counts),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},
             "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),

@@ -64,6 +64,7 @@ class TableReplica:
         self._task: asyncio.Task[None] | None = None
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
+        self._is_closed = False
         self._is_damaged = False
         """Whether a reader has found the file damaged; it is made anew then."""
         self.skipped = 0
@@ -76,7 +77,10 @@ class TableReplica:
         self._task = start_lasting("table", self._follow)
 
     async def close(self) -> None:
+        self._is_closed = True
         self.watches.close()
+        async with self._advanced:
+            self._advanced.notify_all()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -252,6 +256,17 @@ class TableReplica:
             ) from None
         if self.position < offset:
             raise PartitionFailed(self.stream, self.index, str(self.failure))
+
+    async def wait_beyond(self, offset: int, seconds: float) -> None:
+        """Return once a record at `offset` or behind it is in the table, at the latest after
+        `seconds`."""
+        if self.position > offset or seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds), self._advanced:
+                await self._advanced.wait_for(lambda: self.position > offset or self._is_closed)
+        except TimeoutError:
+            pass
 
     def _oldest(self) -> int:
         """Rows of older records were purged."""

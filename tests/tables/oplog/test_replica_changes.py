@@ -6,14 +6,23 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import Indeterminate
 from bascule.host.real import RealFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.tables import Tables
 from bascule.tables.table_replica import TableReplica
+from bascule.wire.tables.sync_pages import (
+    SyncPage,
+    SyncRow,
+    checksum,
+    decode_page,
+    encode_page,
+)
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP
 from support.table_followers import TableFollower
@@ -41,6 +50,44 @@ class ReplicaFollower(TableFollower):
     async def follow(self, replica: TableReplica, rows_max: int = 3) -> None:
         while await self.page_from(replica, rows_max):
             pass
+
+
+class FileFollower:
+    """The copy of a client: pages as they are sent, into a file that is opened anew at times."""
+
+    def __init__(self, path: Path, random: Random) -> None:
+        self._path = path
+        self._random = random
+        self._open()
+
+    def _open(self) -> None:
+        self._file = ReplicaFile(self._path, "t", "id")
+        self._state = self._file.state()
+
+    async def page_from(self, replica: TableReplica, rows_max: int = 3) -> bool:
+        state = self._state
+        found = await replica.changes(
+            state.position, epoch=state.epoch, after=state.after, rows_max=rows_max,
+            bytes_max=1 << 20,
+        )  # fmt: skip
+        page = SyncPage(
+            table=bytes(16), position=found.position, epoch=found.epoch, oldest=found.oldest,
+            is_full=found.is_full, after=found.after, next_after=found.next_after,
+            high_watermark=0, keys=-1, rows=cast("list[SyncRow]", found.rows),
+        )  # fmt: skip
+        body = encode_page(page)
+        self._state = await asyncio.to_thread(self._file.apply, decode_page(body, checksum(body)))
+        if self._random.random() < 0.1:
+            self._file.close()
+            self._open()
+        return bool(found.rows) or found.next_after is not None
+
+    async def follow(self, replica: TableReplica) -> None:
+        while await self.page_from(replica):
+            pass
+
+    def values(self) -> dict[bytes, bytes | None]:
+        return {entry.key: entry.value for entry in self._file.scan(b"", None, 1_000)}
 
 
 @pytest.fixture
@@ -211,10 +258,13 @@ def test_a_damaged_oplog_is_mended(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_followers_of_concurrent_writes_end_as_the_table(harness: TablesHarness, seed: int) -> None:
+def test_followers_of_concurrent_writes_end_as_the_table(
+    harness: TablesHarness, tmp_path: Path, seed: int
+) -> None:
     """With restarts, compaction and purges; each follower asks while the table is written."""
     random = Random(seed)
-    followers = [ReplicaFollower() for _ in range(3)]
+    followers: list[ReplicaFollower | FileFollower] = [ReplicaFollower(), ReplicaFollower()]
+    followers.append(FileFollower(tmp_path / "copy.db", random))
     written = 0
 
     def write() -> None:
@@ -225,7 +275,9 @@ def test_followers_of_concurrent_writes_end_as_the_table(harness: TablesHarness,
         ]
         written = harness.put(*some)
 
-    async def follow(follower: ReplicaFollower, replica: TableReplica, pages: int) -> None:
+    async def follow(
+        follower: ReplicaFollower | FileFollower, replica: TableReplica, pages: int
+    ) -> None:
         for _ in range(pages):
             await follower.page_from(replica, rows_max=1 + pages % 5)
 

@@ -14,10 +14,14 @@ from rich.text import Text
 from bascule.cli.completion import table_names
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
 from bascule.cli.streams.settings import with_settings
+from bascule.cli.tables.copies import keys_of_copy, show_copy, values_of_copy, write_copy
+from bascule.cli.tables.follow import ReplicaOption, follow
 from bascule.cli.units import moment_text
 from bascule.table_results import TableEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bascule.client.tables.table import Consistency
     from bascule.table_results import TableChange
 
@@ -25,6 +29,8 @@ tables = typer.Typer(
     help="Create tables, and read and write their values: the latest one of each key. Also: ls.",
     no_args_is_help=True,
 )
+
+tables.command("follow")(follow)
 
 STANDARD_INPUT: Final = "-"
 
@@ -90,13 +96,21 @@ def list_tables(server: ServerOption = None, json: JsonOption = False) -> None:
 
 
 @tables.command("info")
-def show_table(table: TableArgument, server: ServerOption = None, json: JsonOption = False) -> None:
+def show_table(
+    table: TableArgument,
+    replica: ReplicaOption = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show how many keys a table has, and how far one of its replicas is.
 
     Counting reads all keys: about a second for a million of them.
     """
     import bascule
 
+    if replica is not None:
+        show_copy(table, replica, json=json)
+        return
     with bascule.connect_sync(server) as client:
         found = client.table(table).info()
     if json:
@@ -120,6 +134,7 @@ def get_values(
     table: TableArgument,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys to read.")],
     consistency: ConsistencyOption = "session",
+    replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -132,13 +147,16 @@ def get_values(
 
     if len(keys) > 1 and not json:
         raise typer.BadParameter("several keys need --json: values may have any bytes")
-    with bascule.connect_sync(server) as client:
-        opened = client.table(table, consistency=cast("Consistency", consistency))
-        if len(keys) == 1:
-            one = opened.get(keys[0])
-            found = {} if one is None else {one.key: one}
-        else:
-            found = opened.get_many(keys).entries
+    if replica is not None:
+        found = values_of_copy(table, replica, keys)
+    else:
+        with bascule.connect_sync(server) as client:
+            opened = client.table(table, consistency=cast("Consistency", consistency))
+            if len(keys) == 1:
+                one = opened.get(keys[0])
+                found = {} if one is None else {one.key: one}
+            else:
+                found = opened.get_many(keys).entries
     missing = [key for key in dict.fromkeys(keys) if key.encode() not in found]
     for key in keys if len(keys) > 1 else []:
         if key not in missing:
@@ -204,6 +222,7 @@ def set_value(
         str | None,
         typer.Option("--content-type", metavar="TYPE", help="Kept with it, such as text/plain."),
     ] = None,
+    replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -211,6 +230,13 @@ def set_value(
     import bascule
 
     data = sys.stdin.buffer.read() if value == STANDARD_INPUT else value.encode()
+    if replica is not None:
+        conditional = if_version is not None or if_absent
+        write_copy(
+            table, replica, key, data,
+            conditional=conditional, content_type=content_type, json=json,
+        )  # fmt: skip
+        return
     with bascule.connect_sync(server) as client:
         version = client.table(table).set(
             key, data, if_version=if_version, if_absent=if_absent, content_type=content_type
@@ -223,12 +249,16 @@ def remove_key(
     table: TableArgument,
     key: KeyArgument,
     if_version: IfVersionOption = None,
+    replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove a key, whether it has a value or not."""
     import bascule
 
+    if replica is not None:
+        write_copy(table, replica, key, None, conditional=if_version is not None, json=json)
+        return
     with bascule.connect_sync(server) as client:
         version = client.table(table).remove(key, if_version=if_version)
     _print_version(version, json=json)
@@ -265,6 +295,7 @@ def list_keys(
         ),
     ] = "",
     limit: LimitOption = None,
+    replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -274,12 +305,18 @@ def list_keys(
     """
     import bascule
 
-    with bascule.connect_sync(server) as client:
-        for key, version in itertools.islice(client.table(table).keys(pattern), limit):
+    def show(found: Iterator[tuple[bytes, int]]) -> None:
+        for key, version in itertools.islice(found, limit):
             if json:
                 print_json({**_key_as_json(key), "version": version}, indent=False)
             else:
                 out.print(Text(key.decode("utf-8", "backslashreplace")), soft_wrap=True)
+
+    if replica is not None:
+        show(keys_of_copy(table, replica, pattern))
+        return
+    with bascule.connect_sync(server) as client:
+        show(client.table(table).keys(pattern))
 
 
 @tables.command("range")

@@ -11,7 +11,8 @@ import httpx
 import msgspec
 
 from bascule.errors import RemoteProtocolError, UnknownKey
-from bascule.table_results import TableEntry, TableInfo, TablePage, TableValues
+from bascule.table_results import PageAsked, TableEntry, TableInfo, TablePage, TableValues
+from bascule.wire.tables.sync_pages import CRC_HEADER, SyncPage, decode_page
 
 
 class TableRequests:
@@ -29,7 +30,16 @@ class TableRequests:
     ) -> tuple[int, Any]:
         raise NotImplementedError
 
-    async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        waits: float = 0,
+    ) -> httpx.Response:
         raise NotImplementedError
 
     def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
@@ -54,9 +64,7 @@ class TableRequests:
 
         Raises: UnknownKey with that position, InvalidKey, UnknownStream, NotATable.
         """
-        # Clients would take the names . and .. out of the path.
-        escaped = "%2E" * len(key) if key in (b".", b"..") else quote(key, safe="")
-        path = f"{_table_path(name)}/keys/{escaped}{_query(consistency)}"
+        path = f"{_key_path(name, key)}{_query(consistency)}"
         response = await self._request("GET", path)
         if not response.is_success:
             error = self._refusal(response, what=f"GET {path}", name=name)
@@ -72,6 +80,63 @@ class TableRequests:
         said = response.headers.get("content-type")
         content_type = None if said == "application/octet-stream" else said
         return position, TableEntry(key, version, timestamp, response.content, content_type)
+
+    async def write_key(
+        self,
+        name: str,
+        key: bytes,
+        value: bytes | None,
+        *,
+        if_version: int | None,
+        message_id: str,
+        content_type: str | None = None,
+    ) -> int:
+        """Set the value of a key whose last record has a version, or which has no value (None);
+        or remove it. Return the version. A repetition with the same id is stored once.
+
+        Raises: WrongVersion, InvalidKey, UnknownStream, NotATable, LimitExceeded; RequestFailed for
+        another refusal; Broken if no node answers.
+        """
+        headers = {"nats-msg-id": message_id}
+        if if_version is not None:
+            headers["if-match"] = f'"{if_version}"'
+        elif value is not None:
+            headers["if-none-match"] = "*"
+        if content_type is not None:
+            headers["content-type"] = content_type
+        method, path = "DELETE" if value is None else "PUT", _key_path(name, key)
+        response = await self._request(method, path, content=value, headers=headers)
+        if not response.is_success:
+            raise self._refusal(response, what=f"{method} {path}", name=name)
+        try:
+            return int(response.headers["etag"].strip('"'))
+        except (KeyError, ValueError) as error:
+            raise RemoteProtocolError(f"the node's response is not valid: {error!r}") from error
+
+    async def table_changes(self, name: str, asked: PageAsked) -> SyncPage:
+        """A page of what has changed.
+
+        Raises: UnknownStream, NotATable, RemoteProtocolError; RequestFailed for another refusal;
+        Broken if no node answers.
+        """
+        query = _query(
+            {
+                "id": None if asked.table is None else asked.table.hex(),
+                "since": asked.since,
+                "epoch": asked.epoch,
+                "after": asked.after,
+                "rows": asked.rows_max,
+                "bytes": asked.bytes_max,
+                "wait_ms": int(asked.wait * 1000),
+                "follower": asked.follower,
+                "applied": asked.applied,
+            }
+        )
+        path = f"{_table_path(name)}/changes{query}"
+        response = await self._request("GET", path, waits=asked.wait)
+        if not response.is_success:
+            raise self._refusal(response, what=f"GET {path}", name=name)
+        return decode_page(response.content, response.headers.get(CRC_HEADER))
 
     async def table_values(
         self, name: str, keys: Sequence[bytes], *, consistency: Mapping[str, Any]
@@ -105,6 +170,12 @@ class TableRequests:
 
 def _table_path(name: str) -> str:
     return f"/v1/tables/{quote(name, safe='')}"
+
+
+def _key_path(name: str, key: bytes) -> str:
+    # Clients would take the names . and .. out of the path.
+    escaped = "%2E" * len(key) if key in (b".", b"..") else quote(key, safe="")
+    return f"{_table_path(name)}/keys/{escaped}"
 
 
 def _query(chosen: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
+from bascule.client.loop_thread import iterate
 from bascule.client.tables.table import PUBLISH_TIMEOUT_S, Key, TableClient, Values
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart
 from bascule.table_results import TableChange, TableEntry, TableInfo
@@ -73,17 +74,17 @@ class SyncTableClient:
 
     def keys(self, pattern: Key = b"", *, prefix: Key | None = None) -> Iterator[tuple[bytes, int]]:
         """See `TableClient.keys`."""
-        return self._iterate(self._table.keys(pattern, prefix=prefix), SCANNED_AT_ONCE)
+        return iterate(self._run, self._table.keys(pattern, prefix=prefix), SCANNED_AT_ONCE)
 
     def entries(self, pattern: Key = b"", *, prefix: Key | None = None) -> Iterator[TableEntry]:
         """See `TableClient.entries`."""
-        return self._iterate(self._table.entries(pattern, prefix=prefix), SCANNED_AT_ONCE)
+        return iterate(self._run, self._table.entries(pattern, prefix=prefix), SCANNED_AT_ONCE)
 
     def range(
         self, first: Key = b"", end: Key | None = None, limit: int | None = None
     ) -> Iterator[TableEntry]:
         """See `TableClient.range`."""
-        return self._iterate(self._table.range(first, end, limit), SCANNED_AT_ONCE)
+        return iterate(self._run, self._table.range(first, end, limit), SCANNED_AT_ONCE)
 
     def info(self) -> TableInfo:
         """See `TableClient.info`."""
@@ -99,26 +100,9 @@ class SyncTableClient:
         on_restart: Callable[[], None] | None = None,
     ) -> Iterator[TableChange]:
         """See `TableClient.watch`. Waits for each change."""
-        return self._iterate(
+        return iterate(
+            self._run,
             self._table.watch(
                 pattern, start=start, timeout=timeout, on_current=on_current, on_restart=on_restart
-            )
+            ),
         )
-
-    def _iterate(self, found: AsyncGenerator[T, None], at_once: int = 1) -> Iterator[T]:
-        """Each item, of which the client's loop is asked for so many together."""
-        try:
-            while items := self._run(_next(found, at_once)):
-                yield from items
-        finally:
-            self._run(found.aclose())
-
-
-async def _next(found: AsyncGenerator[T, None], count: int) -> list[T]:
-    """At most so many items, without any at the end."""
-    items: list[T] = []
-    async for item in found:
-        items.append(item)
-        if len(items) == count:
-            break
-    return items

@@ -285,7 +285,7 @@ class ClusterController:
         """What reads and writes the tables of the cluster, of which this node has `tables`."""
         found = ClusterTables(
             self._node_id, self._partitions, tables, self.views, self._metadata, self.peers,
-            publisher, self._random,
+            publisher, self._random, self._clock,
         )  # fmt: skip
         self._controls |= found.controls
         return found

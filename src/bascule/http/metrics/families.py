@@ -147,6 +147,25 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "table_watches.restarted": MetricFamily(
         "table_watch_states", "Times a watcher was shown the whole state of a table."
     ),
+    "table_followers.followers": _gauge(
+        "table_followers",
+        "Copies of tables outside the cluster that have asked this node within a minute.",
+    ),
+    "table_followers.lag": _gauge(
+        "table_follower_lag",
+        "Records that are committed and not in the copy of the slowest of these.",
+    ),
+    "table_followers.pages": MetricFamily(
+        "table_follower_pages", "Pages of changes sent to copies of tables outside the cluster."
+    ),
+    "table_followers.full_pages": MetricFamily(
+        "table_follower_full_pages",
+        "Those of them that had all keys of a range: the copy was away for longer than the oplog "
+        "reaches.",
+    ),
+    "table_followers.rows": MetricFamily(
+        "table_follower_rows", "Keys sent to copies of tables outside the cluster."
+    ),
     "key_value.consumers": _gauge("key_value_consumers", "Watchers of key-value clients."),
     "key_value.messages": MetricFamily(
         "key_value_messages", "Messages delivered to watchers of key-value clients."

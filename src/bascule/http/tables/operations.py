@@ -19,6 +19,7 @@ from bascule.http.tables.bodies import (
 )
 from bascule.http.tables.reads import OCTETS
 from bascule.http.tables.requests import GetRequest
+from bascule.wire.tables.sync_pages import MEDIA_TYPE
 
 _TABLE: Final = (
     (404, "unknown_stream"),
@@ -169,6 +170,30 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         query=(("by", "What to add, of 64 bits, such as -1; default: 1."),),
         example="curl -X POST '$SERVER/v1/tables/sessions/keys/visits/increment?by=2' "
         "-H 'Content-Type: application/json'",
+    ),
+    "table_changes": ApiOperation(
+        "GET",
+        "/v1/tables/{name}/changes",
+        "A page of the keys that have changed since a position, for a copy of the table elsewhere. "
+        "MessagePack; docs/tables.md has the fields",
+        {
+            200: ("A page, with the CRC-32C of its bytes in `Bascule-CRC32C`.", None),
+            307: ("Ask the node that the header `Location` names: it has a replica.", None),
+        },
+        errors=_READ,
+        query=(
+            ("id", "The id of the table that `since` is of; another one has all rows sent."),
+            ("since", "The position of the page before; default: 0, all rows."),
+            ("epoch", "That of the page before; default: -1."),
+            ("after", "The `next_after` of the page before, if it had one."),
+            ("rows", "At most so many, 1 to 10000 (default)."),
+            ("bytes", "At most so many of keys and values, 1 to 4194304; default: 1048576."),
+            ("wait_ms", "If nothing has changed, wait so long for it, 0 (default) to 30000."),
+            ("follower", "Who asks, for the metrics; default: the address."),
+            ("applied", "Everything below it is in the copy; for the metrics."),
+        ),
+        example="curl -o page '$SERVER/v1/tables/sessions/changes?since=0'",
+        media_type=MEDIA_TYPE,
     ),
     "table_watch": ApiOperation(
         "GET",

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from bascule.http.table_watch import WatchedTables
 from bascule.table_results import (
     KeyChoice,
+    PageAsked,
     TableEntry,
     TableInfo,
     TableKeyPage,
     TablePage,
     TableValues,
 )
+from bascule.wire.tables.sync_pages import SyncPage
 
 
 class TableWriter(Protocol):
@@ -44,11 +47,26 @@ class TableWriter(Protocol):
         ...
 
 
-class TablesAdmin(Protocol):
+class TableFollowers(Protocol):
+    """Serves copies of tables outside the cluster."""
+
+    def where(self, table: str) -> str:
+        """Raises: UnknownStream, NotATable, PartitionFailed."""
+        ...
+
+    async def page(self, table: str, asked: PageAsked) -> SyncPage:
+        """Raises: UnknownStream, NotATable, PartitionFailed, CorruptData, Indeterminate."""
+        ...
+
+
+class TablesAdmin(WatchedTables, Protocol):
     """Reads of tables. Each raises UnknownStream and NotATable."""
 
     @property
     def writes(self) -> TableWriter: ...
+
+    @property
+    def followers(self) -> TableFollowers: ...
 
     def names(self) -> list[str]: ...
 

@@ -50,7 +50,7 @@ def key_of(request: Request) -> bytes:
 
 def choice_of(request: Request) -> KeyChoice:
     """Which keys the query asks for. Raises: MalformedRequest."""
-    given = _bytes_of_query(request)
+    given = bytes_of_query(request)
     names = ("prefix", "pattern", "first", "end", "after")
     found: dict[str, Any] = {name: given[name] for name in names if name in given}
     limit = request.query_params.get("limit")
@@ -138,7 +138,7 @@ def number(
     return int(text)
 
 
-def _bytes_of_query(request: Request) -> dict[str, bytes]:
+def bytes_of_query(request: Request) -> dict[str, bytes]:
     """The parameters, which may be any bytes."""
     text = request.scope["query_string"].decode("ascii")
     pairs = parse_qsl(text, errors="surrogateescape")

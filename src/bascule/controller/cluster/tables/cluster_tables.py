@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.tables.cluster_followers import ClusterFollowers
+from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
 from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.controller.cluster.tables.operations import CONFIRM, TABLE_WRITES, TABLES
 from bascule.controller.cluster.tables.reads import TableReads
 from bascule.controller.cluster.tables.writes import TableWrites
 from bascule.controller.cluster.views import ClusterViews
-from bascule.host.api import Random
+from bascule.host.api import Clock, Random
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
@@ -29,10 +31,13 @@ class ClusterTables(TableReads):
         peers: Peers,
         publisher: InternalPublisher,
         random: Random,
+        clock: Clock,
     ) -> None:
         confirmation = LeaderConfirmation(node_id, metadata, peers)
         super().__init__(node_id, partitions, tables, views, peers, confirmation)
         self.writes = TableWrites(node_id, partitions, views, peers, publisher, self, random)
+        self.watches = ClusterWatches(tables, partitions, views)
+        self.followers = ClusterFollowers(tables, partitions, views, clock)
         self.controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self.answer,
             TABLE_WRITES: self.writes.answer,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from bascule.controller.cluster.tables.replica_address import replica_address
 from bascule.controller.cluster.views import ClusterViews
-from bascule.errors import NotATable, PartitionFailed
-from bascule.model import NO_LEADER
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.tables.watching import Begin, Start, WatchStep
@@ -22,22 +21,8 @@ class ClusterWatches:
         self._views = views
 
     def where(self, table: str) -> str:
-        """The HTTP address of a node that has a replica of a table; empty: this node has one.
-
-        Raises: UnknownStream, NotATable, PartitionFailed if none of those is alive.
-        """
-        definition = self._views.definition(table)
-        if not definition.config.table:
-            raise NotATable(table, "open it with `bascule stream alter --table`")
-        found = self._partitions.stream_by_id(definition.id)
-        if found and found[0].log is not None:
-            return ""
-        state = self._views.states(definition.id)[0]
-        nodes = {node.node_id: node for node in self._views.nodes() if node.alive}
-        for number in (state.leader, *state.isr):
-            if number != NO_LEADER and number in nodes:
-                return nodes[number].http
-        raise PartitionFailed(table, 0, "no node with a replica of it is alive")
+        """See `replica_address`."""
+        return replica_address(self._views, self._partitions, table)
 
     async def watch(
         self, table: str, pattern: KeyPattern, start: Start

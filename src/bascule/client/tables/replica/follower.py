@@ -1,0 +1,271 @@
+"""Keeps a copy of a table up to date, and offers the writes that were made on it."""
+
+# These timeouts are those of requests; they are not cancel scopes.
+# ruff: noqa: ASYNC109
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from bascule.client.admin import Admin
+from bascule.client.tables.replica.conflicts import Conflict, LocalWrite, Resolver
+from bascule.client.tables.replica.replica_file import (
+    PendingWrite,
+    RefusedWrite,
+    ReplicaFile,
+)
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Indeterminate,
+    InvalidKey,
+    RequestFailed,
+    WrongVersion,
+)
+from bascule.table_results import PageAsked
+from bascule.wire.tables.sync_pages import SyncPage
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAGE_ROWS: Final = 10_000
+PAGE_BYTES: Final = 1 << 20
+PAGES_AHEAD: Final = 2
+"""Pages that have come and are not applied yet."""
+WAIT_SECONDS: Final = 20.0
+"""A node answers after that if nothing changes."""
+RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
+OFFERED_AT_ONCE: Final = 16
+OFFER_SECONDS: Final = 1.0
+"""Another process may have queued writes; also until refusals that pass are tried again."""
+CATCH_UP_SECONDS: Final = 30.0
+"""For the record that a write was refused for."""
+NEVER_TAKEN: Final = frozenset({"limit_exceeded", "malformed_request", "invalid_config"})
+"""Refusals that a repetition does not change."""
+
+
+class ReplicaFollower:
+    """Belongs to the event loop; the file is used on threads."""
+
+    def __init__(
+        self,
+        table: str,
+        file: ReplicaFile,
+        admin: Admin,
+        *,
+        resolver: Resolver,
+        on_refused: Callable[[RefusedWrite], None] | None,
+    ) -> None:
+        self._table = table
+        self._file = file
+        self._admin = admin
+        self._resolver = resolver
+        self._on_refused = on_refused
+        self.state = file.state()
+        self.is_connected = False
+        self.is_current = False
+        """Whether everything that was committed has come since the connection was made."""
+        self.settled = 0
+        """The position behind the writes that were taken."""
+        self.received = 0
+        """Keys that have come."""
+        self.failure: BasculeError | None = None
+        """Why it is not connected, or why writes are not taken now."""
+        self.offers = asyncio.Event()
+        """Set when there are writes to offer."""
+        self.advanced = asyncio.Condition()
+        """Notified when anything here has changed."""
+
+    async def run(self) -> None:
+        """Follow until it is cancelled."""
+        failures = 0
+        while True:
+            before = self.state
+            try:
+                await self._follow()
+            except Exception as error:  # boundary: a bug must not end it in silence
+                self._note_failure(_first(error))
+            failures = 0 if self.state != before else failures + 1
+            self.is_connected = self.is_current = False
+            await self._notify()
+            self._admin.next_server()
+            await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+
+    def _note_failure(self, error: Exception) -> None:
+        before = self.failure
+        if isinstance(error, BasculeError):
+            self.failure = error
+        else:
+            log.error("following %s has failed; it begins again", self._table, exc_info=error)
+            self.failure = Broken(f"following {self._table} has failed: {error!r}")
+        if str(before) != str(self.failure):
+            log.warning("the copy of %s does not follow: %s", self._table, self.failure)
+
+    async def wait(self, reached: Callable[[], bool], timeout: float | None) -> bool:
+        """Whether that was so within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout), self.advanced:
+                await self.advanced.wait_for(reached)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _follow(self) -> None:
+        """Follow until something fails. Raises: a group of BasculeErrors."""
+        pages: asyncio.Queue[SyncPage] = asyncio.Queue(PAGES_AHEAD)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._fetch(pages))
+            tasks.create_task(self._apply(pages))
+            tasks.create_task(self._offer())
+
+    async def _fetch(self, pages: asyncio.Queue[SyncPage]) -> None:
+        """Ask for pages. The next one is asked for while those before are applied."""
+        state, wait = self.state, 0.0
+        while True:
+            asked = PageAsked(
+                table=state.table,
+                since=state.position,
+                epoch=state.epoch,
+                after=state.after,
+                rows_max=PAGE_ROWS,
+                bytes_max=PAGE_BYTES,
+                wait=wait,
+                follower=self._file.replica_id,
+                applied=self.state.position,
+            )
+            page = await self._admin.table_changes(self._table, asked)
+            await pages.put(page)
+            state = state._replace(
+                table=page.table, position=page.position, epoch=page.epoch, after=page.next_after
+            )
+            wait = WAIT_SECONDS if page.is_current else 0.0
+
+    async def _apply(self, pages: asyncio.Queue[SyncPage]) -> None:
+        while True:
+            page = await pages.get()
+            before = self.state
+            self.state = await asyncio.to_thread(self._file.apply, page)
+            if before.table not in (None, page.table):
+                log.warning("the table %s is another one now; its copy begins anew", self._table)
+            if not self.is_connected:
+                self.is_connected, self.failure = True, None
+            self.received += len(page.rows)
+            self.is_current = self.is_current or page.is_current
+            await self._notify()
+
+    async def _notify(self) -> None:
+        async with self.advanced:
+            self.advanced.notify_all()
+
+    # Writes that were made here
+
+    async def _offer(self) -> None:
+        """Offer what was written here, as soon as the copy has what others have written."""
+        await self.wait(lambda: self.is_current, None)
+        while True:
+            self.offers.clear()
+            try:
+                await self._offer_all()
+            except ExceptionGroup as errors:
+                if not isinstance(error := _first(errors), RequestFailed):
+                    raise
+                self._note_failure(error)
+                await self._notify()
+                await asyncio.sleep(OFFER_SECONDS)
+                continue
+            self.failure = None
+            await self._notify()
+            try:
+                async with asyncio.timeout(OFFER_SECONDS):
+                    await self.offers.wait()
+            except TimeoutError:
+                pass
+
+    async def _offer_all(self) -> None:
+        """Raises: a group of BasculeErrors."""
+        while writes := await self._on_file(lambda: self._file.pending(OFFERED_AT_ONCE)):
+            await self._on_file(partial(self._file.note_sent, writes))
+            async with asyncio.TaskGroup() as tasks:
+                for each in writes:
+                    tasks.create_task(self._offer_one(each))
+
+    async def _offer_one(self, pending: PendingWrite) -> None:
+        """Raises: BasculeError; it is to be offered again then."""
+        number, write, base = pending.number, pending.write, pending.base
+        if base is None and write.value is None:
+            await self._on_conflict(pending)
+            return
+        try:
+            version = await self._admin.write_key(
+                self._table,
+                write.key,
+                write.value,
+                if_version=base,
+                message_id=f"{self._file.replica_id}-{number}-{base}",
+                content_type=write.content_type,
+            )
+        except WrongVersion as error:
+            await self._wait_position(-1 if error.found is None else error.found)
+            await self._on_conflict(pending)
+        except (InvalidKey, RequestFailed) as error:
+            if isinstance(error, RequestFailed) and error.code not in NEVER_TAKEN:
+                raise
+            await self._refuse(number, str(error))
+        else:
+            await self._on_file(lambda: self._file.settle(number, write, version))
+            self.settled = max(self.settled, version + 1)
+
+    async def _wait_position(self, version: int) -> None:
+        """Return once the copy has a record. Raises: Indeterminate."""
+        if not await self.wait(lambda: self.state.position > version, CATCH_UP_SECONDS):
+            raise Indeterminate(f"the copy of {self._table} has not got offset {version} yet")
+
+    async def _on_conflict(self, pending: PendingWrite) -> None:
+        """The key is not as it was when the write was made, as far as the copy knows now."""
+        number, ours = pending.number, pending.write
+        theirs = await self._on_file(lambda: self._file.remote(ours.key))
+        base = None if theirs.value is None else theirs.version
+        if theirs.value == ours.value:  # also: the answer to the write was lost
+            await self._on_file(lambda: self._file.settle(number, ours, theirs.version))
+            return
+        chosen: LocalWrite | None = ours
+        if not pending.may_have_made(theirs.value):
+            conflict = Conflict(self._table, ours, theirs)
+            try:
+                found = self._resolver(conflict)
+                chosen = await found if inspect.isawaitable(found) else found
+            except Exception as error:  # boundary: the function is the user's
+                log.exception("the function for conflicts has failed")
+                await self._refuse(number, f"the function for conflicts has failed: {error!r}")
+                return
+        if chosen is None:
+            present = "none" if theirs.version is None else f"version {theirs.version}"
+            expected = "no value" if pending.base is None else f"version {pending.base}"
+            await self._refuse(number, f"others have written: expected {expected}, found {present}")
+            return
+        write = chosen
+        await self._on_file(lambda: self._file.rebase(number, write, base))
+
+    async def _refuse(self, number: int, reason: str) -> None:
+        refused = await self._on_file(lambda: self._file.refuse(number, reason))
+        if refused is None:
+            return
+        log.warning("a write on the copy of %s was refused: %s", self._table, reason)
+        if self._on_refused is not None:
+            self._on_refused(refused)
+
+    async def _on_file(self, use: Callable[[], T]) -> T:
+        return await asyncio.to_thread(use)
+
+
+def _first(error: Exception) -> Exception:
+    """The first error in a group of groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

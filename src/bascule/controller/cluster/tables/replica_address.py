@@ -1,0 +1,27 @@
+"""Which node has a replica of a table."""
+
+from __future__ import annotations
+
+from bascule.controller.cluster.views import ClusterViews
+from bascule.errors import NotATable, PartitionFailed
+from bascule.model import NO_LEADER
+from bascule.replica.partitions import Partitions
+
+
+def replica_address(views: ClusterViews, partitions: Partitions, table: str) -> str:
+    """The HTTP address of a node that has a replica of a table; empty: this node has one.
+
+    Raises: UnknownStream, NotATable, PartitionFailed if none of those is alive.
+    """
+    definition = views.definition(table)
+    if not definition.config.table:
+        raise NotATable(table, "open it with `bascule stream alter --table`")
+    found = partitions.stream_by_id(definition.id)
+    if found and found[0].log is not None:
+        return ""
+    state = views.states(definition.id)[0]
+    nodes = {node.node_id: node for node in views.nodes() if node.alive}
+    for number in (state.leader, *state.isr):
+        if number != NO_LEADER and number in nodes:
+            return nodes[number].http
+    raise PartitionFailed(table, 0, "no node with a replica of it is alive")
