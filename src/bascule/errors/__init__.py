@@ -16,6 +16,13 @@ from bascule.errors.cluster import (
     NodeRefused,
     UnknownNode,
 )
+from bascule.errors.payloads import (
+    InvalidRoute,
+    PayloadDamaged,
+    PayloadGap,
+    PayloadMissing,
+    UnknownPayload,
+)
 from bascule.errors.pipeline import (
     ColumnMismatch,
     DataLoss,
@@ -117,6 +124,7 @@ __all__ = [
     "InvalidKey",
     "InvalidName",
     "InvalidPattern",
+    "InvalidRoute",
     "LaggingIndex",
     "LakeBusy",
     "LakeConflict",
@@ -137,6 +145,9 @@ __all__ = [
     "NotSupported",
     "OffsetOutOfRange",
     "PartitionFailed",
+    "PayloadDamaged",
+    "PayloadGap",
+    "PayloadMissing",
     "ProtocolError",
     "PublishRejected",
     "RemoteProtocolError",
@@ -153,6 +164,7 @@ __all__ = [
     "UnknownKey",
     "UnknownNode",
     "UnknownPartition",
+    "UnknownPayload",
     "UnknownSnapshot",
     "UnknownStream",
     "UnknownTable",

@@ -17,6 +17,9 @@ MAGIC: Final = 2
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 CONTROL: Final = 0x20
+PAYLOAD_LINKS: Final = 0x4000
+"""The batch has records whose payloads are files beside the log. Bascule's own bit: Kafka uses the
+low seven, and its clients ignore the others."""
 
 _STAMP_OFFSET: Final = Struct(">q")
 _STAMP_EPOCH: Final = Struct(">i")
@@ -51,6 +54,10 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & CONTROL != 0
+
+    @property
+    def has_payload_links(self) -> bool:
+        return self.attributes & PAYLOAD_LINKS != 0
 
     @property
     def is_log_append_time(self) -> bool:

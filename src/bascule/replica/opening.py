@@ -25,6 +25,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.checkpoint import replace_file
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LOG_SUFFIX
 from bascule.storage.truncation import reset
@@ -66,7 +67,7 @@ class PartitionOpener:
             ):
                 raise MissingLog(definition.name, index, directory)
             self._check_identity(directory, LogIdentity(definition.id, index), adopt=adopt)
-            store = PartitionLog.open(
+            store = PayloadLog.open(
                 self.files,
                 directory,
                 log_config(definition.config),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
@@ -109,7 +109,7 @@ class PartitionLog:
         clock: Clock,
         *,
         guard: AbstractContextManager[object] = NO_LOCK,
-    ) -> PartitionLog:
+    ) -> Self:
         """Open the log in `directory`; create it if there is none.
 
         On return everything in the log is synced: `synced` equals `end`. `guard` is held for a few

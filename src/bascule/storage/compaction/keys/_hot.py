@@ -384,7 +384,7 @@ def map_batches(
             if length < 49 or length > end - at - 12 or count < 0 or base >> 62 != 0:
                 break
             stop = at + 12 + length
-            if buf[at + 21] != 0 or buf[at + 22] & 0xB0:
+            if buf[at + 21] & 0xBF or buf[at + 22] & 0xB0:
                 at = stop
                 status = 0
                 continue
@@ -545,7 +545,7 @@ def plan_batches(
             plans[plan + 2] = decided + pending
             if base + _int32(buf, at + 23) < start_offset:
                 plans[plan + 2] = -2
-            elif base >= end_offset or buf[at + 21] != 0 or buf[at + 22] & 0xB0:
+            elif base >= end_offset or buf[at + 21] & 0xBF or buf[at + 22] & 0xB0:
                 plans[plan + 2] = -1
             elif buf[at + 22] & 7:
                 status = 2

@@ -1,0 +1,18 @@
+"""The payloads of one partition: files beside its log, one for each.
+
+    payloads/<id>.open                              being received
+    payloads/<id>-<crc>.whole                       whole and synced; no record of the log names it
+    payloads/<offset>-<id>-<crc>.linked             a record of the log names it, at this offset
+
+`id` has 32 hexadecimal digits, `crc` is the CRC-32C of the content, 8 digits, and `offset` has 20
+decimal digits. A file is the content and nothing else. Its name is all that is known of it, so a
+rename is the change from one state to the next.
+
+Promises:
+
+* A log holds a link only if its payload is whole and synced on the same disk (`PayloadLog`).
+* A payload is removed after its record is gone, and after that is on the disk: a crash between
+  leaves a file that the next `sweep` removes.
+* A crash between the append of a link and the rename leaves a whole file; `PayloadLog.open` finds
+  its record, which no checkpoint has passed, and renames it.
+"""

@@ -1,0 +1,287 @@
+"""The directory of a partition's payloads: which there are, and in which state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from errno import EIO
+from typing import Final, NamedTuple
+
+from bascule.errors import PayloadMissing
+from bascule.host.api import File, Files
+from bascule.record.payload_links import Payload, PayloadLink
+
+DIRECTORY: Final = "payloads"
+_OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
+_WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
+_LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
+
+__all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles"]
+
+
+class FoundPayload(NamedTuple):
+    """A whole payload; `offset` is -1 where no record names it."""
+
+    payload: Payload
+    offset: int
+    path: str
+
+
+class PayloadFiles:
+    """Any thread may call it; a lock is held for renames and removals, never while content is
+    written, read or synced."""
+
+    def __init__(self, files: Files, directory: str, guard: AbstractContextManager[object]) -> None:
+        """`directory` is that of the partition. `guard` is the lock of its log. Raises: OSError."""
+        self._files = files
+        self.directory = f"{directory}/{DIRECTORY}"
+        self._lock = guard
+        self._open: set[str] = set()
+        self._whole: dict[str, Payload] = {}
+        self._linked: dict[str, PayloadLink] = {}
+        self._ids: dict[int, str] = {}
+        """The payloads of the linked records, by offset."""
+        self._unnamed: dict[str, None] = {}
+        """Linked ones whose files are not renamed yet."""
+        self._is_renamed = False
+        """Whether names have changed since the last sync of the directory."""
+        self.bytes = 0
+        """Of the whole ones."""
+        self._exists = files.exists(self.directory)
+        if self._exists:
+            self._load()
+
+    def _load(self) -> None:
+        for name in self._files.list_dir(self.directory):
+            path = f"{self.directory}/{name}"
+            if found := _LINKED.fullmatch(name):
+                offset, id, crc = int(found[1]), found[2], int(found[3], 16)
+                payload = Payload(id, self._files.size(path), crc)
+                self._linked[id], self._ids[offset] = PayloadLink(offset, payload), id
+                self.bytes += payload.size
+            elif found := _WHOLE.fullmatch(name):
+                payload = Payload(found[1], self._files.size(path), int(found[2], 16))
+                self._whole[payload.id] = payload
+                self.bytes += payload.size
+            elif found := _OPEN.fullmatch(name):
+                self._open.add(found[1])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file at all."""
+        return not (self._open or self._whole or self._linked)
+
+    @property
+    def has_unlinked(self) -> bool:
+        """Whether there are files that no record names."""
+        return bool(self._open or self._whole)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many are open, whole without a record, and linked."""
+        return len(self._open), len(self._whole), len(self._linked)
+
+    def find(self, id: str) -> FoundPayload | None:
+        """The whole payload with this id, if it is here."""
+        with self._lock:
+            return self._found(id)
+
+    def find_at(self, offset: int) -> FoundPayload | None:
+        """The payload of the record at `offset`."""
+        with self._lock:
+            id = self._ids.get(offset)
+            return None if id is None else self._found(id)
+
+    def _found(self, id: str) -> FoundPayload | None:
+        link = self._linked.get(id)
+        if link is not None:
+            return FoundPayload(link.payload, link.offset, self._path_of(id))
+        payload = self._whole.get(id)
+        return None if payload is None else FoundPayload(payload, -1, self._path_of(id))
+
+    def _path_of(self, id: str) -> str:
+        link = self._linked.get(id)
+        if link is None:
+            return self._whole_path(self._whole[id])
+        return self._whole_path(link.payload) if id in self._unnamed else self._linked_path(link)
+
+    def open_whole(self, id: str) -> tuple[Payload, File]:
+        """A whole payload and its file, for reading. Raises: PayloadMissing, OSError."""
+        with self._lock:  # against a rename between the look and the opening
+            found = self._found(id)
+            if found is None:
+                raise PayloadMissing(id, self.directory)
+            return found.payload, self._files.open(found.path, write=False)
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def create(self, id: str) -> File:
+        """The file of a payload that is about to be received, or is received in part.
+
+        Raises: DiskFull, OSError.
+        """
+        with self._lock:
+            if not self._exists:
+                self._files.make_dirs(self.directory)
+                self._exists = True
+            file = self._files.open(self._open_path(id), create=True)
+            self._open.add(id)
+            return file
+
+    def finish(self, file: File, payload: Payload) -> None:
+        """Sync a file that has all bytes of its payload; it is whole on return.
+
+        The caller has compared size and checksum. Raises: OSError; it stays open then.
+        """
+        file.sync()
+        with self._lock:
+            self._files.rename(self._open_path(payload.id), self._whole_path(payload))
+            self._open.discard(payload.id)
+            self._whole[payload.id] = payload
+            self.bytes += payload.size
+        self._files.sync_dir(self.directory)
+
+    def discard(self, id: str) -> int:
+        """Remove what was received of a payload; return its bytes. Raises: OSError."""
+        with self._lock:
+            path, size = self._open_path(id), 0
+            if id in self._open:
+                if self._files.exists(path):
+                    size = self._files.size(path)
+                    self._files.remove(path)
+                self._open.discard(id)
+            return size
+
+    def discard_whole(self, id: str) -> int:
+        """Remove a whole payload that no record names; return its bytes. Raises: OSError."""
+        with self._lock:
+            payload = self._whole.get(id)
+            if payload is None:
+                return 0
+            self._remove(self._whole_path(payload))
+            del self._whole[id]
+            self.bytes -= payload.size
+            return payload.size
+
+    def open_ids(self) -> list[str]:
+        """Those that are received in part."""
+        with self._lock:
+            return list(self._open)
+
+    def whole_ids(self) -> list[str]:
+        """Those that no record names."""
+        with self._lock:
+            return list(self._whole)
+
+    # -- links ----------------------------------------------------------------------------------
+
+    def missing(self, links: Iterable[PayloadLink]) -> list[PayloadLink]:
+        """Those of `links` whose payloads are not whole here."""
+        with self._lock:
+            return [
+                link
+                for link in links
+                if link.payload
+                not in (self._whole.get(link.payload.id), self._linked_payload(link))
+            ]
+
+    def _linked_payload(self, link: PayloadLink) -> Payload | None:
+        found = self._linked.get(link.payload.id)
+        return None if found is None else found.payload
+
+    def link(self, links: Iterable[PayloadLink]) -> None:
+        """Records that name payloads have been appended. On the log writer thread.
+
+        A rename that fails is made up for by `settle`.
+        """
+        with self._lock:
+            for link in links:
+                id = link.payload.id
+                if id in self._linked:
+                    continue  # a second record of one payload: it lives with the first
+                payload = self._whole.pop(id, None)
+                if payload is None:
+                    continue
+                self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
+                self._unnamed[id] = None
+            self._rename_linked()
+
+    def _rename_linked(self) -> None:
+        for id in tuple(self._unnamed):
+            link = self._linked[id]
+            try:
+                self._files.rename(self._whole_path(link.payload), self._linked_path(link))
+            except OSError:
+                continue
+            del self._unnamed[id]
+            self._is_renamed = True
+
+    def settle(self) -> None:
+        """Sync the names. A checkpoint must not pass a link before. Raises: OSError."""
+        with self._lock:
+            if self._unnamed:
+                self._rename_linked()
+            if self._unnamed:
+                raise OSError(EIO, "a payload cannot be renamed", self.directory)
+            renamed, self._is_renamed = self._is_renamed, False
+        if renamed:
+            try:
+                self._files.sync_dir(self.directory)
+            except OSError:
+                self._is_renamed = True
+                raise
+
+    def unlink_from(self, offset: int) -> None:
+        """The records from `offset` on are gone, and may come back. Raises: OSError."""
+        with self._lock:
+            for at in [each for each in self._ids if each >= offset]:
+                id = self._ids[at]
+                link = self._linked[id]
+                if id not in self._unnamed:
+                    self._files.rename(self._linked_path(link), self._whole_path(link.payload))
+                    self._is_renamed = True
+                self._unnamed.pop(id, None)
+                del self._ids[at], self._linked[id]
+                self._whole[id] = link.payload
+
+    def remove_linked(self, offsets: Iterable[int]) -> int:
+        """Remove the payloads of records that are gone for good; return their bytes.
+
+        Raises: OSError; the next call removes the rest.
+        """
+        removed = 0
+        with self._lock:
+            for offset in offsets:
+                id = self._ids.get(offset)
+                if id is None:
+                    continue
+                link = self._linked[id]
+                self._remove(self._path_of(id))
+                self._unnamed.pop(id, None)
+                del self._ids[offset], self._linked[id]
+                removed += link.payload.size
+            self.bytes -= removed
+        return removed
+
+    def linked_offsets(self) -> list[int]:
+        """Of all records that have payloads, in their order."""
+        with self._lock:
+            return sorted(self._ids)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._files.remove(path)
+        except FileNotFoundError:
+            return
+
+    def _open_path(self, id: str) -> str:
+        return f"{self.directory}/{id}.open"
+
+    def _whole_path(self, payload: Payload) -> str:
+        return f"{self.directory}/{payload.id}-{payload.crc:08x}.whole"
+
+    def _linked_path(self, link: PayloadLink) -> str:
+        return (
+            f"{self.directory}/{link.offset:020d}-{link.payload.id}-{link.payload.crc:08x}.linked"
+        )

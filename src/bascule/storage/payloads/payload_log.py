@@ -1,0 +1,169 @@
+"""A log whose records may have payloads: what happens to records happens to their payloads."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Final
+
+from bascule.errors import PayloadMissing
+from bascule.host.api import Buffer, Clock, Files
+from bascule.record.payload_links import PayloadLink, links_of, may_have_links
+from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.storage.recovery import Recovered
+
+READ_BYTES: Final = 4 << 20
+COMPACTED_SECONDS: Final = 10
+"""Between two looks for records that compaction has removed."""
+
+
+class PayloadLog(PartitionLog):
+    """See the package's docstring for the promises, and `PartitionLog` for everything else."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        found: Recovered,
+        guard: AbstractContextManager[object],
+    ) -> None:
+        """Use `open`."""
+        super().__init__(files, directory, config, clock, found, guard)
+        self.payloads = PayloadFiles(files, directory, guard)
+        self._swept_start = -1
+        self._sweep_next_ns = 0
+        self._relate()
+
+    def _relate(self) -> None:
+        """Link and unlink what a crash has left: checkpoints have not passed those records."""
+        payloads = self.payloads
+        if payloads.is_empty:
+            return
+        settled, end = self.checkpointed_high_watermark, self.end
+        later = {link.offset: link for link in self._links(settled, end)}
+        offsets = [each for each in payloads.linked_offsets() if each >= settled]
+        wrong = [each for each in offsets if not self._is_at(each, later)]
+        if wrong:
+            payloads.unlink_from(min(wrong))
+        payloads.link(later.values())
+
+    def _is_at(self, offset: int, links: dict[int, PayloadLink]) -> bool:
+        found = self.payloads.find_at(offset)
+        return found is not None and offset in links and links[offset].payload == found.payload
+
+    def _links(self, offset: int, end: LogPosition) -> list[PayloadLink]:
+        """The links of the records in [offset, end). Raises: CorruptData, OSError."""
+        found: list[PayloadLink] = []
+        offset = max(offset, self.start_offset)
+        while offset < end.offset:
+            part = self.plan_read(offset, bytes_max=READ_BYTES, end=end)
+            assert part is not None, "reads from the disk are allowed here"
+            if part.length == 0:
+                break
+            data = memoryview(part.file.read_at(part.position, part.length))
+            found += links_of(data, origin=part.file.path)
+            offset = _end_of(data, offset)
+        return found
+
+    def append(self, batch: Buffer) -> LogPosition:
+        """As `PartitionLog.append`. Raises: PayloadMissing before anything is appended."""
+        if not may_have_links(batch):
+            return super().append(batch)
+        links = self._present(links_of(batch))
+        end = super().append(batch)
+        self.payloads.link(links)
+        return end
+
+    def append_as_follower(self, batches: Buffer, *, gaps_allowed: bool = True) -> LogPosition:
+        """As `PartitionLog.append_as_follower`. Raises: PayloadMissing before that."""
+        if not have_links(batches):
+            return super().append_as_follower(batches, gaps_allowed=gaps_allowed)
+        links = self._present(links_of(batches))
+        end = super().append_as_follower(batches, gaps_allowed=gaps_allowed)
+        self.payloads.link(links)
+        return end
+
+    def _present(self, links: list[PayloadLink]) -> list[PayloadLink]:
+        if missing := self.payloads.missing(links):
+            raise PayloadMissing(missing[0].payload.id, self.directory)
+        return links
+
+    def truncate_to(self, offset: int, epoch: int, *, high_watermark: int) -> LogPosition:
+        """As `PartitionLog.truncate_to`; payloads of removed records are kept without a record."""
+        end = super().truncate_to(offset, epoch, high_watermark=high_watermark)
+        self.payloads.unlink_from(end.offset)
+        return end
+
+    def start_at(self, offset: int, epoch: int) -> LogPosition:
+        """As `PartitionLog.start_at`."""
+        end = super().start_at(offset, epoch)
+        self.payloads.unlink_from(end.offset)
+        return end
+
+    def checkpoint(self, *, high_watermark: int) -> None:
+        """As `PartitionLog.checkpoint`, after the names of payloads are synced."""
+        self.payloads.settle()
+        super().checkpoint(high_watermark=high_watermark)
+
+    def close(self, *, high_watermark: int | None = None, writes_checkpoint: bool = True) -> None:
+        """As `PartitionLog.close`, after the names of payloads are synced."""
+        if self.failure is None and writes_checkpoint:
+            self.payloads.settle()
+        super().close(high_watermark=high_watermark, writes_checkpoint=writes_checkpoint)
+
+    @property
+    def is_sweep_due(self) -> bool:
+        """Whether `sweep` may find something."""
+        if self.payloads.is_empty:
+            return False
+        if self.start_offset != self._swept_start or self.payloads.has_unlinked:
+            return True
+        return self.gaps_allowed and self._clock.monotonic_ns() >= self._sweep_next_ns
+
+    def sweep(self) -> int:
+        """Remove the payloads of records below the log start, and of those that compaction has
+        removed; return the bytes. On a thread of maintenance. Raises: CorruptData, OSError."""
+        payloads, start = self.payloads, self.start_offset
+        offsets = payloads.linked_offsets()
+        gone = [each for each in offsets if each < start]
+        now_ns = self._clock.monotonic_ns()
+        if self.gaps_allowed and now_ns >= self._sweep_next_ns:
+            gone += [each for each in offsets if each >= start and not self._has_record(each)]
+            self._sweep_next_ns = now_ns + COMPACTED_SECONDS * 1_000_000_000
+        removed = payloads.remove_linked(gone)
+        self._swept_start = start
+        return removed
+
+    def _has_record(self, offset: int) -> bool:
+        end = self.end
+        if offset >= end.offset:
+            return True
+        part = self.plan_read(offset, bytes_max=1, end=end)
+        assert part is not None, "reads from the disk are allowed here"
+        data = memoryview(part.file.read_at(part.position, part.length))
+        return any(link.offset == offset for link in links_of(data, origin=part.file.path))
+
+
+def have_links(batches: Buffer) -> bool:
+    """Whether a batch of whole batches, back to back, has links."""
+    at, size = 0, len(batches)
+    while at + 61 <= size:
+        if batches[at + 21] & 0x40:
+            return True
+        at += 12 + int.from_bytes(batches[at + 8 : at + 12], "big")
+    return False
+
+
+def _end_of(batches: memoryview, offset: int) -> int:
+    """The end offset of whole batches; a batch may be cut at the end of the buffer."""
+    at, size, end = 0, len(batches), offset
+    while at + 61 <= size:
+        stop = at + 12 + int.from_bytes(batches[at + 8 : at + 12], "big")
+        if stop > size:
+            break
+        base = int.from_bytes(batches[at : at + 8], "big")
+        end = base + int.from_bytes(batches[at + 23 : at + 27], "big") + 1
+        at = stop
+    return end

@@ -1,0 +1,294 @@
+"""A log with payloads: every link has its payload, whatever crashes or fails."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from itertools import count
+
+import pytest
+from crc32c import crc32c
+
+from bascule.errors import LogFailed, PayloadMissing
+from bascule.host.real import RealRandom
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
+from bascule.record.payload_links import Payload, links_of, payload_of
+from bascule.sim.disk import RandomChoices, SimFiles
+from bascule.storage.partition_log import LogConfig
+from bascule.storage.payloads.payload_log import PayloadLog
+from support.stored_batches import make_batch
+
+DIRECTORY = "/data/streams/models/0"
+CONFIG = LogConfig(segment_bytes_max=2_000, index_interval_bytes=200)
+
+
+class Clock:
+    """Each look is a second later."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ms(self) -> int:
+        return self.monotonic_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        self.ns += 1_000_000_000
+        return self.ns
+
+
+def opened(files: SimFiles, config: LogConfig = CONFIG) -> PayloadLog:
+    files.make_dirs(DIRECTORY)
+    return PayloadLog.open(files, DIRECTORY, config, Clock(), guard=threading.Lock())
+
+
+def id_of(number: int) -> str:
+    return f"{number:032x}"
+
+
+def content_of(number: int) -> bytes:
+    return b"%d," % number * (number % 700)
+
+
+def payload(number: int) -> Payload:
+    data = content_of(number)
+    return Payload(id_of(number), len(data), crc32c(data))
+
+
+def receive(log: PayloadLog, number: int) -> None:
+    """Have a payload whole and synced. Raises: OSError."""
+    file = log.payloads.create(id_of(number))
+    file.write_at(0, content_of(number))
+    log.payloads.finish(file, payload(number))
+
+
+def link_batch(offset: int, number: int, *, epoch: int = 0) -> bytearray:
+    headers = tuple(payload(number).headers())
+    batch = build_batch([Record(offset, 0, b"key", b"", headers)], base_offset=offset)
+    seal(
+        batch, record_count=1, base_timestamp=1_000 + offset, max_timestamp=1_000 + offset,
+        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=offset, leader_epoch=epoch,
+    )  # fmt: skip
+    return batch
+
+
+def links(log: PayloadLog) -> dict[int, str]:
+    """Offset -> payload id of all records from the log start on."""
+    found: dict[int, str] = {}
+    offset = log.start_offset
+    while offset < log.end.offset:
+        part = log.plan_read(offset, bytes_max=1 << 20, end=log.end)
+        assert part is not None
+        data = memoryview(part.file.read_at(part.position, part.length))
+        for link in links_of(data):
+            if link.offset >= log.start_offset:
+                found[link.offset] = link.payload.id
+        offset = max(
+            offset + 1,
+            int.from_bytes(data[:8], "big") + int.from_bytes(data[23:27], "big") + 1,
+        )
+    return found
+
+
+def check(log: PayloadLog) -> None:
+    """Each link has its payload, and no file claims another record."""
+    expected = links(log)
+    for offset, id in expected.items():
+        found = log.payloads.find_at(offset)
+        assert found is not None, f"no payload at {offset}"
+        assert found.payload.id == id
+        assert found.payload == payload(int(id, 16))
+        _, file = log.payloads.open_whole(id)
+        assert file.read_at(0, found.payload.size + 1) == content_of(int(id, 16))
+    claimed = [each for each in log.payloads.linked_offsets() if each >= log.start_offset]
+    assert claimed == sorted(expected)
+
+
+def test_a_link_without_its_payload_is_refused() -> None:
+    log = opened(SimFiles(RealRandom(1)))
+    for append in (log.append, log.append_as_follower):
+        with pytest.raises(PayloadMissing):
+            append(link_batch(0, 7))
+        assert log.end.offset == 0
+    receive(log, 8)
+    other = Payload(id_of(8), 3, 5)
+    headers = tuple(other.headers())
+    batch = build_batch([Record(0, 0, b"key", b"", headers)], base_offset=0)
+    batch[21] |= PAYLOAD_LINKS >> 8
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    with pytest.raises(PayloadMissing):
+        log.append(batch)
+    receive(log, 7)
+    log.append(link_batch(0, 7))
+    check(log)
+
+
+def test_a_payload_goes_with_its_record() -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    for number in range(30):
+        receive(log, number)
+        log.append(link_batch(number, number))
+    log.sync()
+    log.checkpoint(high_watermark=30)
+    assert log.payloads.counts == (0, 0, 30)
+    removed = sum(len(content_of(number)) for number in range(12))
+    log.advance_start(12, high_watermark=30)
+    assert log.is_sweep_due
+    assert log.sweep() == removed
+    assert not log.is_sweep_due
+    assert log.payloads.linked_offsets() == list(range(12, 30))
+    log.truncate_to(20, 1, high_watermark=12)
+    check(log)
+    assert log.payloads.counts == (0, 10, 8), "a removed record may come back"
+    log.append(link_batch(20, 20, epoch=1))
+    check(log)
+    log.start_at(100, 1)
+    assert log.payloads.counts[2] + log.payloads.counts[1] == 18
+    log.sweep()
+    assert log.payloads.linked_offsets() == []
+    assert opened(files).payloads.bytes == log.payloads.bytes
+
+
+def test_what_nobody_links_is_discarded() -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    log.payloads.create(id_of(3)).write_at(0, b"abc")
+    receive(log, 4)
+    assert log.payloads.counts == (1, 1, 0)
+    assert log.payloads.discard(id_of(3)) == 3
+    assert log.payloads.discard_whole(id_of(4)) == len(content_of(4))
+    assert log.payloads.discard_whole(id_of(4)) == 0
+    assert log.payloads.is_empty
+    assert files.list_dir(log.payloads.directory) == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("Bascule-Payload-Id", b"7" * 31), ("Bascule-Payload-Bytes", b"1")),
+        (
+            ("Bascule-Payload-Id", b"7" * 32), ("Bascule-Payload-Bytes", b"-1"),
+            ("Bascule-Payload-CRC32C", b"00000000"),
+        ),
+        (
+            ("Bascule-Payload-Id", b"7" * 32), ("Bascule-Payload-Bytes", b"1"),
+            ("Bascule-Payload-CRC32C", b"100000000"),
+        ),
+        (
+            ("Bascule-Payload-Id", "é".encode() * 16), ("Bascule-Payload-Bytes", b"1"),
+            ("Bascule-Payload-CRC32C", b"0"),
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_headers_name_no_payload(headers: tuple[tuple[str, bytes], ...]) -> None:
+    assert payload_of(headers) is None
+
+
+class Round:
+    """One log through several crashes."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = RandomChoices(RealRandom(seed))
+        self.files = SimFiles(RealRandom(seed + 1_000_000))
+        self.confirmed: dict[int, str] = {}
+        """Links that a sync has confirmed."""
+        self.next = 1
+        self.epoch = 0
+
+    def run(self) -> None:
+        for _ in range(4):
+            self.files.crash()
+            log = opened(self.files)
+            check(log)
+            present = links(log)
+            for offset, id in self.confirmed.items():
+                if offset >= log.start_offset:
+                    assert present.get(offset) == id
+            for _ in range(self.dice.below(40)):
+                self.act(log)
+                check(log)
+
+    def act(self, log: PayloadLog) -> None:
+        kind = self.dice.below(12)
+        end = log.end.offset
+        if kind < 3:
+            log.append(make_batch(end, 2, timestamp=1_000 + end, leader_epoch=self.epoch))
+        elif kind < 7:
+            receive(log, self.next)
+            log.append(link_batch(end, self.next, epoch=self.epoch))
+            self.next += 1
+        elif kind < 9:
+            log.sync()
+            self.confirmed = links(log)
+        elif kind == 9:
+            log.checkpoint(high_watermark=log.synced.offset)
+        elif kind == 10 and end > log.start_offset:
+            self.epoch += 1
+            offset = log.start_offset + self.dice.below(end - log.start_offset)
+            low = log.checkpointed_high_watermark
+            log.truncate_to(max(offset, low), self.epoch, high_watermark=low)
+            self.confirmed = links(log)
+        elif kind == 11:
+            low = log.synced.offset
+            log.advance_start(self.dice.below(low + 1), high_watermark=low)
+            log.sweep()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_payloads_survive_power_loss_with_their_records(part: int) -> None:
+    for seed in range(part * 30, part * 30 + 30):
+        try:
+            Round(seed).run()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def work(files: SimFiles) -> None:
+    """Raises: OSError, LogFailed where a fault hit."""
+    log = opened(files)
+    for number in range(6):
+        receive(log, number + 1)
+        log.append(link_batch(log.end.offset, number + 1))
+        if number % 2:
+            log.sync()
+            log.checkpoint(high_watermark=log.synced.offset)
+    log.truncate_to(4, 1, high_watermark=2)
+    log.advance_start(2, high_watermark=4)
+    log.sweep()
+    log.close(high_watermark=4)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["restart", "power loss"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_every_operation_may_fail(error: int, crash: bool) -> None:
+    for n in count(1):
+        files = SimFiles(RealRandom(n))
+        files.fail(n, error)
+        try:
+            work(files)
+        except (OSError, LogFailed):
+            pass
+        else:
+            if files.fault_pending():
+                break
+        files.forget_faults()
+        if crash:
+            files.crash()
+        try:
+            log = opened(files)
+            check(log)
+            number = 100 + n
+            receive(log, number)
+            log.append(link_batch(log.end.offset, number, epoch=9))
+            log.sync()
+            log.checkpoint(high_watermark=log.end.offset)
+            log.sweep()
+            check(log)
+            check(opened(files))
+        except Exception as failure:
+            failure.add_note(f"operation {n}")
+            raise
