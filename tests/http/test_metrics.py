@@ -150,6 +150,7 @@ SECTIONS = {
     "FetcherCounts": "fetcher",
     "ControllerCounts": "controller",
     "ComparisonCounts": "comparison",
+    "DataStreamCounts": "datastream",
     "HealCounts": "healing",
     "ScrubCounts": "scrub",
     "TroubleCounts": "cluster",

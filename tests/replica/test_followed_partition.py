@@ -32,8 +32,8 @@ def reported(follower: FollowedPartition) -> ReplicaFetchPartition:
 def test_the_batch_that_is_cut_short_is_left() -> None:
     first, second = make_batch(10, 3, leader_epoch=4), make_batch(13, 2, leader_epoch=5)
     for size in (len(first), len(first) + 1, len(first) + len(second) - 1):
-        assert whole_batches(memoryview(first + second)[:size]) == (len(first), 13, 4)
-    assert whole_batches(memoryview(first + second)) == (len(first + second), 15, 5)
+        assert whole_batches(memoryview(first + second)[:size])[:3] == (len(first), 13, 4)
+    assert whole_batches(memoryview(first + second))[:3] == (len(first + second), 15, 5)
     with pytest.raises(RemoteProtocolError):
         whole_batches(memoryview(first)[:-1])
 

@@ -66,6 +66,7 @@ BOUNDARIES = tuple(
         "node",
         "replica",
         "controller",
+        "datastream",
         "heartbeats",
         "host",
         "sim/cluster/world",

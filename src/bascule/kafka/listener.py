@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 
 from bascule.config import Config
 from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
@@ -41,9 +42,12 @@ class ClientListener(FrameListener):
         config: Config,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
+        on_datastream: Callable[[socket.socket, str], None] = lambda sock, _: sock.close(),
     ) -> None:
-        """`advertised` is the address in Metadata; by default the one the client connected to."""
+        """`advertised` is the address in Metadata; by default the one the client connected to.
+        `on_datastream` takes over a connection on which payloads are sent."""
         super().__init__(limits)
+        self._on_datastream = on_datastream
         self._partitions = partitions
         self._offsets = offsets
         self._groups = groups
@@ -73,6 +77,7 @@ class ClientListener(FrameListener):
             statistics=self._statistics,
             refusals=self._refusals,
             run_on_thread=self._run_on_thread,
+            take_over=lambda sock: self._on_datastream(sock, peer),
         )
 
     def _context(self, host: str, port: int, peer: str) -> Context:

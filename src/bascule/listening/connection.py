@@ -11,6 +11,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from bascule.errors import Broken, RemoteProtocolError
+from bascule.listening.first_bytes import PEEK_BYTES, is_datastream
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
 from bascule.listening.sending import RunOnThread, Sender
@@ -55,14 +56,17 @@ class ServedConnection:
         run_on_thread: RunOnThread,
         on_pipelined: Callable[[], None] | None = None,
         on_closed: Callable[[], None] | None = None,
+        take_over: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """`peer` is the address and port of the other end. `on_pipelined` is called when bytes
-        arrive while a request is answered, `on_closed` once the connection has ended."""
+        arrive while a request is answered, `on_closed` once the connection has ended. `take_over`
+        gets the socket if its first bytes, still unread, are those of data streaming."""
         self._socket = sock
         self._protocol = protocol
         self._handle = handle
         self._on_pipelined = on_pipelined
         self._on_closed = on_closed
+        self._take_over = take_over
         self._peer = peer
         self._refusals = refusals
         self._client_id: str | None = None
@@ -255,6 +259,8 @@ class ServedConnection:
         if self._answering and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes:
             self._pause_reading()
             return
+        if self._take_over is not None and self._is_taken_over(self._take_over):
+            return
         before = self._protocol.allocated_bytes
         room = self._protocol.get_buffer()
         after = self._protocol.allocated_bytes
@@ -279,6 +285,22 @@ class ServedConnection:
             _set_done(self._waiting)
         elif self._on_pipelined is not None:
             self._on_pipelined()
+
+    def _is_taken_over(self, take_over: Callable[[socket.socket], None]) -> bool:
+        """Look at the first bytes, once; whether another protocol has got the connection."""
+        try:
+            head = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True  # look again when bytes are there
+        except OSError:
+            head = b""
+        self._take_over = None
+        if not is_datastream(head):
+            return False
+        take_over(self._socket.dup())
+        self.abort()
+        self._pause_reading()
+        return True
 
 
 def _above_base_buffer(count: int) -> int:

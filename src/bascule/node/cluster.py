@@ -28,6 +28,7 @@ from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IM
 from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.cluster.payloads import ClusterPayloads
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
@@ -134,6 +135,7 @@ class ClusterNode:
             process_loss=self._heartbeats.loss, on_nodes=self._on_nodes, settings=config.cluster,
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
+        self.payloads = self._make_payloads(partitions, writer, clock)
         self._replica_fetches = ReplicaFetchHandler(
             partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
@@ -167,6 +169,12 @@ class ClusterNode:
         )  # fmt: skip
         seeds = self._config.cluster.join
         self._joining = Joining(self._kept, self._identity, self.peers, self._metadata, seeds)
+
+    def _make_payloads(self, held: Partitions, writer: LogWriter, clock: Clock) -> ClusterPayloads:
+        return ClusterPayloads(
+            self._config.node_id, self._identity, held, self._metadata, self.controller.views,
+            self.peers, writer.append, clock, add_control=self.controller.add_control,
+        )  # fmt: skip
 
     def _on_process_lost(self, node: int) -> None:
         self._driver.on_process_lost(node)
@@ -218,6 +226,7 @@ class ClusterNode:
                 ReplicaFetchRequest: self._replica_fetches.handle,
             },
             on_raft=self._adopt_raft,
+            on_datastream=self.payloads.streams.adopt,
             on_heartbeats=self._heartbeats.adopt,
         )
 
@@ -255,6 +264,7 @@ class ClusterNode:
             on_leading=self._replica_fetches.watch,
             on_silent=self._on_silent,
             on_damaged=self._on_damaged,
+            fetch_payload=self.payloads.fetch,
             clock=clock,
             lag_ms_max=config.cluster.replica_lag_ms_max,
         )
@@ -270,6 +280,7 @@ class ClusterNode:
             "heartbeats": self._heartbeats.statistics(),
             "healing": counter_values(self.healer.counts),
             "comparison": counter_values(self.controller.scrubs.counts),
+            "datastream": counter_values(self.payloads.streams.counts),
         }
 
     async def start(self, last_run: KeptLastRun) -> None:
@@ -438,6 +449,7 @@ class ClusterNode:
         await self.controller.close()
         self._replica_fetches.close()
         await self.listener.close()
+        await self.payloads.close()
         await self._heartbeats.close()
         await asyncio.to_thread(self.replicator.close)
         self.peers.close()

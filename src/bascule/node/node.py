@@ -294,8 +294,7 @@ class Node:
 
     async def close(self) -> None:
         """Drain: store and acknowledge everything delivered, then close the listeners."""
-        self.status.ready = False
-        self.status.closing = True
+        self.status.ready, self.status.closing = False, True
         for task in self._tasks:
             task.cancel()
         if self._supervision is not None:
@@ -448,6 +447,7 @@ class Node:
         cluster_groups: ClusterGroups,
     ) -> None:
         config, limits = self._config, self._config.limits
+        assert self._cluster is not None
         self._client_listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
@@ -468,6 +468,7 @@ class Node:
             cluster=self._controller.views,
             streams=self._controller,
             config=config,
+            on_datastream=self._cluster.payloads.streams.adopt,
         )
         self.status.client_statistics = self._client_listener.statistics
         self.status.client_address = await bind_listener(

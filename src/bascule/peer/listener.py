@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.errors import RemoteProtocolError
 from bascule.listening.connection import ServedConnection
+from bascule.listening.first_bytes import PEEK_BYTES, is_datastream, peek
 from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
 from bascule.wire.connection import ReceivedRequest, ServerConnection
@@ -26,8 +27,6 @@ from bascule.wire.schema import Message, Request, Versions
 
 log = logging.getLogger(__name__)
 
-PEEK_BYTES: Final = 5
-"""The size of the first frame, and the byte behind it."""
 PEEK_SECONDS_MAX: Final = 3.0
 HELLO_REFUSED: Final = 1
 """The error code of a hello; the message says why."""
@@ -92,13 +91,14 @@ class PeerListener(FrameListener):
         handlers: Mapping[type[Request[Any]], PeerHandler],
         on_raft: Callable[[socket.socket], Awaitable[None]],
         on_heartbeats: Callable[[socket.socket], Awaitable[None]],
+        on_datastream: Callable[[socket.socket, str], None] = lambda sock, _: sock.close(),
         open_kinds: Collection[str] = (),
         limits: ListenerLimits | None = None,
     ) -> None:
         """`open_kinds` are the control requests of nodes that are not in the cluster yet.
 
-        `on_raft` takes over a socket whose first bytes, still unread, are those of Raft, and
-        `on_heartbeats` one on which heartbeats come.
+        `on_raft` takes over a socket whose first bytes, still unread, are those of Raft,
+        `on_heartbeats` one on which heartbeats come, and `on_datastream` one with payloads.
         """
         super().__init__(limits)
         self._node_id = node_id
@@ -108,6 +108,7 @@ class PeerListener(FrameListener):
         self._handlers = handlers
         self._on_raft = on_raft
         self._on_heartbeats = on_heartbeats
+        self._on_datastream = on_datastream
         self._peeking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -133,11 +134,13 @@ class PeerListener(FrameListener):
         """Give the connection to Raft, to heartbeats, or to the handlers of requests."""
         try:
             async with asyncio.timeout(PEEK_SECONDS_MAX):
-                head = await _peek(sock)
+                head = await peek(sock)
             if len(head) == PEEK_BYTES and head[-1] in RAFT_FIRST_BYTES:
                 await self._on_raft(sock)
             elif len(head) == PEEK_BYTES and head[-1] in HEARTBEAT_FIRST_BYTES:
                 await self._on_heartbeats(sock)
+            elif is_datastream(head):
+                self._on_datastream(sock, peer)
             else:
                 super()._admit(sock, peer)
         except (OSError, TimeoutError):
@@ -206,28 +209,3 @@ class PeerListener(FrameListener):
         session.node_id, session.node_epoch = hello.source, hello.node_epoch
         session.cluster_id = hello.cluster_id
         return PeerHelloResponse(node_epoch=self._node_epoch(), cluster_id=cluster.id)
-
-
-async def _peek(sock: socket.socket) -> bytes:
-    """The first bytes, which stay to be read; fewer where the peer closes. Raises: OSError."""
-    loop = asyncio.get_running_loop()
-    head = b""
-    while len(head) < PEEK_BYTES:
-        readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(sock.fileno(), _set_done, readable)
-        try:
-            await readable
-        finally:
-            loop.remove_reader(sock.fileno())
-        found = sock.recv(PEEK_BYTES, socket.MSG_PEEK)
-        if len(found) == len(head):
-            if not found:
-                return b""
-            await asyncio.sleep(0.01)  # a part of the frame's size: the rest is on its way
-        head = found
-    return head
-
-
-def _set_done(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)

@@ -32,6 +32,8 @@ class UnstampedBatch:
     """For a caller within this process. With publish headers, the batch has one record."""
     ack_policies: int = ALL
     """The policies among `ack_entries`: a sum of `acks.ALL`, `LEADER` and `NONE`."""
+    attributes: int = 0
+    """Of the batch, beside codec and kind of timestamps; see `record.header`."""
 
     @property
     def is_internal(self) -> bool:

@@ -14,6 +14,8 @@ from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.record.header import PAYLOAD_LINKS
+from bascule.record.payload_links import Payload
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire import ack_codes
@@ -38,6 +40,8 @@ class ClientMessage(NamedTuple):
     value: bytes | None
     """None: the message removes its key."""
     headers: tuple[tuple[str, bytes], ...] = ()
+    payload: Payload | None = None
+    """The payload that its record links; see `record.payload_links`."""
 
     @property
     def wire_bytes(self) -> int:
@@ -93,6 +97,8 @@ class InternalPublisher:
         if key is None and config.key_from is KeyFrom.SUBJECT:
             key = message.subject.encode()
         headers: tuple[tuple[str, bytes | None], ...] = message.headers
+        if message.payload is not None:
+            headers = (*headers, *message.payload.headers())
         kept = RecordHeader.SUBJECT in config.record_headers
         if kept or message.subject != config.literal_subject:
             headers = (("subject", message.subject.encode()), *headers)
@@ -105,6 +111,7 @@ class InternalPublisher:
             record_count=1,
             headers=read_publish_headers(data, 1, partition.preconditions.hash_key),
             on_committed=_resolver(loop, done, partition.definition.name),
+            attributes=PAYLOAD_LINKS if message.payload is not None else 0,
         )
         self._append(partition, [batch])
         try:

@@ -525,6 +525,7 @@ class Partition:
             record_count=batch.record_count,
             base_timestamp=now,
             max_timestamp=now,
+            attributes=batch_header.LOG_APPEND_TIME | batch.attributes,
             base_offset=base_offset,
             leader_epoch=self.leader_epoch,
             keep_codec=True,

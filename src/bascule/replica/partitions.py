@@ -43,6 +43,9 @@ class Partitions:
         """Called on the event loop soon after a partition has failed, once or more often."""
         self.on_damaged: Callable[[Partition, CorruptData], None] = lambda _, __: None
         """Called on the event loop when somebody has read damaged bytes of a log."""
+        self.remove_unlinked: Callable[[Partition], None] = lambda _: None
+        """Called on a thread of maintenance for a partition with payloads that no record names: it
+        removes those that nobody has gone on with for long. Raises: OSError."""
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watchers are called on this loop."""

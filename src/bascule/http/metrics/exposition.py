@@ -15,9 +15,8 @@ from bascule.http.metrics.families import (
     METRIC_FAMILIES,
     PARTITION,
     PARTITION_GAUGES,
-    PREFIX,
-    MetricFamily,
 )
+from bascule.http.metrics.metric_family import PREFIX, MetricFamily
 from bascule.model import NodeInfo, StreamInfo
 from bascule.replica.metrics import Histogram
 from bascule.replica.metrics.histogram import Scale

@@ -7,10 +7,10 @@ test compares all three.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-PREFIX: Final = "bascule"
+from bascule.http.metrics.metric_family import MetricFamily, gauge, histogram
+from bascule.http.metrics.payload_families import PAYLOAD_FAMILIES
 
 PARTITION_GAUGES: Final[Mapping[str, str]] = {
     "start_offset": "First offset in the log.",
@@ -20,51 +20,6 @@ PARTITION_GAUGES: Final[Mapping[str, str]] = {
     "leader_epoch": "Leader epoch of the partition.",
     "bytes": "Bytes of record batches in the log.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
-    """One metric family, and how its samples are made from a statistic."""
-
-    name: str
-    """Without the prefix, and without the suffix `_total` of counters."""
-    about: str
-    counter: bool = True
-    label: str | tuple[str, ...] = ()
-    """Label names, if the statistic is a mapping from label values. Several, if its keys are
-    tuples or its values are mappings."""
-    scale: float = 1.0
-    """Factor from the statistic to the base unit (seconds, bytes)."""
-    histogram: bool = False
-    """The statistic is a `metrics.Histogram`; empty histograms are left out."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return (self.label,) if isinstance(self.label, str) else self.label
-
-    @property
-    def full_name(self) -> str:
-        """The name in `/metrics`, with prefix and suffix."""
-        total = "_total" if self.counter and not self.histogram else ""
-        return f"{PREFIX}_{self.name}{total}"
-
-    @property
-    def kind(self) -> str:
-        return "histogram" if self.histogram else "counter" if self.counter else "gauge"
-
-
-def _gauge(
-    name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
-) -> MetricFamily:
-    return MetricFamily(name, about, counter=False, label=label, scale=scale)
-
-
-def _histogram(
-    name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
-) -> MetricFamily:
-    return MetricFamily(name, about, label=label, scale=scale, histogram=True)
-
-
 NANOSECONDS: Final = 1e-9
 PARTITION: Final = ("stream", "partition")
 
@@ -99,7 +54,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "nats.acks_bytes_dropped": MetricFamily(
         "acks_dropped_bytes", "Bytes of acks dropped because no NATS server was connected."
     ),
-    "nats.max_payload_bytes": _gauge(
+    "nats.max_payload_bytes": gauge(
         "nats_max_payload_bytes",
         "Largest message that the connected NATS server or account accepts.",
     ),
@@ -118,26 +73,26 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "announcements.refused": MetricFamily(
         "announcements_refused", "Announcements that were ignored, by reason.", label="reason"
     ),
-    "announcements.left_out": _gauge(
+    "announcements.left_out": gauge(
         "announcements_left_out_streams", "Streams too large for an announcement."
     ),
-    "announcements.nodes": _gauge(
+    "announcements.nodes": gauge(
         "announced_nodes", "Nodes of other clusters that announce themselves on the same NATS."
     ),
-    "announcements.conflict": _gauge(
+    "announcements.conflict": gauge(
         "stream_conflict",
         "Whether another cluster on the same NATS has the stream, too, and that is not expected: "
         "1 or 0.",
         label="stream",
     ),
-    "nats.connected": _gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
+    "nats.connected": gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
     "nats_server.ends": MetricFamily(
         "nats_server_ends", "Times the embedded nats-server ended although it was not stopped."
     ),
     "nats_server.restarts": MetricFamily(
         "nats_server_restarts", "Times the embedded nats-server was started again after it ended."
     ),
-    "table_watches.watchers": _gauge("table_watchers", "Watchers of tables on this node."),
+    "table_watches.watchers": gauge("table_watchers", "Watchers of tables on this node."),
     "table_watches.changes": MetricFamily(
         "table_watch_changes", "Changes handed to watchers of tables, one for each watcher."
     ),
@@ -147,11 +102,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "table_watches.restarted": MetricFamily(
         "table_watch_states", "Times a watcher was shown the whole state of a table."
     ),
-    "table_followers.followers": _gauge(
+    "table_followers.followers": gauge(
         "table_followers",
         "Copies of tables outside the cluster that have asked this node within a minute.",
     ),
-    "table_followers.lag": _gauge(
+    "table_followers.lag": gauge(
         "table_follower_lag",
         "Records that are committed and not in the copy of the slowest of these.",
     ),
@@ -166,7 +121,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "table_followers.rows": MetricFamily(
         "table_follower_rows", "Keys sent to copies of tables outside the cluster."
     ),
-    "key_value.consumers": _gauge("key_value_consumers", "Watchers of key-value clients."),
+    "key_value.consumers": gauge("key_value_consumers", "Watchers of key-value clients."),
     "key_value.messages": MetricFamily(
         "key_value_messages", "Messages delivered to watchers of key-value clients."
     ),
@@ -198,16 +153,16 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Time reading from NATS was paused because the ingest buffer was full.",
         scale=NANOSECONDS,
     ),
-    "buffer.waiting_bytes": _gauge(
+    "buffer.waiting_bytes": gauge(
         "ingest_buffer_waiting_bytes", "Bytes read from NATS that are not yet written to disk."
     ),
-    "buffer.limit_bytes": _gauge(
+    "buffer.limit_bytes": gauge(
         "ingest_buffer_limit_bytes", "Size of the ingest buffer at which reading from NATS pauses."
     ),
-    "buffer.allocated_bytes": _gauge(
+    "buffer.allocated_bytes": gauge(
         "ingest_buffer_bytes", "Memory allocated for the ingest buffer."
     ),
-    "buffer.allocated_bytes_max": _gauge(
+    "buffer.allocated_bytes_max": gauge(
         "ingest_buffer_bytes_max", "Highest memory allocated for the ingest buffer."
     ),
     "stream.records": MetricFamily("stream_records", "Records appended.", label=PARTITION),
@@ -215,23 +170,23 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "stream_appended_bytes", "Bytes of record batches appended.", label=PARTITION
     ),
     "stream.batches": MetricFamily("stream_batches", "Batches appended.", label=PARTITION),
-    "stream.batch_bytes": _histogram(
+    "stream.batch_bytes": histogram(
         "stream_batch_bytes", "Size of appended batches.", label=PARTITION
     ),
-    "stream.batch_records": _histogram(
+    "stream.batch_records": histogram(
         "stream_batch_records", "Records per appended batch.", label=PARTITION
     ),
     "stream.syncs": MetricFamily("stream_syncs", "Syncs of the log.", label=PARTITION),
-    "stream.sync_ns": _histogram(
+    "stream.sync_ns": histogram(
         "stream_sync_seconds", "Duration of a sync of the log.", label=PARTITION, scale=NANOSECONDS
     ),
-    "stream.sync_lag_ns": _gauge(
+    "stream.sync_lag_ns": gauge(
         "stream_sync_lag_seconds",
         "Age of the oldest record that is not synced to disk.",
         label=PARTITION,
         scale=NANOSECONDS,
     ),
-    "stream.unsynced_bytes": _gauge(
+    "stream.unsynced_bytes": gauge(
         "stream_unsynced_bytes", "Bytes appended and not synced to disk.", label=PARTITION
     ),
     "stream.fetches": MetricFamily(
@@ -281,17 +236,17 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Bytes of record batches copied from the leader.",
         label=PARTITION,
     ),
-    "stream.under_replicated": _gauge(
+    "stream.under_replicated": gauge(
         "stream_under_replicated",
         "Whether replicas of a partition that this node leads are not in sync: 1 or 0.",
         label=PARTITION,
     ),
-    "stream.in_sync_replicas": _gauge(
+    "stream.in_sync_replicas": gauge(
         "stream_in_sync_replicas",
         "Replicas in sync of a partition that this node leads, itself included.",
         label=PARTITION,
     ),
-    "stream.replica_lag": _gauge(
+    "stream.replica_lag": gauge(
         "stream_replica_lag_records",
         "Offsets by which a follower is behind this leader, as far as the leader knows.",
         label=(*PARTITION, "node"),
@@ -299,11 +254,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "stream.disk_errors": MetricFamily(
         "stream_disk_errors", "Appends and syncs that failed with an I/O error.", label=PARTITION
     ),
-    "disk.free_bytes": _gauge(
+    "disk.free_bytes": gauge(
         "disk_free_bytes", "Free bytes of the file system of the data directory."
     ),
-    "disk.total_bytes": _gauge("disk_size_bytes", "Size of the file system of the data directory."),
-    "disk.sync_ns": _histogram(
+    "disk.total_bytes": gauge("disk_size_bytes", "Size of the file system of the data directory."),
+    "disk.sync_ns": histogram(
         "disk_sync_seconds", "Duration of a sync of any log.", scale=NANOSECONDS
     ),
     "offsets.commits": MetricFamily("offsets_commits", "Offset commits read."),
@@ -317,23 +272,23 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "offsets.fenced": MetricFamily(
         "offsets_fenced", "Commits over NATS for groups with members, which are ignored."
     ),
-    "offsets.held": _gauge("offsets_held", "Commits in memory, one per consumer and partition."),
-    "groups.states": _gauge(
+    "offsets.held": gauge("offsets_held", "Commits in memory, one per consumer and partition."),
+    "groups.states": gauge(
         "groups", "Groups with members that this node coordinates, by state.", label="state"
     ),
-    "groups.members": _gauge("group_members", "Members of these groups."),
-    "group.size": _gauge(
+    "groups.members": gauge("group_members", "Members of these groups."),
+    "group.size": gauge(
         "group_size",
         "Members of a group that this node coordinates, by its state.",
         label=("group", "state"),
     ),
-    "group.lag": _gauge(
+    "group.lag": gauge(
         "group_lag",
         "Records between the committed offset of a group that this node coordinates and the end of "
         "the partition, of at most groups.lag_series_max offsets.",
         label=("group", "stream", "partition"),
     ),
-    "group.left_out": _gauge(
+    "group.left_out": gauge(
         "group_lags_left_out",
         "Committed offsets without a lag in these metrics: beyond groups.lag_series_max, or the "
         "end of the partition is not known.",
@@ -351,12 +306,12 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "scrub.passes": MetricFamily("scrub_logs", "Logs that the scrubber has read to their end."),
     "scrub.damaged": MetricFamily("scrub_damaged_logs", "Logs in which it has found damage."),
     "scrub.failures": MetricFamily("scrub_failures", "Logs that it could not read to their end."),
-    "scrub.last_pass_ms": _gauge(
+    "scrub.last_pass_ms": gauge(
         "scrub_last_pass_timestamp_seconds",
         "When the scrubber had read a log and no other one was due; 0: not yet.",
         scale=1e-3,
     ),
-    "comparison.differing": _gauge(
+    "comparison.differing": gauge(
         "replicas_differing",
         "Replicas of this node that differ from one on another node, although all CRCs are good.",
     ),
@@ -403,8 +358,8 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "retention.failures": MetricFamily(
         "retention_failures", "Retention passes over a log that failed."
     ),
-    "client_listener.connections": _gauge("client_connections", "Client connections open now."),
-    "client_listener.waiting": _gauge(
+    "client_listener.connections": gauge("client_connections", "Client connections open now."),
+    "client_listener.waiting": gauge(
         "client_waiting_requests", "Fetch requests waiting for data now."
     ),
     "client_listener.connections_accepted": MetricFamily(
@@ -421,10 +376,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "client_connections_overdrawn",
         "Client connections closed because of limits.client_memory_bytes_max.",
     ),
-    "client_listener.memory_bytes": _gauge(
+    "client_listener.memory_bytes": gauge(
         "client_memory_bytes", "Memory of client requests and responses beyond the base buffers."
     ),
-    "client_listener.memory_bytes_max": _gauge(
+    "client_listener.memory_bytes_max": gauge(
         "client_memory_bytes_max", "Highest value of client_memory_bytes."
     ),
     "client_listener.protocol_errors": MetricFamily(
@@ -439,7 +394,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "client_listener.requests": MetricFamily(
         "client_requests", "Client requests answered.", label="api"
     ),
-    "client_listener.request_ns": _histogram(
+    "client_listener.request_ns": histogram(
         "client_request_seconds",
         "Time from the complete request to the last byte of its response, including a fetch's wait "
         "for data.",
@@ -456,44 +411,44 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "client_listener.cold_reads": MetricFamily(
         "client_cold_reads", "File ranges that a thread had to read into the page cache first."
     ),
-    "cluster.controller": _gauge(
+    "cluster.controller": gauge(
         "cluster_controller", "Id of the node that is the controller, as this node knows; 0: none."
     ),
-    "cluster.node_alive": _gauge(
+    "cluster.node_alive": gauge(
         "cluster_node_alive", "Whether a node of the cluster is alive: 1 or 0.", label="node"
     ),
-    "cluster.node_drained": _gauge(
+    "cluster.node_drained": gauge(
         "cluster_node_drained",
         "Whether an operator has drained a node of the cluster: 1 or 0.",
         label="node",
     ),
-    "cluster.version": _gauge(
+    "cluster.version": gauge(
         "cluster_version", "Cluster version in force: the newest that all nodes support."
     ),
-    "cluster.node_version_max": _gauge(
+    "cluster.node_version_max": gauge(
         "cluster_node_version_max",
         "Newest cluster version that the release of a node supports.",
         label="node",
     ),
-    "cluster.moving": _gauge(
+    "cluster.moving": gauge(
         "cluster_moving_partitions", "Partitions whose replicas move to other nodes."
     ),
-    "cluster.catch_up_rate": _gauge(
+    "cluster.catch_up_rate": gauge(
         "cluster_catch_up_bytes_per_second_max",
         "What each node sends at most to replicas that are not in sync; 0: no limit.",
     ),
-    "cluster.leaderless": _gauge(
+    "cluster.leaderless": gauge(
         "cluster_leaderless_partitions",
         "Partitions of the cluster that have no leader, as in the next three on any of its nodes.",
     ),
-    "cluster.under_min_isr": _gauge(
+    "cluster.under_min_isr": gauge(
         "cluster_under_min_isr_partitions",
         "Partitions with fewer replicas in sync than messages need.",
     ),
-    "cluster.under_replicated": _gauge(
+    "cluster.under_replicated": gauge(
         "cluster_under_replicated_partitions", "Partitions with replicas that are not in sync."
     ),
-    "cluster.unclean": _gauge(
+    "cluster.unclean": gauge(
         "cluster_unclean_partitions",
         "Partitions with an unclean election that no operator has acknowledged.",
     ),
@@ -552,7 +507,8 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Connections to a leader that failed or could not be made.",
         label="leader",
     ),
-    "http_listener.connections": _gauge("http_connections", "HTTP connections open now."),
+    **PAYLOAD_FAMILIES,
+    "http_listener.connections": gauge("http_connections", "HTTP connections open now."),
     "http_listener.connections_accepted": MetricFamily(
         "http_connections_accepted", "HTTP connections accepted."
     ),
@@ -574,7 +530,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "http_listener.requests": MetricFamily(
         "http_requests", "HTTP requests answered.", label=("operation", "status")
     ),
-    "http_listener.request_ns": _histogram(
+    "http_listener.request_ns": histogram(
         "http_request_seconds", "Duration of HTTP requests.", label="operation", scale=NANOSECONDS
     ),
     "http_listener.bytes_out": MetricFamily("http_sent_bytes", "Bytes of response bodies sent."),

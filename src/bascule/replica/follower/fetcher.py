@@ -19,8 +19,10 @@ from bascule.log_connection import LogConnection
 from bascule.replica.follower.followed_partition import (
     EXPECTED_ERRORS,
     FollowedPartition,
+    WholeBatches,
     whole_batches,
 )
+from bascule.replica.follower.payload_gate import GetPayload, before_missing
 from bascule.replica.follower.receive_buffers import ReceiveBuffer, ReceiveBuffers
 from bascule.replica.follower.unheard import Unheard
 from bascule.replica.log_syncer import LogSyncer
@@ -90,12 +92,13 @@ class FollowerFetcher:
         send_acks: Callable[[bytes], None],
         on_silent: Callable[[int, str], None],
         on_damaged: Callable[[int, Partition, int, int], None] = lambda _, __, ___, ____: None,
+        fetch_payload: GetPayload = lambda _, __, ___: None,
         clock: Clock,
         silence_seconds_max: float,
     ) -> None:
         """`address` gives that of the leader's peer listener. `on_silent` is called on this
         fetcher's thread while the leader, by its number, has not answered for
-        `silence_seconds_max`, with the reason. For `on_damaged` see `Replicator`."""
+        `silence_seconds_max`, with the reason. For the others see `Replicator`."""
         self.leader = leader
         self.counts = FetcherCounts()
         self._identity = identity
@@ -105,6 +108,7 @@ class FollowerFetcher:
         self._send_acks = send_acks
         self._on_silent = on_silent
         self._on_damaged = on_damaged
+        self._fetch_payload = fetch_payload
         self._clock = clock
         self._silence_seconds_max = silence_seconds_max
         self._followed: dict[Key, FollowedPartition] = {}
@@ -435,6 +439,10 @@ class FollowerFetcher:
         if not len(records):
             return None
         arrived = whole_batches(records)
+        if arrived.has_links:
+            arrived = self._before_missing_payloads(followed, records, arrived)
+            if not arrived.size:
+                return None
         start = followed.advance(attempt, arrived)
         if start < 0:
             return None
@@ -447,6 +455,24 @@ class FollowerFetcher:
             buffer.retain()
         flags = LogFlags(response.may_have_ids, response.may_have_gaps)
         return partial(self._append, followed, attempt, start, data, flags, buffer)
+
+    def _before_missing_payloads(
+        self, followed: FollowedPartition, records: memoryview, arrived: WholeBatches
+    ) -> WholeBatches:
+        """What may be appended now. Where nothing may be, the attempt waits for a payload."""
+        found, missing = before_missing(followed.partition, records, arrived)
+        if missing and not found.size:
+            followed.end_attempt()
+        for link in missing:
+            self._fetch_payload(
+                followed.partition, link, lambda error: self._on_payload(followed, error)
+            )
+        return found
+
+    def _on_payload(self, followed: FollowedPartition, error: Exception | None) -> None:
+        """A payload is here, or cannot be fetched now."""
+        if not followed.attempt:
+            self._retry_later(followed, 0.0 if error is None else RETRY_SECONDS_MAX)
 
     # -- on the log writer thread ---------------------------------------------------------------
 

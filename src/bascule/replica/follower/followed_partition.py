@@ -16,7 +16,7 @@ from bascule.errors import (
     UnexpectedOffset,
     reason_without_paths,
 )
-from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, PAYLOAD_LINKS
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
@@ -29,8 +29,8 @@ from bascule.wire.messages.peer.replica_fetch import (
 
 log = logging.getLogger("bascule.replica")
 
-_BATCH: Final = Struct(">qii7xi")
-"""Base offset, length, leader epoch, offset of the last record from the base."""
+_BATCH: Final = Struct(">qii5xhi")
+"""Base offset, length, leader epoch, attributes, offset of the last record from the base."""
 
 
 class WholeBatches(NamedTuple):
@@ -41,6 +41,8 @@ class WholeBatches(NamedTuple):
     end_offset: int
     epoch: int
     """The leader epoch of the last one."""
+    has_links: bool = False
+    """Whether records among them have payloads; see `record.payload_links`."""
 
 
 def whole_batches(records: memoryview) -> WholeBatches:
@@ -48,16 +50,17 @@ def whole_batches(records: memoryview) -> WholeBatches:
 
     Raises: RemoteProtocolError if there is none.
     """
-    at, end_offset, epoch, size = 0, -1, -1, len(records)
+    at, end_offset, epoch, size, kinds = 0, -1, -1, len(records), 0
     while at + HEADER_BYTES <= size:
-        base, length, number, delta = _BATCH.unpack_from(records, at)
+        base, length, number, attributes, delta = _BATCH.unpack_from(records, at)
         stop = at + LENGTH_PREFIX_BYTES + length
         if length < 0 or stop > size:
             break
         at, end_offset, epoch = stop, base + delta + 1, number
+        kinds |= attributes
     if not at:
         raise RemoteProtocolError(f"{size} bytes of records without a whole batch")
-    return WholeBatches(at, end_offset, epoch)
+    return WholeBatches(at, end_offset, epoch, kinds & PAYLOAD_LINKS != 0)
 
 
 _ATTEMPTS: Final = count(1)

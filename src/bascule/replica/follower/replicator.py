@@ -18,6 +18,7 @@ from bascule.host.api import Clock
 from bascule.model import PartitionState
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.follower.payload_gate import GetPayload
 from bascule.replica.handover.held_messages import HoldingMemory
 from bascule.replica.handover.takeover import append_held, end_appends, hold
 from bascule.replica.log_syncer import LogSyncer
@@ -46,6 +47,7 @@ class Replicator:
         on_leading: Callable[[Partition], None] = lambda _: None,
         on_silent: Callable[[int, str], None] = lambda _, __: None,
         on_damaged: Callable[[int, Partition, int, int], None] = lambda _, __, ___, ____: None,
+        fetch_payload: GetPayload = lambda _, __, ___: None,
         lag_ms_max: int = REPLICA_LAG_MS_MAX,
         silence_seconds_max: float = SILENCE_SECONDS_MAX,
     ) -> None:
@@ -54,7 +56,8 @@ class Replicator:
         `on_silent` is called on a thread of its own, repeatedly, with a leader that has not
         answered for `silence_seconds_max`, and the reason. `on_damaged` is called on the log writer
         thread with a leader, the partition, its leader epoch and the offset where its batches are
-        damaged, again and again. `send_acks` takes NATS operations.
+        damaged, again and again. `fetch_payload` gets a payload that a follower lacks. `send_acks`
+        takes NATS operations.
         """
         self._identity = identity
         self._writer = writer
@@ -64,6 +67,7 @@ class Replicator:
         self._on_leading = on_leading
         self._on_silent = on_silent
         self._on_damaged = on_damaged
+        self._fetch_payload = fetch_payload
         self._lag_ns_max = lag_ms_max * 1_000_000
         self._silence_seconds_max = silence_seconds_max
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -191,6 +195,7 @@ class Replicator:
                 send_acks=self._send_acks,
                 on_silent=self._on_silent,
                 on_damaged=self._on_damaged,
+                fetch_payload=self._fetch_payload,
                 clock=self._clock,
                 silence_seconds_max=self._silence_seconds_max,
             )

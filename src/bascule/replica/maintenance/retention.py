@@ -22,6 +22,7 @@ from bascule.replica.maintenance.purging import sync_to
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import (
     RetentionLimits,
     exceeds_limits,
@@ -50,6 +51,8 @@ class RetentionCounts:
     segments: int = 0
     bytes: int = 0
     """Bytes of batches in the removed segments."""
+    payload_bytes: int = 0
+    """Bytes of payloads whose records were removed."""
     failures: int = 0
     """Passes over a log that an error ended."""
 
@@ -111,7 +114,7 @@ class Retention:
     def _is_due(self, partition: Partition) -> bool:
         if partition.log is None or partition.failure is not None or partition.deleted:
             return False
-        if self._has_to_follow(partition):
+        if self._has_to_follow(partition) or _is_sweep_due(partition):
             return True
         if not partition.is_leader:
             return False
@@ -151,6 +154,8 @@ class Retention:
         """
         if self._has_to_follow(partition):
             self._follow_start(partition, store)
+        if isinstance(store, PayloadLog) and store.is_sweep_due:
+            self._sweep(partition, store)
         if not partition.is_leader:
             return
         limits = limits_of(partition.definition.config)
@@ -180,6 +185,13 @@ class Retention:
             self._roll(partition)
         if limits.age_ms_max:
             self._due[partition] = limits, _next_check_ms(store, limits, now_ms, ahead_ms)
+
+    def _sweep(self, partition: Partition, store: PayloadLog) -> None:
+        """Remove the payloads of removed records. Raises: CorruptData, OSError."""
+        with partition.maintenance_lock:
+            if not partition.deleted:
+                self.counts.payload_bytes += store.sweep()
+        self._partitions.remove_unlinked(partition)
 
     def _has_to_follow(self, partition: Partition) -> bool:
         told = min(partition.told_start_offset, partition.committed_offset)
@@ -231,3 +243,8 @@ def _next_check_ms(store: PartitionLog, limits: RetentionLimits, now_ms: int, ah
         return now_ms + limits.age_ms_max // 8
     written_ms = wall_time(oldest.timestamp_max, now_ms=now_ms, ahead_ms=ahead_ms)
     return max(written_ms, now_ms - limits.age_ms_max) + limits.age_ms_max
+
+
+def _is_sweep_due(partition: Partition) -> bool:
+    store = partition.log
+    return isinstance(store, PayloadLog) and store.is_sweep_due

@@ -1,0 +1,197 @@
+"""Where payloads belong, by the metadata; and the payloads of this node that nobody wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeAlias
+
+from bascule.cluster_identity import ClusterIdentity
+from bascule.config.addresses import parse_address
+from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
+from bascule.controller.cluster.views import ClusterViews
+from bascule.datastream.ports import OnFetched, PayloadPlace
+from bascule.datastream.service import DataStreams
+from bascule.errors import (
+    BasculeError,
+    ConfigError,
+    InternalStream,
+    UnknownPartition,
+    UnknownStream,
+)
+from bascule.host.api import Clock
+from bascule.ingest.routing import partition_of
+from bascule.model import PartitionBy, StreamDefinition
+from bascule.publish.unstamped_batch import Append
+from bascule.record.payload_links import ID_HEADER, Payload, PayloadLink
+from bascule.replica.internal_publisher import InternalPublisher
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
+from bascule.wire.offsets import OFFSETS_STREAM
+from bascule.wire.subjects import check_subject, subjects_overlap
+
+log = logging.getLogger("bascule.controller")
+
+Control: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+RESERVED_PREFIX: Final = ID_HEADER.removesuffix("Id").lower()
+
+
+class ClusterPayloads:
+    """The data streaming of this node, and what it needs of the cluster.
+
+    `place`, `place_of` and `peer_address` may be called by any thread: they read the image, which
+    does not change. The rest belongs to the event loop.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        identity: ClusterIdentity,
+        partitions: Partitions,
+        metadata: MetadataGroup,
+        views: ClusterViews,
+        peers: Peers,
+        append: Append,
+        clock: Clock,
+        *,
+        add_control: Callable[[str, Control], None],
+    ) -> None:
+        """`add_control` has this node answer a kind of control request of other nodes."""
+        self._partitions = partitions
+        self._metadata = metadata
+        self._views = views
+        self._loop = asyncio.get_running_loop()
+        publisher = InternalPublisher(partitions, append)
+        self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
+        self.streams = DataStreams(node_id, identity, self, clock)
+        add_control(LINK, self._links.answer)
+        partitions.remove_unlinked = self._remove_unlinked
+
+    def _remove_unlinked(self, partition: Partition) -> None:
+        """See `Partitions.remove_unlinked`."""
+        if isinstance(partition.log, PayloadLog):
+            self.streams.remove_leftovers(partition.definition.id, partition.index, partition.log)
+
+    async def close(self) -> None:
+        """End all connections; what was received stays."""
+        await asyncio.to_thread(self.streams.close)
+
+    def fetch(self, partition: Partition, link: PayloadLink, on_fetched: OnFetched) -> None:
+        """Get a payload that a replica of this node lacks. Any thread may call it."""
+        try:
+            place = self.place_of(partition.definition.name, partition.index)
+        except BasculeError as error:
+            on_fetched(error)
+            return
+        self.streams.fetch(place, link, on_fetched)
+
+    # -- for data streaming ---------------------------------------------------------------------
+
+    def place(self, opening: OpenPayload) -> PayloadPlace:
+        """See `datastream.ports.PayloadCluster`. Also raises: ConfigError, InternalStream."""
+        definition = self._definition(opening.stream)
+        if opening.stream == OFFSETS_STREAM:
+            raise InternalStream(opening.stream, "sent payloads")
+        subject = _subject(definition, opening.subject)
+        for name, _ in opening.headers:
+            if name.lower().startswith(RESERVED_PREFIX):
+                raise ConfigError(f"header {name!r} is Bascule's own: leave it out")
+        partition = opening.partition
+        if partition < 0:
+            partition = _partition(definition, subject, opening)
+        return self._place(definition, partition)
+
+    def place_of(self, stream: str, partition: int) -> PayloadPlace:
+        """See `datastream.ports.PayloadCluster`."""
+        return self._place(self._definition(stream), partition)
+
+    def _definition(self, stream: str) -> StreamDefinition:
+        found = self._metadata.image.streams.get(stream)
+        if found is None:
+            raise UnknownStream(stream)
+        return found
+
+    def _place(self, definition: StreamDefinition, partition: int) -> PayloadPlace:
+        image = self._metadata.image
+        states = image.partitions.get(definition.id, ())
+        if not 0 <= partition < len(states):
+            raise UnknownPartition(definition.name, partition, len(states))
+        state = states[partition]
+        replicas = []
+        for number in state.replicas:
+            node = image.nodes.get(number)
+            if node is not None and node.alive:
+                replicas.append(ReplicaAddress(number, node.client, node.rack))
+        here = self._partitions.stream_by_id(definition.id)
+        store = here[partition].log if here and partition < len(here) else None
+        return PayloadPlace(
+            definition.name,
+            definition.id,
+            partition,
+            state.leader,
+            tuple(replicas),
+            store if isinstance(store, PayloadLog) else None,
+        )
+
+    def peer_address(self, node: int) -> tuple[str, int] | None:
+        """See `datastream.ports.PayloadCluster`."""
+        found = self._metadata.image.nodes.get(node)
+        return None if found is None or not found.peer else parse_address(found.peer)
+
+    def link(
+        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
+    ) -> Future[dict[str, Any]]:
+        """See `datastream.ports.PayloadCluster`."""
+        definition = self._definition(place.stream)
+        request = LinkPayload(
+            place.stream_id,
+            place.partition,
+            payload.id,
+            payload.size,
+            payload.crc,
+            _subject(definition, opening.subject),
+            opening.key,
+            opening.headers,
+            nodes,
+        )
+        return asyncio.run_coroutine_threadsafe(self._links.link(place, request), self._loop)
+
+
+def _subject(definition: StreamDefinition, asked: str | None) -> str:
+    """The subject of the record. Raises: ConfigError, InvalidName."""
+    config = definition.config
+    subject = config.literal_subject if asked is None else asked
+    if subject is None:
+        raise ConfigError(
+            f"stream {definition.name!r} has the subjects {config.subject}: name that of the "
+            "payload"
+        )
+    check_subject(subject, wildcards=False)
+    if not subjects_overlap(subject, config.subject):
+        raise ConfigError(
+            f"subject {subject!r} is not one of stream {definition.name!r}, which has "
+            f"{config.subject}"
+        )
+    return subject
+
+
+def _partition(definition: StreamDefinition, subject: str, opening: OpenPayload) -> int:
+    """The partition that a message with this subject and key would have."""
+    config = definition.config
+    count = config.partitions
+    if config.partition_by is PartitionBy.MAPPING:
+        token = subject.split(".")[config.subject.split(".").index("*")]
+        number = int(token) if token.isdecimal() else -1
+        if not 0 <= number < count:
+            raise UnknownPartition(definition.name, number, count)
+        return number
+    if config.partition_by is PartitionBy.KEY and opening.key is not None:
+        return partition_of(opening.key, count)
+    if config.partition_by is PartitionBy.GROUP:
+        return partition_of(opening.id.encode(), count)
+    return partition_of(subject.encode(), count)

@@ -1,0 +1,168 @@
+"""Links: the leader of a partition appends the record of a payload, once.
+
+The record has a message id, that of the payload unless its client gives one. Where an answer is
+lost the request is repeated, to whoever leads then, and the first record is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from bascule.controller.cluster.metadata_group import Peers
+from bascule.controller.cluster.views import ClusterViews
+from bascule.datastream.ports import OnFetched, PayloadPlace
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Indeterminate,
+    NotLeader,
+    PartitionFailed,
+    PayloadMissing,
+)
+from bascule.model import NO_LEADER, SyncPolicy
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.payloads.payload_log import PayloadLog
+
+LINK: Final = "payload-link"
+"""The kind of control request for the record of a payload, to the leader of the partition."""
+LINK_SECONDS_MAX: Final = 60.0
+ATTEMPT_SECONDS_MAX: Final = 30.0
+"""For one leader, which may have to fetch the payload first."""
+RETRY_SECONDS: Final = 0.1
+ID_HEADER: Final = "Nats-Msg-Id"
+
+
+class LinkPayload(msgspec.Struct, array_like=True):
+    """Append the record of a payload; the answer is its ack."""
+
+    stream_id: bytes
+    partition: int
+    id: str
+    size: int
+    crc: int
+    subject: str
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    nodes: list[int]
+    """Those that have it."""
+
+    @property
+    def payload(self) -> Payload:
+        return Payload(self.id, self.size, self.crc)
+
+
+class PayloadLinks:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        partitions: Partitions,
+        views: ClusterViews,
+        peers: Peers,
+        publisher: InternalPublisher,
+        fetch: Callable[[Partition, PayloadLink, OnFetched], None],
+    ) -> None:
+        self._node_id = node_id
+        self._partitions = partitions
+        self._views = views
+        self._peers = peers
+        self._publisher = publisher
+        self._fetch = fetch
+
+    async def link(self, place: PayloadPlace, link: LinkPayload) -> dict[str, Any]:
+        """The ack of the record. Raises: PublishRejected; Indeterminate if it may be stored."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LINK_SECONDS_MAX
+        body = msgspec.msgpack.encode(link)
+        while True:
+            try:
+                states = self._views.states(link.stream_id)
+                leader = states[link.partition].leader if states else NO_LEADER
+                if leader == self._node_id:
+                    return await self._do(link)
+                if leader == NO_LEADER:
+                    raise NotLeader(None, 0)
+                answer = await self._peers.control(
+                    leader, LINK, body, timeout_s=ATTEMPT_SECONDS_MAX
+                )
+                return dict(msgspec.msgpack.decode(answer))
+            except (Broken, Indeterminate, NotLeader, PartitionFailed, PayloadMissing) as error:
+                if loop.time() > deadline:
+                    raise Indeterminate(
+                        f"the record of payload {link.id} may or may not be stored ({error}): "
+                        f"close the payload again with its id, in stream {place.stream!r}"
+                    ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer another node. Raises: as `_do`."""
+        link = msgspec.msgpack.decode(body, type=LinkPayload)
+        return msgspec.msgpack.encode(await self._do(link))
+
+    async def _do(self, link: LinkPayload) -> dict[str, Any]:
+        """Have this node append it. Raises: NotLeader, PayloadMissing, as `publish_message`."""
+        found = self._partitions.stream_by_id(link.stream_id)
+        if not found or not isinstance(found[link.partition].log, PayloadLog):
+            raise NotLeader(None, 0)
+        partition = found[link.partition]
+        store = partition.log
+        assert isinstance(store, PayloadLog)
+        here = store.payloads.find(link.id)
+        if here is not None and 0 <= here.offset < partition.committed_offset:
+            return _ack(partition, here.offset, link.payload)
+        if here is None:
+            await self._get(partition, link)
+        names = {name.lower() for name, _ in link.headers}
+        headers = [*link.headers]
+        if ID_HEADER.lower() not in names:
+            headers.append((ID_HEADER, link.id.encode()))
+        offset = await self._publisher.publish_message(
+            partition,
+            ClientMessage(link.subject, link.key, b"", tuple(headers), payload=link.payload),
+        )
+        return _ack(partition, offset, link.payload)
+
+    async def _get(self, partition: Partition, link: LinkPayload) -> None:
+        """FetchPayload the payload from a node that has it. Raises: PayloadMissing."""
+        loop = asyncio.get_running_loop()
+        fetched: asyncio.Future[None] = loop.create_future()
+
+        def end(error: Exception | None) -> None:
+            if fetched.done():
+                return
+            if error is None:
+                fetched.set_result(None)
+            elif isinstance(error, BasculeError):
+                fetched.set_exception(error)
+            else:
+                fetched.set_exception(PayloadMissing(link.id, f"this node ({error})"))
+
+        self._fetch(
+            partition,
+            PayloadLink(-1, link.payload),
+            lambda error: loop.call_soon_threadsafe(end, error),  # type: ignore[arg-type]
+        )
+        await fetched
+
+
+def _ack(partition: Partition, offset: int, payload: Payload) -> dict[str, Any]:
+    """As that of a published message, with the payload."""
+    state = partition.state
+    definition = partition.definition
+    return {
+        "stream": definition.name,
+        "seq": offset + 1,
+        "partition": partition.index,
+        "offset": offset,
+        "replicas": 1 if state is None else len(state.isr),
+        "synced": definition.config.sync is SyncPolicy.ALWAYS,
+        "payload": {"id": payload.id, "bytes": payload.size, "crc32c": f"{payload.crc:08x}"},
+    }

@@ -1,0 +1,28 @@
+"""Data streaming: payloads of any size, from a client through any replica to all of them.
+
+A client sends packets to one replica of the partition, the *primary*. Each node writes what it
+receives to a file of its own, and forwards it at once to its successors in a tree. An
+acknowledgement goes up the tree when a node and all nodes below it have written a packet. When the
+client closes the payload, every node compares size and checksum, syncs the file, and only then one
+small record goes through the log: the link (`storage.payloads`).
+
+    protocol     routes, received, progress: which node forwards to which, what has come, and what
+                 the tree has; pure
+    transport    reactor, connection, sending: one thread with the sockets of all payloads
+    session      one payload that this node receives and forwards
+    successor    the connection to one node that a session forwards to
+    inbound      a connection of a client or another node
+    fetching     gets a payload from a node that has it
+    limits       limits and counters
+    ports        what it needs of the rest of the node
+    service      those of a node: limits, timeouts, what other packages call
+
+Promises:
+
+* A payload is acknowledged to its client when its record is committed. So it is whole and synced
+  on every in-sync replica: a replica appends a link only when it has the payload.
+* Memory does not depend on what clients send. A node holds one buffer; bytes that a successor
+  cannot take yet stay in the file, and what exceeds the window stays in the sender's socket.
+* What one connection does ends that connection at most. What is never linked is removed after a
+  timeout, and counted.
+"""

@@ -1,0 +1,217 @@
+"""Gets a payload that is missing here from a node that has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final, Protocol
+
+from crc32c import crc32c
+
+from bascule.datastream.limits import DataStreamCounts
+from bascule.datastream.ports import OnFetched, PayloadPlace
+from bascule.datastream.protocol.received import ReceivedPayload
+from bascule.datastream.transport.connection import PacketSink, StreamConnection, begin_connect
+from bascule.datastream.transport.reactor import Reactor, ReactorTimer
+from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
+from bascule.errors.plain import from_plain
+from bascule.host.api import File
+from bascule.record.payload_links import Payload
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import DataHead, decode_message, encode_message
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    FetchPayload,
+    PayloadFailed,
+    PayloadFetched,
+    StreamHello,
+)
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS_MAX: Final = 5.0
+ACK_BYTES: Final = 16 << 20
+
+
+class FetchingOwner(Protocol):
+    """What fetching needs of the node's data streaming; implemented by `service`."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def counts(self) -> DataStreamCounts: ...
+    def hello(self, node: int) -> StreamHello: ...
+    def address_of(self, node: int) -> tuple[str, int]:
+        """Raises: Broken."""
+        ...
+
+
+class Fetching:
+    """Asks one node after the other. What has come from one is not asked of the next."""
+
+    def __init__(
+        self,
+        service: FetchingOwner,
+        reactor: Reactor,
+        pool: Executor,
+        place: PayloadPlace,
+        payload: Payload,
+        payloads: PayloadFiles,
+        sources: Sequence[int],
+        on_ended: Callable[[Fetching, Exception | None], None],
+    ) -> None:
+        """`sources` are nodes that may have the payload, the best first."""
+        self.place = place
+        self.payload = payload
+        self.waiting: list[OnFetched] = []
+        self._service = service
+        self._reactor = reactor
+        self._pool = pool
+        self._payloads = payloads
+        self._sources = list(sources)
+        self._on_ended = on_ended
+        self._received = ReceivedPayload(payload.id)
+        self._file: File | None = None
+        self._connection: StreamConnection | None = None
+        self._head = DataHead(0, 0, 0, 0)
+        self._write_at = 0
+        self._new_crc = 0
+        self._skip = 0
+        self._heard = True
+        self._timer: ReactorTimer | None = None
+        self._has_ended = False
+        self._error: Exception = PayloadMissing(payload.id, "any replica that answers")
+
+    def start(self) -> None:
+        """Ask the first node. Raises: OSError."""
+        self._file = self._payloads.create(self.payload.id)
+        self._next()
+
+    def close(self) -> None:
+        """Stop; nobody is told."""
+        self._has_ended = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _next(self) -> None:
+        """Ask the next node, or give up."""
+        self._disconnect()
+        while self._sources:
+            node = self._sources.pop(0)
+            try:
+                self._ask(node)
+            except (OSError, BasculeError) as error:
+                self._error = error
+                continue
+            return
+        self._end(self._error)
+
+    def _ask(self, node: int) -> None:
+        """Raises: Broken, OSError."""
+        connection = StreamConnection(
+            self._reactor, begin_connect(self._service.address_of(node)), self
+        )
+        self._connection = connection
+        connection.start(connecting=True)
+        place = self.place
+        fetch = FetchPayload(
+            place.stream, place.partition, self.payload.id, start=self._received.position
+        )
+        connection.send(encode_message(frames.HELLO, self._service.hello(self._service.node_id)))
+        connection.send(encode_message(frames.FETCH, fetch))
+        self._heard = True
+        self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+
+    def _check(self) -> None:
+        if not self._heard:
+            self._fail(Broken("a node that has the payload is silent"))
+            return
+        self._heard = False
+        self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+
+    def _fail(self, error: Exception) -> None:
+        """This node does not have it, or is gone."""
+        self._error = error
+        if not self._has_ended:
+            self._next()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._disconnect()
+            self._on_ended(self, error)
+
+    # -- Handler --------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, frame: bytearray) -> None:
+        """An answer of the node."""
+        self._heard = True
+        if kind == frames.FETCHED:
+            found = decode_message(frame, PayloadFetched)
+            if Payload(found.id, found.size, found.crc) != self.payload:
+                raise PayloadMissing(self.payload.id, f"a node that has {found.size} bytes of it")
+        elif kind == frames.CLOSE:
+            close = decode_message(frame, ClosePayload)
+            self._finish(self._received.check_whole(close.size, close.crc))
+        elif kind == frames.FAILED:
+            failed = decode_message(frame, PayloadFailed)
+            raise from_plain(failed.name, failed.text, failed.fields)
+        elif kind == frames.ELSEWHERE:
+            raise PayloadMissing(self.payload.id, "a node without a replica")
+        elif kind != frames.HELLO:
+            raise RemoteProtocolError(f"a frame of kind {kind:#04x} in answer to a fetch")
+
+    def on_packet_begin(self, head: DataHead) -> PacketSink | None:
+        self._skip = self._received.skip(head)
+        self._head, self._write_at, self._new_crc = head, head.position, 0
+        return self
+
+    def write(self, piece: memoryview) -> None:
+        """Bytes of the packet at hand. Raises: OSError."""
+        self._heard = True
+        skipped = min(self._skip, len(piece))
+        self._skip -= skipped
+        self._write_at += skipped
+        new = piece[skipped:]
+        if not new:
+            return
+        assert self._file is not None
+        self._file.write_at(self._write_at, new)
+        self._write_at += len(new)
+        self._new_crc = crc32c(new, self._new_crc)
+
+    def end(self, crc: int) -> None:
+        """The packet is whole. Raises: PayloadDamaged."""
+        self._received.on_packet(self._head, crc=crc, new_crc=self._new_crc)
+        self._service.counts.bytes_fetched += self._head.length
+
+    def on_drained(self) -> None:
+        """Nothing more is to be sent."""
+
+    def on_closed(self, error: Exception | None) -> None:
+        if error is not None and not self._has_ended:
+            self._connection = None
+            self._fail(error)
+
+    def _finish(self, payload: Payload) -> None:
+        file = self._file
+        assert file is not None
+        self._disconnect()
+
+        def run() -> None:
+            error: OSError | None = None
+            try:
+                self._payloads.finish(file, payload)
+            except OSError as caught:
+                error = caught
+            self._reactor.call(lambda: self._end(error))
+
+        self._pool.submit(run)

@@ -1,0 +1,358 @@
+"""A connection that a client or another node has opened."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Final, Protocol
+
+import msgspec
+from crc32c import crc32c
+
+from bascule.datastream.limits import DataStreamCounts
+from bascule.datastream.ports import PayloadPlace
+from bascule.datastream.protocol.progress import Reached
+from bascule.datastream.protocol.routes import PlannedRoute
+from bascule.datastream.session import Session
+from bascule.datastream.transport.connection import StreamConnection
+from bascule.datastream.transport.reactor import Reactor
+from bascule.datastream.transport.sending import PayloadSender
+from bascule.errors import BasculeError, Broken, RemoteProtocolError
+from bascule.errors.plain import to_plain
+from bascule.host.api import File
+from bascule.record.payload_links import Payload
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import (
+    DataHead,
+    decode_ack,
+    decode_message,
+    encode_ack,
+    encode_message,
+)
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    FetchPayload,
+    OpenPayload,
+    PayloadClosed,
+    PayloadFailed,
+    PayloadFetched,
+    PayloadOpened,
+    ReplicasElsewhere,
+    StreamHello,
+)
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS_MAX: Final = 10.0
+IDLE_SECONDS_MAX: Final = 600.0
+
+
+OnSession = Callable[[Session | None, Exception | None], None]
+
+
+class InboundOwner(Protocol):
+    """What a connection needs of the node's data streaming; implemented by `service`, which has
+    the documentation."""
+
+    @property
+    def pool(self) -> Executor: ...
+    @property
+    def counts(self) -> DataStreamCounts: ...
+    @property
+    def window(self) -> int: ...
+    def hello(self, node: int) -> StreamHello: ...
+    def check_hello(self, hello: StreamHello) -> StreamHello: ...
+    def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
+    def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> tuple[Payload, File]: ...
+    def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute: ...
+    def prepare_session(
+        self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
+    ) -> None: ...
+    def link(
+        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
+    ) -> Future[dict[str, Any]]: ...
+    def on_connection_closed(
+        self, connection: InboundConnection, error: Exception | None
+    ) -> None: ...
+    def on_refused(self, connection: InboundConnection, error: Exception) -> None: ...
+
+
+class InboundConnection:
+    """Answers one payload after the other. Belongs to the thread of the reactor."""
+
+    def __init__(
+        self, service: InboundOwner, reactor: Reactor, sock: socket.socket, peer: str
+    ) -> None:
+        self.peer = peer
+        self._service = service
+        self._reactor = reactor
+        self._connection = StreamConnection(reactor, sock, self)
+        self._hello: StreamHello | None = None
+        self._session: Session | None = None
+        self._sink: _Sink | None = None
+        self._sender: PayloadSender | None = None
+        self._is_linking = False
+        self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
+        self._used = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._connection.start()
+
+    def close(self) -> None:
+        """End it now."""
+        self._connection.close()
+
+    def _expire(self) -> None:
+        """ClosePayload a connection that has done nothing for long."""
+        if self._connection.is_closed:
+            return
+        if not self._used and not self._is_linking:
+            self._fail(Broken("the connection has been idle for too long"))
+            return
+        self._used = False
+        self._timer = self._reactor.call_later(IDLE_SECONDS_MAX, self._expire)
+
+    @property
+    def _is_node(self) -> bool:
+        return self._hello is not None and self._hello.node > 0
+
+    # -- Handler --------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, frame: bytearray) -> None:
+        """A request. Whatever is wrong with it is answered, and ends this connection."""
+        self._used = True
+        try:
+            self._answer(kind, frame)
+        except (BasculeError, OSError) as error:
+            self._fail(error)
+
+    def _answer(self, kind: int, frame: bytearray) -> None:
+        if self._hello is None:
+            if kind != frames.HELLO:
+                raise RemoteProtocolError(f"a frame of kind {kind:#04x} before a hello")
+            self._hello = self._service.check_hello(decode_message(frame, StreamHello))
+            self._connection.send(encode_message(frames.HELLO, self._service.hello(0)))
+        elif kind == frames.OPEN:
+            self._open(decode_message(frame, OpenPayload))
+        elif kind == frames.CLOSE and self._session is not None:
+            close = decode_message(frame, ClosePayload)
+            self._session.on_close(close.size, close.crc)
+        elif kind == frames.FETCH:
+            self._fetch(decode_message(frame, FetchPayload))
+        elif kind == frames.ACK and self._sender is not None:
+            self._sender.on_ack(decode_ack(frame)[0])
+        else:
+            raise RemoteProtocolError(f"an unexpected frame of kind {kind:#04x}")
+
+    def on_packet_begin(self, head: DataHead) -> _Sink | None:
+        """Bytes of the payload at hand."""
+        self._used = True
+        session = self._session
+        try:
+            if session is None or session.has_ended or session.closing is not None:
+                raise RemoteProtocolError(f"a packet at {head.position} without an open payload")
+            if self._sink is None:
+                self._sink = _Sink(session, self._fail)
+            self._sink.begin(head)
+        except (BasculeError, OSError) as error:
+            self._fail(error)
+            return None
+        return self._sink
+
+    def on_drained(self) -> None:
+        if self._sender is not None:
+            self._sender.on_drained()
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        if self._sender is not None:
+            self._sender.close()
+        if self._session is not None and not self._is_linking:
+            self._session.detach(self)
+        self._service.on_connection_closed(self, error)
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def _open(self, opening: OpenPayload) -> None:
+        if self._session is not None:
+            self._session.detach(self)
+            self._session = self._sink = None
+        place = self._service.place(opening, is_node=self._is_node)
+        if place.store is None:
+            elsewhere = ReplicasElsewhere(place.partition, list(place.replicas))
+            self._connection.send(encode_message(frames.ELSEWHERE, elsewhere))
+            return
+        planned = self._service.plan(place, opening, is_node=self._is_node)
+        self._connection.pause()  # until the file of an earlier part has been read
+
+        def ready(session: Session | None, error: Exception | None) -> None:
+            if self._connection.is_closed:
+                return
+            self._connection.resume()
+            try:
+                if session is None:
+                    assert error is not None
+                    raise error
+                self._begin(session, place, opening, planned)
+            except (BasculeError, OSError) as caught:
+                self._fail(caught)
+
+        self._service.prepare_session(place, opening, ready)
+
+    def _begin(
+        self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
+    ) -> None:
+        """Receive a payload from now on. Raises: OSError."""
+        self._session = session
+        session.attach(self, planned.route, attempt=opening.attempt, quorum=opening.quorum)
+        opened = PayloadOpened(
+            position=session.received.position,
+            crc=session.received.crc,
+            window=self._service.window,
+            partition=place.partition,
+            route=[(node, list(successors)) for node, successors in planned.route],
+            why=planned.why,
+            replicas=list(place.replicas),
+            is_whole=session.is_whole,
+        )
+        self._connection.send(encode_message(frames.OPENED, opened))
+
+    def acknowledge(self, reached: Reached) -> None:
+        """Of the session: the tree has what is below."""
+        self._used = True
+        self._connection.send(encode_ack(*reached))
+
+    def set_paused(self, paused: bool) -> None:
+        """Of the session: the sender is, or is not any more, too far ahead of the tree."""
+        if paused:
+            self._connection.pause()
+        else:
+            self._connection.resume()
+
+    def closed(self, nodes: list[int]) -> None:
+        """Of the session: `nodes` have the payload whole."""
+        session = self._session
+        assert session is not None
+        assert session.closing is not None
+        if self._is_node:
+            self._send_closed(PayloadClosed(nodes=nodes))
+            session.end()
+            return
+        self._is_linking = True
+        linking = self._service.link(session.place, session.opening, session.closing, nodes)
+        linking.add_done_callback(
+            lambda done: self._reactor.call(lambda: self._on_linked(session, done, nodes))
+        )
+
+    def _on_linked(
+        self, session: Session, linking: Future[dict[str, Any]], nodes: list[int]
+    ) -> None:
+        self._is_linking = False
+        if self._session is session:
+            self._session = self._sink = None
+        session.end()
+        try:
+            ack = linking.result()
+        except Exception as error:  # boundary: what the leader says goes to the client
+            self._fail(error)
+            return
+        self._send_closed(PayloadClosed(ack, nodes))
+
+    def _send_closed(self, closed: PayloadClosed) -> None:
+        if self._session is not None and self._session.has_ended:
+            self._session = None
+        self._connection.send(encode_message(frames.CLOSED, closed))
+        self._session = self._sink = None
+
+    def failed(self, error: Exception) -> None:
+        """Of the session: it has ended."""
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Say why, and close."""
+        if isinstance(error, BasculeError):
+            failed = PayloadFailed(*to_plain(error))
+        else:
+            text = str(error) if isinstance(error, OSError) else f"internal error: {error!r}"
+            failed = PayloadFailed("Broken", text)
+        try:
+            frame = encode_message(frames.FAILED, failed)
+        except (TypeError, msgspec.MsgspecError):  # a field that MessagePack does not have
+            frame = encode_message(frames.FAILED, PayloadFailed(failed.name, failed.text))
+        session, self._session, self._sink = self._session, None, None
+        self._service.on_refused(self, error)
+        if session is not None:
+            session.detach(self)
+        self._connection.send(frame)
+        self._connection.close_when_sent()
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def _fetch(self, fetch: FetchPayload) -> None:
+        place: PayloadPlace = self._service.place_of(fetch)
+        if place.store is None:
+            elsewhere = ReplicasElsewhere(place.partition, list(place.replicas))
+            self._connection.send(encode_message(frames.ELSEWHERE, elsewhere))
+            return
+        payload, file = self._service.find(place, fetch)
+        end = payload.size if fetch.end < 0 else min(fetch.end, payload.size)
+        start = min(fetch.start, end)
+        self._service.counts.bytes_read += end - start
+        fetched = PayloadFetched(payload.id, payload.size, payload.crc, start, end)
+        self._connection.send(encode_message(frames.FETCHED, fetched))
+        if self._sender is not None:
+            self._sender.close()
+        self._sender = PayloadSender(
+            self._connection, self._reactor, self._service.pool, file, start, end,
+            on_sent=lambda: self._on_all_sent(payload), on_failed=self._fail,
+        )  # fmt: skip
+        self._sender.on_drained()
+
+    def _on_all_sent(self, payload: Payload) -> None:
+        self._sender = None
+        self._connection.send(encode_message(frames.CLOSE, ClosePayload(payload.size, payload.crc)))
+
+
+class _Sink:
+    """Writes the bytes of a packet, but those that are here already."""
+
+    def __init__(self, session: Session, fail: Callable[[Exception], None]) -> None:
+        self._session = session
+        self._fail = fail
+        self._head = DataHead(0, 0, 0, 0)
+        self._skip = 0
+        self._position = 0
+        self._new_crc = 0
+
+    def begin(self, head: DataHead) -> None:
+        """Raises: PayloadGap."""
+        self._skip = self._session.skip(head)
+        self._head, self._position, self._new_crc = head, head.position, 0
+        self._is_partial = self._skip > 0
+
+    def write(self, piece: memoryview) -> None:
+        skipped = min(self._skip, len(piece))
+        self._skip -= skipped
+        self._position += skipped
+        if skipped == len(piece):
+            return
+        new = piece[skipped:]
+        try:
+            self._session.write(self._position, new)
+        except OSError as error:
+            self._session.fail(error)
+            return
+        self._position += len(new)
+        if self._is_partial:
+            self._new_crc = crc32c(new, self._new_crc)
+
+    def end(self, crc: int) -> None:
+        new_crc = self._new_crc if self._is_partial else crc
+        try:
+            self._session.on_packet(self._head, crc=crc, new_crc=new_crc)
+        except BasculeError as error:
+            self._fail(error)

@@ -1,0 +1,38 @@
+"""Limits and counters of data streaming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataStreamLimits:
+    """Bounds on what senders of payloads may cost the node."""
+
+    sessions_max: int = 4_096
+    """Payloads that are received at once; each has a file and, while it is sent, a connection."""
+    window_bytes: int = 16 << 20
+    """What a sender may be ahead of the tree. It is in files, not in memory."""
+    unlinked_ms_max: int = 600_000
+    """A payload that nobody goes on with, and that no record names, is removed after this time."""
+
+
+@dataclass(slots=True)
+class DataStreamCounts:
+    """Since the node started; the thread of the reactor writes them."""
+
+    connections: int = 0
+    sessions: int = 0
+    """OpenPayload now."""
+    opened: int = 0
+    bytes_received: int = 0
+    bytes_forwarded: int = 0
+    bytes_read: int = 0
+    bytes_fetched: int = 0
+    linked: int = 0
+    fetched: int = 0
+    fetches_failed: int = 0
+    successors_lost: int = 0
+    refused: int = 0
+    unlinked_removed: int = 0
+    unlinked_bytes_removed: int = 0

@@ -1,0 +1,64 @@
+"""What data streaming needs of the rest of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from bascule.record.payload_links import Payload
+from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
+
+
+class PayloadPlace(NamedTuple):
+    """Where a payload belongs."""
+
+    stream: str
+    stream_id: bytes
+    partition: int
+    leader: int
+    """-1 where there is none now."""
+    replicas: tuple[ReplicaAddress, ...]
+    store: PayloadLog | None
+    """This node's; None where it has no replica."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(each.node for each in self.replicas)
+
+    @property
+    def racks(self) -> Mapping[int, str]:
+        return {each.node: each.rack for each in self.replicas}
+
+
+class PayloadCluster(Protocol):
+    """Any thread may call it."""
+
+    def place(self, opening: OpenPayload) -> PayloadPlace:
+        """Where a payload of a client belongs, by partition, key or subject.
+
+        Raises: UnknownStream, UnknownPartition, PublishRejected.
+        """
+        ...
+
+    def place_of(self, stream: str, partition: int) -> PayloadPlace:
+        """Raises: UnknownStream, UnknownPartition."""
+        ...
+
+    def peer_address(self, node: int) -> tuple[str, int] | None:
+        """That of a node's peer listener."""
+        ...
+
+    def link(
+        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
+    ) -> Future[dict[str, Any]]:
+        """Have the leader append the record of a payload that `nodes` have; its ack.
+
+        The future fails with a BasculeError.
+        """
+        ...
+
+
+OnFetched = Callable[[Exception | None], None]
+"""Called once a payload is whole here, or with the reason why it is not."""

@@ -1,0 +1,1 @@
+"""What data streaming decides without any input or output: routes, positions, progress."""

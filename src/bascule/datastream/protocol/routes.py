@@ -1,0 +1,139 @@
+"""Routing tables: the tree of nodes along which a payload goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from bascule.errors import InvalidRoute
+
+Route: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Each node that forwards, and the nodes that it forwards to."""
+TOPOLOGIES: Final = ("auto", "star", "chain", "tree")
+TREE_SUCCESSORS: Final = 2
+
+
+class PlannedRoute(NamedTuple):
+    """A route, and why it was chosen."""
+
+    route: Route
+    why: str
+
+
+def as_route(pairs: Iterable[tuple[int, Sequence[int]]]) -> Route:
+    """The form that messages have. Raises: InvalidRoute if a node is named twice."""
+    found: dict[int, tuple[int, ...]] = {}
+    for node, successors in pairs:
+        if node in found:
+            raise InvalidRoute(f"node {node} is listed twice")
+        found[node] = tuple(successors)
+    return tuple(found.items())
+
+
+def check(route: Route, *, primary: int, nodes: Collection[int]) -> None:
+    """Raises: InvalidRoute unless each of `nodes` is reached exactly once, from `primary`."""
+    successors = dict(route)
+    reached = {primary}
+    waiting = [primary]
+    while waiting:
+        for each in successors.pop(waiting.pop(), ()):
+            if each in reached:
+                raise InvalidRoute(f"node {each} is reached twice")
+            reached.add(each)
+            waiting.append(each)
+    if successors:
+        unreached = min(successors)
+        raise InvalidRoute(f"node {unreached} forwards, and nothing leads to it from {primary}")
+    if foreign := reached.difference(nodes):
+        raise InvalidRoute(f"node {min(foreign)} has no replica, expected {_listed(nodes)}")
+    if missing := set(nodes).difference(reached):
+        raise InvalidRoute(f"node {min(missing)} has a replica and is not reached")
+
+
+def below(route: Route, node: int) -> Route:
+    """The part of a route that begins at `node`."""
+    successors = dict(route)
+    found: list[tuple[int, tuple[int, ...]]] = []
+    waiting = [node]
+    while waiting:
+        each = waiting.pop(0)
+        if each in successors:
+            found.append((each, successors[each]))
+            waiting += successors[each]
+    return tuple(found)
+
+
+def next_nodes(route: Route, node: int) -> tuple[int, ...]:
+    """The nodes that `node` forwards to."""
+    return dict(route).get(node, ())
+
+
+def star(nodes: Sequence[int]) -> Route:
+    """The first node forwards to all others."""
+    return ((nodes[0], tuple(nodes[1:])),) if len(nodes) > 1 else ()
+
+
+def chain(nodes: Sequence[int]) -> Route:
+    """Each node forwards to the next one."""
+    return tuple((node, (after,)) for node, after in pairwise(nodes))
+
+
+def tree(nodes: Sequence[int]) -> Route:
+    """Each node forwards to at most two others."""
+    wide = TREE_SUCCESSORS
+    found = (
+        (node, tuple(nodes[wide * at + 1 : wide * at + 1 + wide])) for at, node in enumerate(nodes)
+    )
+    return tuple(each for each in found if each[1])
+
+
+def plan(
+    topology: str, *, primary: int, leader: int, racks: Mapping[int, str], quorum: bool = False
+) -> PlannedRoute:
+    """A route over the nodes of `racks` that begins at `primary`.
+
+    `auto` goes along a chain: through the rack of the primary first, then from rack to rack, each
+    of which is entered once. The leader is the last of its rack, so that it forwards as little as
+    possible. With `quorum` each node must answer for itself, which is a star.
+
+    Raises: InvalidRoute for an unknown topology.
+    """
+    others = sorted(node for node in racks if node != primary)
+    own_rack = racks.get(primary, "")
+    others.sort(key=lambda node: (racks[node] != own_rack, racks[node], node == leader, node))
+    nodes = [primary, *others]
+    if quorum:
+        return PlannedRoute(star(nodes), "star: a quorum is counted by the first node")
+    if topology == "star":
+        return PlannedRoute(star(nodes), "star, as asked")
+    if topology == "chain":
+        return PlannedRoute(chain(nodes), "chain, as asked")
+    if topology == "tree":
+        return PlannedRoute(tree(nodes), "tree, as asked")
+    if topology != "auto":
+        raise InvalidRoute(f"topology {topology!r}, expected {', '.join(TOPOLOGIES)}")
+    return PlannedRoute(chain(_last_rack_with(nodes, leader, racks)), _why(nodes, leader, racks))
+
+
+def _last_rack_with(nodes: list[int], leader: int, racks: Mapping[int, str]) -> list[int]:
+    """`nodes` with the rack of the leader at the end, unless that of the first node is the same."""
+    rack = racks.get(leader)
+    if rack is None or rack == racks[nodes[0]]:
+        return nodes
+    return sorted(nodes, key=lambda node: racks[node] == rack)
+
+
+def _why(nodes: Sequence[int], leader: int, racks: Mapping[int, str]) -> str:
+    crossings = len(set(racks.values())) - 1
+    if len(nodes) == 1:
+        return "one replica"
+    where = f"{crossings} crossings between racks" if crossings else "one rack"
+    if crossings == 1:
+        where = "one crossing between racks"
+    last = ", the leader last" if nodes[-1] == leader or racks.get(leader) else ""
+    return f"chain: {where}{last if nodes[0] != leader else ', from the leader on'}"
+
+
+def _listed(nodes: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(nodes)))

@@ -1,0 +1,411 @@
+"""The data streaming of one node: its sessions, limits and timeouts, and what others call."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from bascule.cluster_identity import ClusterIdentity
+from bascule.datastream.fetching import Fetching
+from bascule.datastream.inbound import InboundConnection, OnSession
+from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
+from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
+from bascule.datastream.protocol import routes
+from bascule.datastream.protocol.routes import PlannedRoute, Route
+from bascule.datastream.session import Key, Session
+from bascule.datastream.successor import Successor
+from bascule.datastream.transport.reactor import Reactor
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    InvalidRoute,
+    LimitExceeded,
+    PayloadMissing,
+    RemoteProtocolError,
+    UnknownPayload,
+)
+from bascule.host.api import Clock, File
+from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.wire.datastream.frames import PACKET_BYTES, VERSION
+from bascule.wire.datastream.messages import FetchPayload, OpenPayload, StreamHello
+
+log = logging.getLogger(__name__)
+
+POOL_THREADS: Final = 4
+"""They sync files and read packets again."""
+SWEEP_SECONDS: Final = 5.0
+DETACHED_SECONDS_MAX: Final = 60.0
+"""A session that nobody goes on with for so long gives its file back. One that comes later begins
+with what is in the file."""
+REFUSALS_LOGGED_SECONDS: Final = 10.0
+
+
+class DataStreams:
+    """Any thread may call the public methods above the line; those below are the reactor's."""
+
+    def __init__(
+        self,
+        node_id: int,
+        identity: ClusterIdentity,
+        cluster: PayloadCluster,
+        clock: Clock,
+        limits: DataStreamLimits | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.counts = DataStreamCounts()
+        self.pool = ThreadPoolExecutor(POOL_THREADS, "datastream-disk")
+        self._identity = identity
+        self._cluster = cluster
+        self._clock = clock
+        self._limits = limits or DataStreamLimits()
+        self._reactor = Reactor("datastream", clock)
+        self._sessions: dict[Key, Session] = {}
+        self._connections: set[InboundConnection] = set()
+        self._fetches: dict[Key, Fetching] = {}
+        self._unlinked: dict[Key, int] = {}
+        """Since when no record has named a payload; see `remove_leftovers`."""
+        self._is_sweeping = False
+        self._refusals_logged_ns = 0
+
+    def adopt(self, sock: socket.socket, peer: str) -> None:
+        """Serve a connection whose first bytes, still unread, are those of this protocol."""
+
+        def begin() -> None:
+            connection = InboundConnection(self, self._reactor, sock, peer)
+            self._connections.add(connection)
+            self.counts.connections = len(self._connections)
+            connection.start()
+            self._sweep_later()
+
+        self._reactor.call(begin)
+
+    def fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
+        """Get the payload of a link from another replica. `on_fetched` runs on the reactor."""
+        self._reactor.call(lambda: self._fetch(place, link.payload, on_fetched))
+
+    def remove_leftovers(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
+        """Remove the payloads of a log that nobody receives, that no record names, and that have
+        been so for long. Called again and again, by one thread. Raises: OSError."""
+        payloads = store.payloads
+        now_ns = self._clock.monotonic_ns()
+        seen: dict[str, int] = {}
+        for id, discard in (
+            *((id, payloads.discard) for id in payloads.open_ids()),
+            *((id, payloads.discard_whole) for id in payloads.whole_ids()),
+        ):
+            key = stream_id, partition, id
+            is_used = key in self._sessions or key in self._fetches
+            since = now_ns if is_used else self._unlinked.get(key, now_ns)
+            if now_ns - since > self._limits.unlinked_ms_max * 1_000_000:
+                self.counts.unlinked_bytes_removed += discard(id)
+                self.counts.unlinked_removed += 1
+            else:
+                seen[id] = since
+        for key in [key for key in self._unlinked if key[:2] == (stream_id, partition)]:
+            del self._unlinked[key]
+        self._unlinked.update({(stream_id, partition, id): since for id, since in seen.items()})
+
+    def statistics(self) -> DataStreamCounts:
+        """A copy of the counters."""
+        return replace(self.counts)
+
+    def close(self) -> None:
+        """End all connections; return once the threads have ended. What was received stays."""
+        self._reactor.close(self._end_all)
+        self.pool.shutdown()
+
+    # -- on the thread of the reactor -----------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        return self._limits.window_bytes
+
+    def _end_all(self) -> None:
+        for session in tuple(self._sessions.values()):
+            session.end()
+        for connection in tuple(self._connections):
+            connection.close()
+        for fetching in self._fetches.values():
+            fetching.close()
+
+    def hello(self, node: int) -> StreamHello:
+        """What this node says first; `node` is 0 in an answer."""
+        identity = self._identity
+        id = identity.id if identity.tells_id else ""
+        return StreamHello(VERSION, identity.name, id, node)
+
+    def check_hello(self, hello: StreamHello) -> StreamHello:
+        """Raises: RemoteProtocolError for another version; ForeignPeer for another cluster."""
+        if hello.version < 1:
+            raise RemoteProtocolError(f"protocol version {hello.version}, expected {VERSION}")
+        if hello.node > 0:
+            self._identity.check_name(hello.cluster)
+            self._identity.check_id(hello.cluster_id)
+        return hello
+
+    def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace:
+        """Where a payload belongs. Raises: as `PayloadCluster.place`; RemoteProtocolError."""
+        if not is_payload_id(opening.id):
+            raise RemoteProtocolError(
+                f"payload id {opening.id[:40]!r}, expected 32 hexadecimal digits"
+            )
+        if is_node:
+            return self._cluster.place_of(opening.stream, opening.partition)
+        return self._cluster.place(opening)
+
+    def place_of(self, fetch: FetchPayload) -> PayloadPlace:
+        """Raises: as `PayloadCluster.place_of`."""
+        return self._cluster.place_of(fetch.stream, fetch.partition)
+
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> tuple[Payload, File]:
+        """The payload that is asked for. Raises: UnknownPayload, PayloadMissing, OSError."""
+        assert place.store is not None
+        payloads = place.store.payloads
+        id = fetch.id
+        if not id:
+            found = payloads.find_at(fetch.offset)
+            if found is None:
+                is_behind = fetch.offset >= place.store.end.offset
+                if is_behind and place.leader != self.node_id:
+                    raise PayloadMissing(f"of offset {fetch.offset}", "this replica, yet")
+                raise UnknownPayload(place.stream, place.partition, fetch.offset)
+            id = found.payload.id
+        return payloads.open_whole(id)
+
+    def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute:
+        """The tree below this node. Raises: InvalidRoute."""
+        given = routes.as_route(opening.route)
+        if is_node:
+            return PlannedRoute(given, "as the node before it says")
+        if self.node_id not in place.nodes:
+            raise InvalidRoute(f"node {self.node_id} has no replica")
+        if given:
+            routes.check(given, primary=self.node_id, nodes=place.nodes)
+            return PlannedRoute(given, "as asked")
+        return routes.plan(
+            opening.topology,
+            primary=self.node_id,
+            leader=place.leader,
+            racks=place.racks,
+            quorum=opening.quorum,
+        )
+
+    def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
+        """Give `ready` the session of a payload, with what was received of it; or the error that
+        this raised: LimitExceeded, CorruptData, OSError."""
+        assert place.store is not None
+        payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
+        session = self._sessions.get(key)
+        if session is not None and session.closing is None and not opening.begins_anew:
+            session.used_at_ns = self._clock.monotonic_ns()
+            ready(session, None)
+            return
+        if session is not None:
+            session.end()
+        if len(self._sessions) >= self._limits.sessions_max:
+            asked = len(self._sessions) + 1
+            ready(None, LimitExceeded("open payloads", self._limits.sessions_max, asked))
+            return
+        fetching = self._fetches.pop(key, None)
+        if fetching is not None:
+            fetching.close()
+        session = Session(
+            self, self._reactor, self.pool, place, opening, payloads, window=self.window
+        )
+        session.used_at_ns = self._clock.monotonic_ns()
+        self._sessions[key] = session
+        self.counts.opened += 1
+        self.counts.sessions = len(self._sessions)
+        self._load(session, payloads, ready)
+
+    def _load(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
+        """Take over what the disk has of a payload."""
+        id = session.opening.id
+        try:
+            if payloads.find(id) is not None:
+                session.adopt_whole(*payloads.open_whole(id))
+            elif id in payloads.open_ids() and not session.opening.begins_anew:
+                self.pool.submit(self._read_part, session, payloads, ready)
+                return
+        except (OSError, BasculeError) as error:
+            session.end()
+            ready(None, error)
+            return
+        ready(session, None)
+
+    def _read_part(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
+        """Read what was received before a restart, for its checksum. On a thread of the pool."""
+        position, crc = 0, 0
+        error: OSError | None = None
+        try:
+            file = payloads.create(session.opening.id)
+            while data := file.read_at(position, PACKET_BYTES):
+                position, crc = position + len(data), crc32c(data, crc)
+        except OSError as caught:
+            error = caught
+
+        def end() -> None:
+            if error is not None:
+                session.end()
+                ready(None, error)
+            elif session.has_ended:
+                ready(None, Broken(f"payload {session.opening.id} is sent over another connection"))
+            else:
+                session.adopt_part(position, crc)
+                ready(session, None)
+
+        self._reactor.call(end)
+
+    def on_ended(self, session: Session) -> None:
+        """Of a session."""
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
+        self.counts.sessions = len(self._sessions)
+
+    def on_whole(self, key: Key) -> None:
+        """A payload is whole here."""
+        fetching = self._fetches.pop(key, None)
+        if fetching is not None:
+            fetching.close()
+            self._tell(fetching, None)
+
+    def connect(
+        self,
+        session: Session,
+        node: int,
+        route: Route,
+        on_lost: Callable[[Successor, Exception], None],
+    ) -> Successor:
+        """Forward a session to a node. Raises: Broken, OSError."""
+        opening = session.opening
+        forwarded = OpenPayload(
+            opening.id,
+            session.place.stream,
+            session.place.partition,
+            size=opening.size,
+            route=[(each, list(successors)) for each, successors in route],
+            attempt=session.attempt,
+            stream_id=session.place.stream_id,
+        )
+        return Successor(
+            session, node, self.address_of(node), hello=self.hello(self.node_id),
+            opening=forwarded, reactor=self._reactor, on_lost=on_lost,
+        )  # fmt: skip
+
+    def address_of(self, node: int) -> tuple[str, int]:
+        """Raises: Broken where it is not known."""
+        address = self._cluster.peer_address(node)
+        if address is None:
+            raise Broken(f"the address of node {node} is not known")
+        return address
+
+    def link(
+        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
+    ) -> Future[dict[str, Any]]:
+        """See `PayloadCluster.link`."""
+        self.counts.linked += 1
+        return self._cluster.link(place, opening, payload, nodes)
+
+    def on_connection_closed(self, connection: InboundConnection, error: Exception | None) -> None:
+        """Of a connection."""
+        self._connections.discard(connection)
+        self.counts.connections = len(self._connections)
+
+    def on_refused(self, connection: InboundConnection, error: Exception) -> None:
+        """A request was refused; one line in ten seconds says so."""
+        self.counts.refused += 1
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._refusals_logged_ns:
+            self._refusals_logged_ns = now_ns + int(REFUSALS_LOGGED_SECONDS * 1e9)
+            log.info(
+                "data streaming: a request was refused",
+                extra={
+                    "peer": connection.peer,
+                    "error": str(error),
+                    "refused": self.counts.refused,
+                },
+            )
+
+    # -- fetching -------------------------------------------------------------------------------
+
+    def _fetch(self, place: PayloadPlace, payload: Payload, on_fetched: OnFetched) -> None:
+        if place.store is None:
+            on_fetched(PayloadMissing(payload.id, "a partition without a replica here"))
+            return
+        payloads = place.store.payloads
+        found = payloads.find(payload.id)
+        if found is not None and found.payload == payload:
+            on_fetched(None)
+            return
+        key = place.stream_id, place.partition, payload.id
+        fetching = self._fetches.get(key)
+        if fetching is None:
+            session = self._sessions.get(key)
+            if session is not None and session.closing is None:
+                session.fail(Broken(f"payload {payload.id} is fetched from another replica"))
+            others = sorted(
+                (each for each in place.nodes if each != self.node_id),
+                key=lambda node: node != place.leader,
+            )
+            fetching = self._fetches[key] = Fetching(
+                self, self._reactor, self.pool, place, payload, payloads, others, self._on_fetched
+            )
+            fetching.waiting.append(on_fetched)
+            try:
+                if session is None or session.closing is None:
+                    fetching.start()
+            except (OSError, BasculeError) as error:
+                self._on_fetched(fetching, error)
+            return
+        fetching.waiting.append(on_fetched)
+
+    def _on_fetched(self, fetching: Fetching, error: Exception | None) -> None:
+        key = fetching.place.stream_id, fetching.place.partition, fetching.payload.id
+        if self._fetches.get(key) is fetching:
+            del self._fetches[key]
+        if error is None:
+            self.counts.fetched += 1
+        else:
+            self.counts.fetches_failed += 1
+            log.warning(
+                "data streaming: a payload cannot be fetched; it is tried again",
+                extra={
+                    "stream": fetching.place.stream,
+                    "partition": fetching.place.partition,
+                    "payload": fetching.payload.id,
+                    "error": str(error),
+                },
+            )
+        self._tell(fetching, error)
+
+    def _tell(self, fetching: Fetching, error: Exception | None) -> None:
+        waiting, fetching.waiting = fetching.waiting, []
+        for each in waiting:
+            each(error)
+
+    # -- what nobody goes on with ---------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._reactor.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """End the sessions that nobody has gone on with; `remove_leftovers` removes their files."""
+        self._is_sweeping = False
+        now_ns = self._clock.monotonic_ns()
+        for session in tuple(self._sessions.values()):
+            if not session.is_detached:
+                session.used_at_ns = now_ns
+            elif now_ns - session.used_at_ns > DETACHED_SECONDS_MAX * 1e9:
+                session.end()
+        if self._sessions or self._connections:
+            self._sweep_later()

@@ -1,0 +1,378 @@
+"""One payload that this node receives, and forwards to its successors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, Protocol
+
+from crc32c import crc32c
+
+from bascule.datastream.limits import DataStreamCounts
+from bascule.datastream.ports import PayloadPlace
+from bascule.datastream.protocol import routes
+from bascule.datastream.protocol.progress import Reached, TreeProgress
+from bascule.datastream.protocol.received import ReceivedPayload
+from bascule.datastream.protocol.routes import Route
+from bascule.datastream.successor import Successor
+from bascule.datastream.transport.reactor import Reactor
+from bascule.errors import BasculeError, Broken
+from bascule.host.api import File
+from bascule.record.payload_links import Payload
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import DataHead, decode_message
+from bascule.wire.datastream.messages import OpenPayload, PayloadClosed
+
+log = logging.getLogger(__name__)
+
+PACKETS_KEPT: Final = 256
+"""Heads of packets, so that they are forwarded with the checksum with which they came. What is
+older is read again."""
+SYNC_BYTES: Final = 64 << 20
+"""A sync begins after so many bytes, so that the one at the end is short."""
+Key = tuple[bytes, int, str]
+
+
+class Upstream(Protocol):
+    """Who sends the payload."""
+
+    def acknowledge(self, reached: Reached) -> None: ...
+    def set_paused(self, paused: bool) -> None: ...
+    def closed(self, nodes: list[int]) -> None: ...
+    def failed(self, error: Exception) -> None: ...
+
+
+class SessionOwner(Protocol):
+    """What a session needs of the node's data streaming; implemented by `service`."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def counts(self) -> DataStreamCounts: ...
+
+    def connect(
+        self,
+        session: Session,
+        node: int,
+        route: Route,
+        on_lost: Callable[[Successor, Exception], None],
+    ) -> Successor:
+        """Raises: Broken, OSError."""
+        ...
+
+    def on_whole(self, key: Key) -> None: ...
+    def on_ended(self, session: Session) -> None: ...
+
+
+class Session:
+    """Belongs to the thread of the reactor."""
+
+    def __init__(
+        self,
+        service: SessionOwner,
+        reactor: Reactor,
+        pool: Executor,
+        place: PayloadPlace,
+        opening: OpenPayload,
+        payloads: PayloadFiles,
+        *,
+        window: int,
+    ) -> None:
+        self.place = place
+        self.opening = opening
+        self.key: Key = (place.stream_id, place.partition, opening.id)
+        self.received = ReceivedPayload(opening.id)
+        self.progress = TreeProgress()
+        self.file: File | None = None
+        self.closing: Payload | None = None
+        """The payload, once its sender has said that this is all."""
+        self.is_whole = False
+        self.route: Route = ()
+        self.attempt = -1
+        self.used_at_ns = 0
+        self._service = service
+        self._reactor = reactor
+        self._pool = pool
+        self._payloads = payloads
+        self._window = window
+        self._upstream: Upstream | None = None
+        self._successors: dict[int, Successor] = {}
+        self._nodes: list[int] = []
+        """Other nodes that have the payload whole."""
+        self._packets: dict[int, DataHead] = {}
+        self._acknowledged = Reached(-1, -1)
+        self._is_paused = False
+        self._is_syncing = False
+        self._sync_wanted = 0
+        self._has_reported = False
+        self.has_ended = False
+
+    # -- who sends ------------------------------------------------------------------------------
+
+    def attach(self, upstream: Upstream, route: Route, *, attempt: int, quorum: bool) -> None:
+        """Receive from `upstream` from now on, and forward along `route`. Raises: OSError."""
+        before, self._upstream = self._upstream, upstream
+        if before is not None and before is not upstream:
+            before.failed(Broken(f"payload {self.opening.id} is sent over another connection now"))
+        if self.file is None and not self.is_whole:
+            self.file = self._payloads.create(self.opening.id)
+        self.attempt, self._acknowledged, self._is_paused = attempt, Reached(-1, -1), False
+        self._has_reported = False
+        for each in tuple(self._successors.values()):
+            each.close()
+        self._successors.clear()
+        self._nodes.clear()
+        count = len(self.place.replicas)
+        self.progress = TreeProgress(quorum=count // 2 + 1 if quorum else 0)
+        self.route = route
+        self._connect(routes.next_nodes(route, self._service.node_id))
+
+    def adopt_part(self, position: int, crc: int) -> None:
+        """A part of the payload is in the file already, from before a restart."""
+        self.received = ReceivedPayload(self.opening.id, position=position, crc=crc)
+
+    def adopt_whole(self, payload: Payload, file: File) -> None:
+        """The payload is whole here already: it is only forwarded and closed."""
+        self.received = ReceivedPayload(payload.id, position=payload.size, crc=payload.crc)
+        self.received.on_synced(payload.size)
+        self.is_whole, self.file = True, file
+
+    def detach(self, upstream: Upstream) -> None:
+        """`upstream` has gone; another one may go on."""
+        if self._upstream is upstream:
+            self._upstream = None
+            if self.closing is None:
+                for each in tuple(self._successors.values()):
+                    each.close()
+                self._successors.clear()
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether nobody sends."""
+        return self._upstream is None
+
+    def skip(self, head: DataHead) -> int:
+        """How much of a packet is here already. Raises: PayloadGap."""
+        return self.received.skip(head)
+
+    def write(self, position: int, piece: memoryview) -> None:
+        """Write bytes of the packet at hand. Raises: OSError."""
+        assert self.file is not None
+        self.file.write_at(position, piece)
+
+    def on_packet(self, head: DataHead, *, crc: int, new_crc: int) -> None:
+        """A packet has come as a whole. Raises: PayloadDamaged."""
+        start = self.received.position
+        if self.received.on_packet(head, crc=crc, new_crc=new_crc):
+            length = self.received.position - start
+            self._service.counts.bytes_received += length
+            self._packets[start] = DataHead(head.flags, start, new_crc, length)
+            if len(self._packets) > PACKETS_KEPT:
+                del self._packets[next(iter(self._packets))]
+        wanted = head.flags & frames.SYNC
+        if wanted or self.received.position - self._sync_wanted >= SYNC_BYTES:
+            self._sync_wanted = self.received.position
+            self._sync()
+        for each in tuple(self._successors.values()):
+            each.forward()
+        self._report()
+
+    def on_close(self, size: int, crc: int) -> None:
+        """The sender says that this is all. Raises: PayloadGap, PayloadDamaged."""
+        payload = self.received.check_whole(size, crc)
+        if self.closing is None:
+            self.closing = payload
+            if not self.is_whole:
+                self._finish(payload)
+        for each in tuple(self._successors.values()):
+            each.forward()
+        self._close_if_whole()
+
+    # -- forwarding -----------------------------------------------------------------------------
+
+    def _connect(self, nodes: tuple[int, ...]) -> None:
+        for node in nodes:
+            route = routes.below(self.route, node)
+            try:
+                successor = self._service.connect(self, node, route, self._on_lost)
+            except (OSError, BasculeError) as error:
+                self._leave_out(node, route, error)
+                continue
+            self._successors[node] = successor
+            self.progress.on_successor(node, Reached(0, 0))
+
+    def _on_lost(self, successor: Successor, error: Exception) -> None:
+        """A node below this one is gone, or its disk: go on with those below it."""
+        if self._successors.get(successor.node) is not successor or self.has_ended:
+            return
+        del self._successors[successor.node]
+        self._leave_out(successor.node, routes.as_route(successor.route), error)
+        self._report()
+        self._close_if_whole()
+
+    def _leave_out(self, node: int, route: Route, error: Exception) -> None:
+        self.progress.remove(node)
+        self._service.counts.successors_lost += 1
+        log.warning(
+            "data streaming: a node is left out; it fetches the payload later",
+            extra={
+                "stream": self.place.stream,
+                "partition": self.place.partition,
+                "payload": self.opening.id,
+                "node": node,
+                "error": str(error),
+            },
+        )
+        self._connect(routes.next_nodes(route, node))
+
+    def on_forwarded(self, count: int) -> None:
+        """So many bytes go to a node below."""
+        self._service.counts.bytes_forwarded += count
+
+    def on_successor(self, successor: Successor, reached: Reached) -> None:
+        """A node below says how far it is."""
+        self.progress.on_successor(successor.node, reached)
+        successor.forward()
+        self._report()
+
+    def on_successor_closed(self, successor: Successor, frame: bytearray) -> list[int]:
+        """A node below, and all below it, have the payload whole; those nodes."""
+        nodes = decode_message(frame, PayloadClosed).nodes
+        self._nodes += nodes
+        payload = self.closing
+        if payload is not None:
+            self.progress.on_successor(successor.node, Reached(payload.size, payload.size))
+        self._report()
+        self._close_if_whole()
+        return nodes
+
+    def packet_at(self, position: int) -> DataHead | None:
+        """The packet that began there, as far as it is known."""
+        return self._packets.get(position)
+
+    def prepare_packet(
+        self, position: int, length: int, ready: Callable[[DataHead | None, Exception | None], None]
+    ) -> None:
+        """Read bytes again for their checksum, on a thread of the pool, then call `ready`."""
+        file = self.file
+        assert file is not None
+
+        def read() -> None:
+            head: DataHead | None = None
+            error: Exception | None = None
+            try:
+                data = file.read_at(position, length)
+                if len(data) != length:
+                    raise Broken(f"{len(data)} bytes at {position}, expected {length}")
+                head = DataHead(0, position, crc32c(data), length)
+            except (OSError, BasculeError) as caught:
+                error = caught
+            self._reactor.call(lambda: ready(head, error))
+
+        self._pool.submit(read)
+
+    # -- the disk -------------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        """Sync what is written, unless a sync runs; then again after it."""
+        file = self.file
+        if self._is_syncing or file is None:
+            return
+        self._is_syncing = True
+        position = self.received.position
+
+        def run() -> None:
+            error: OSError | None = None
+            try:
+                file.sync()
+            except OSError as caught:
+                error = caught
+            self._reactor.call(lambda: self._on_synced(position, error))
+
+        self._pool.submit(run)
+
+    def _on_synced(self, position: int, error: OSError | None) -> None:
+        self._is_syncing = False
+        if self.has_ended or self.is_whole:
+            return
+        if error is not None:
+            self.fail(error)
+            return
+        self.received.on_synced(position)
+        if position < self._sync_wanted:
+            self._sync()
+        self._report()
+
+    def _finish(self, payload: Payload) -> None:
+        file = self.file
+        assert file is not None
+
+        def run() -> None:
+            error: OSError | None = None
+            try:
+                self._payloads.finish(file, payload)
+            except OSError as caught:
+                error = caught
+            self._reactor.call(lambda: self._on_finished(payload, error))
+
+        self._pool.submit(run)
+
+    def _on_finished(self, payload: Payload, error: OSError | None) -> None:
+        if self.has_ended:
+            return
+        if error is not None:
+            self.closing = None
+            self.fail(error)
+            return
+        self.is_whole = True
+        self.received.on_synced(payload.size)
+        self._service.on_whole(self.key)
+        self._report()
+        self._close_if_whole()
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Acknowledge what the tree has; let the sender wait where it is too far ahead."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        own = Reached(self.received.position, self.received.synced)
+        reached = self.progress.reached(own)
+        if reached != self._acknowledged:
+            self._acknowledged = reached
+            upstream.acknowledge(reached)
+        is_far = own.written - reached.written >= self._window
+        if is_far != self._is_paused:
+            self._is_paused = is_far
+            upstream.set_paused(is_far)
+
+    def _close_if_whole(self) -> None:
+        """Answer CLOSE once this node and all below it have everything."""
+        if self.closing is None or not self.is_whole or self._has_reported:
+            return
+        if any(not each.is_closed for each in self._successors.values()):
+            return
+        self._has_reported = True
+        if self._upstream is not None:
+            self._upstream.closed([self._service.node_id, *self._nodes])
+
+    def fail(self, error: Exception) -> None:
+        """This payload cannot be received here: end, and tell the sender why."""
+        upstream, self._upstream = self._upstream, None
+        self.end()
+        if upstream is not None:
+            upstream.failed(error)
+
+    def end(self) -> None:
+        """Nothing is received any more. The file stays; the service decides on it."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        for each in tuple(self._successors.values()):
+            each.close()
+        self._successors.clear()
+        self.file = None
+        self._service.on_ended(self)

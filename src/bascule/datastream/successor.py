@@ -1,0 +1,184 @@
+"""The connection to one node that a session forwards to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from bascule.datastream.protocol.progress import Reached, TreeProgress
+from bascule.datastream.protocol.received import ReceivedPayload
+from bascule.datastream.transport.connection import PacketSink, StreamConnection, begin_connect
+from bascule.datastream.transport.reactor import Reactor, ReactorTimer
+from bascule.errors import Broken, RemoteProtocolError
+from bascule.errors.plain import from_plain
+from bascule.host.api import File
+from bascule.record.payload_links import Payload
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import (
+    DataHead,
+    decode_ack,
+    decode_message,
+    encode_data_head,
+    encode_message,
+)
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    OpenPayload,
+    PayloadFailed,
+    PayloadOpened,
+    StreamHello,
+)
+
+SILENCE_SECONDS_MAX: Final = 10.0
+"""A node that neither answers nor takes bytes for so long is left out of the tree."""
+
+
+class ForwardedSession(Protocol):
+    """What is forwarded; implemented by `session`."""
+
+    received: ReceivedPayload
+    progress: TreeProgress
+    file: File | None
+    closing: Payload | None
+
+    def packet_at(self, position: int) -> DataHead | None: ...
+    def prepare_packet(
+        self, position: int, length: int, ready: Callable[[DataHead | None, Exception | None], None]
+    ) -> None: ...
+    def on_forwarded(self, count: int) -> None: ...
+    def on_successor(self, successor: Successor, reached: Reached) -> None: ...
+    def on_successor_closed(self, successor: Successor, frame: bytearray) -> list[int]: ...
+
+
+class Successor:
+    """Sends what the session has, from the position that the node says on."""
+
+    def __init__(
+        self,
+        session: ForwardedSession,
+        node: int,
+        address: tuple[str, int],
+        *,
+        hello: StreamHello,
+        opening: OpenPayload,
+        reactor: Reactor,
+        on_lost: Callable[[Successor, Exception], None],
+    ) -> None:
+        """Begin to connect. Raises: OSError."""
+        self.node = node
+        self.route = opening.route
+        """The part of the tree that begins at this node."""
+        self.is_closed = False
+        """Whether the node, and all below it, have the payload whole."""
+        self.nodes: list[int] = []
+        """Those, once it is closed."""
+        self._session = session
+        self._reactor = reactor
+        self._on_lost = on_lost
+        self._sent = -1
+        """The position up to which bytes were sent; -1 before the node has said where to begin."""
+        self._window = 0
+        self._has_sent_close = False
+        self._is_preparing = False
+        self._heard = True
+        self._connection = StreamConnection(reactor, begin_connect(address), self)
+        self._connection.start(connecting=True)
+        self._connection.send(encode_message(frames.HELLO, hello))
+        self._connection.send(encode_message(frames.OPEN, opening))
+        self._timer: ReactorTimer = reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+
+    def forward(self) -> None:
+        """Send what the session has and the window allows, one packet at a time."""
+        connection = self._connection
+        if self._sent < 0 or connection.is_closed or self._is_preparing:
+            return
+        session = self._session
+        while connection.is_drained and not connection.is_closed:
+            end = session.received.position
+            room = session.progress.of(self.node).written + self._window - self._sent
+            if self._sent >= end or room <= 0:
+                break
+            packet = session.packet_at(self._sent)
+            if packet is None:
+                self._is_preparing = True
+                length = min(end - self._sent, room, frames.PACKET_BYTES)
+                session.prepare_packet(self._sent, length, self._send_prepared)
+                return
+            self._send(packet, session.file)
+        self._close_if_all_sent()
+
+    def _send(self, packet: DataHead, file: File | None) -> None:
+        assert file is not None
+        head = encode_data_head(packet.position, packet.length, packet.crc, packet.flags)
+        self._sent = packet.position + packet.length
+        self._connection.send_packet(head, file, packet.position, packet.length)
+        self._session.on_forwarded(packet.length)
+
+    def _send_prepared(self, packet: DataHead | None, error: Exception | None) -> None:
+        self._is_preparing = False
+        if self._connection.is_closed:
+            return
+        if packet is None:
+            self._connection.close(error)
+            return
+        self._send(packet, self._session.file)
+        self.forward()
+
+    def _close_if_all_sent(self) -> None:
+        payload: Payload | None = self._session.closing
+        if payload is not None and not self._has_sent_close and self._sent >= payload.size:
+            self._has_sent_close = True
+            self._connection.send(
+                encode_message(frames.CLOSE, ClosePayload(payload.size, payload.crc))
+            )
+
+    def close(self) -> None:
+        """The session has ended, or does without this node."""
+        self._timer.cancel()
+        self._connection.close()
+
+    def _check(self) -> None:
+        """Leave the node out if it has been silent while something was to be done there."""
+        waits = self._sent < 0 or self._has_sent_close or self._is_behind
+        if waits and not self._heard:
+            self._connection.close(Broken(f"node {self.node} is silent"))
+            return
+        self._heard = False
+        self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._session.progress.of(self.node).written < self._sent
+
+    # -- Handler --------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, frame: bytearray) -> None:
+        """An answer of the node."""
+        self._heard = True
+        if kind == frames.ACK:
+            self._session.on_successor(self, Reached(*decode_ack(frame)))
+        elif kind == frames.OPENED:
+            opened = decode_message(frame, PayloadOpened)
+            self._sent, self._window = opened.position, opened.window
+            self._session.on_successor(self, Reached(opened.position, 0))
+        elif kind == frames.CLOSED:
+            self.is_closed = True
+            self.nodes = self._session.on_successor_closed(self, frame)
+            self.close()
+        elif kind == frames.FAILED:
+            failed = decode_message(frame, PayloadFailed)
+            raise from_plain(failed.name, failed.text, failed.fields)
+        elif kind != frames.HELLO:
+            raise RemoteProtocolError(f"a frame of kind {kind:#04x} from node {self.node}")
+
+    def on_packet_begin(self, head: DataHead) -> PacketSink:
+        raise RemoteProtocolError(f"a packet at {head.position} from node {self.node}")
+
+    def on_drained(self) -> None:
+        self._heard = True
+        self.forward()
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        if error is not None and not self.is_closed:
+            self._on_lost(self, error)

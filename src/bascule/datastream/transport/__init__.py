@@ -1,0 +1,1 @@
+"""One thread with the sockets of all payloads: frames in, frames and file ranges out."""

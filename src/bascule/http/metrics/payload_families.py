@@ -1,0 +1,56 @@
+"""The metrics of data streaming."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bascule.http.metrics.metric_family import MetricFamily, gauge
+
+PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
+    "datastream.connections": gauge(
+        "payload_connections", "Connections of data streaming open now."
+    ),
+    "datastream.sessions": gauge(
+        "payload_sessions", "Payloads that this node receives now, or whose sender may come back."
+    ),
+    "datastream.opened": MetricFamily(
+        "payload_opened", "Payloads that this node began to receive."
+    ),
+    "datastream.bytes_received": MetricFamily(
+        "payload_received_bytes",
+        "Bytes of payloads received from clients and from nodes before this one.",
+    ),
+    "datastream.bytes_forwarded": MetricFamily(
+        "payload_forwarded_bytes", "Bytes of payloads sent to the next nodes of a tree."
+    ),
+    "datastream.bytes_read": MetricFamily(
+        "payload_read_bytes", "Bytes of whole payloads sent to readers and to other replicas."
+    ),
+    "datastream.linked": MetricFamily(
+        "payload_links", "Payloads closed here, whose records the leader was asked to append."
+    ),
+    "datastream.fetched": MetricFamily(
+        "payload_fetched", "Payloads that this node lacked and got from another replica."
+    ),
+    "datastream.bytes_fetched": MetricFamily("payload_fetched_bytes", "Bytes of these."),
+    "datastream.fetches_failed": MetricFamily(
+        "payload_fetch_failures", "Attempts to get a payload that no replica answered."
+    ),
+    "datastream.successors_lost": MetricFamily(
+        "payload_successors_lost", "Nodes left out of a tree because they failed."
+    ),
+    "datastream.refused": MetricFamily(
+        "payload_refusals", "Requests of data streaming that were refused."
+    ),
+    "datastream.unlinked_removed": MetricFamily(
+        "payload_unlinked_removed", "Payloads removed because nobody has closed them."
+    ),
+    "datastream.unlinked_bytes_removed": MetricFamily(
+        "payload_unlinked_removed_bytes", "Bytes of these."
+    ),
+    "retention.payload_bytes": MetricFamily(
+        "retention_removed_payload_bytes", "Bytes of payloads whose records were removed."
+    ),
+}
+"""A part of `families.METRIC_FAMILIES`."""
