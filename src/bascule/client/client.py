@@ -21,6 +21,7 @@ from bascule.client.consumers import Consumer, GroupConsumer, GroupOptions
 from bascule.client.consumers.named import COMMIT_INTERVAL_S
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields, with_publish_headers
+from bascule.client.payloads import PayloadMixin
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
@@ -46,7 +47,7 @@ BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
-class Client(AdminMixin, ColumnarMixin):
+class Client(AdminMixin, ColumnarMixin, PayloadMixin):
     """A client of one node: `async with bascule.connect() as client: ...`
 
     Administration uses HTTP. Publishing uses a NATS connection that the first publish opens.

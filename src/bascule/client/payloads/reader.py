@@ -1,0 +1,181 @@
+"""Reads a payload, or a range of it, from any replica that has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Final
+
+from crc32c import crc32c
+
+from bascule.client.payloads.connection import PayloadConnection
+from bascule.client.payloads.places import Places
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    PayloadDamaged,
+    PayloadGap,
+    PayloadMissing,
+    RemoteProtocolError,
+)
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.checksums import combine
+from bascule.wire.datastream.frames import decode_message, encode_ack, encode_message
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    FetchPayload,
+    PayloadFetched,
+    ReplicasElsewhere,
+)
+
+CONNECT_SECONDS_MAX: Final = 3.0
+RETRY_SECONDS: Final = 0.05
+
+
+class PayloadReader:
+    """Use it as `async with`, and iterate over it, or `read` all. Where a node goes away, another
+    one goes on."""
+
+    def __init__(
+        self, bootstrap: Callable[[], str], fetch: FetchPayload, *, timeout: float
+    ) -> None:
+        self.id = fetch.id
+        self.size = -1
+        """In bytes, of the whole payload; known once it is open."""
+        self.crc32c = 0
+        """Of the whole payload."""
+        self._bootstrap = bootstrap
+        self._fetch = fetch
+        self._timeout = timeout
+        self._places: Places | None = None
+        self._connection: PayloadConnection | None = None
+        self._start = fetch.start
+        self._position = fetch.start
+        self._end = fetch.end
+        self._crc = 0
+
+    async def __aenter__(self) -> PayloadReader:
+        await self._connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        return self.chunks()
+
+    async def read(self) -> bytes:
+        """Everything that is left. Raises: as `chunks`."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The bytes, about 1 MiB at a time, each compared with its checksum; at the end of a whole
+        payload its own is compared, too.
+
+        Raises: Broken if no replica answers within the timeout; PayloadDamaged; UnknownPayload.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while self._end < 0 or self._position < self._end:
+            try:
+                if self._connection is None:
+                    await self._connect()
+                chunk = await self._next()
+            except (Broken, PayloadDamaged) as error:
+                self._fail()
+                if loop.time() > deadline:
+                    raise
+                if isinstance(error, PayloadDamaged):
+                    await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if chunk is None:
+                break
+            deadline = loop.time() + self._timeout
+            yield chunk
+        is_whole = self._start == 0 and self._position == self.size
+        if is_whole and self._crc != self.crc32c:
+            raise PayloadDamaged(self.id, "checksum", f"{self._crc:08x}", f"{self.crc32c:08x}")
+
+    async def _next(self) -> bytes | None:
+        """Raises: Broken, PayloadDamaged."""
+        connection = self._connection
+        assert connection is not None
+        async with asyncio.timeout(self._timeout):
+            kind, frame = await connection.next_frame()
+            if kind == frames.CLOSE:
+                decode_message(frame, ClosePayload)
+                return None
+            if kind != frames.DATA:
+                raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
+            head, packet = await connection.receive_packet(frame)
+        if head.position != self._position:
+            raise PayloadGap(self.id, head.position, self._position)
+        crc = crc32c(packet)
+        if crc != head.crc:
+            where = f"checksum of {head.length} bytes at {head.position}"
+            raise PayloadDamaged(self.id, where, f"{crc:08x}", f"{head.crc:08x}")
+        self._crc = combine(self._crc, crc, head.length)
+        self._position += head.length
+        await connection.send(encode_ack(self._position, 0))
+        return bytes(packet)
+
+    def _fail(self) -> None:
+        if self._connection is not None:
+            assert self._places is not None
+            self._places.on_failed(self._connection.address)
+        self.close()
+
+    async def _connect(self) -> None:
+        """Raises: Broken; what a node says."""
+        if self._places is None:
+            self._places = Places(self._bootstrap())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while True:
+            error: BasculeError = Broken("no node is known")
+            for address in self._places.order:
+                try:
+                    if await self._ask(address):
+                        return
+                    break
+                except (Broken, PayloadMissing) as caught:
+                    error = caught
+                    self._places.on_failed(address)
+            if loop.time() > deadline:
+                raise error
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ask(self, address: str) -> bool:
+        assert self._places is not None
+        connection = await PayloadConnection.connect(address, timeout=CONNECT_SECONDS_MAX)
+        try:
+            self._fetch.start = self._position
+            await connection.send(encode_message(frames.FETCH, self._fetch))
+            async with asyncio.timeout(self._timeout):
+                fetched = await connection.expect(frames.FETCHED, PayloadFetched)
+        except TimeoutError:
+            connection.close()
+            raise Broken(f"{address} does not answer") from None
+        except BaseException:
+            connection.close()
+            raise
+        if isinstance(fetched, ReplicasElsewhere):
+            self._places.learn(fetched.replicas)
+            connection.close()
+            return False
+        self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
+        self._end = fetched.end
+        self._connection = connection
+        return True

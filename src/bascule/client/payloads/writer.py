@@ -1,0 +1,441 @@
+"""Sends one payload, from any replica of its partition to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from bascule.client.payloads.connection import PayloadConnection
+from bascule.client.payloads.places import Places
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    Indeterminate,
+    PayloadDamaged,
+    PayloadGap,
+    RemoteProtocolError,
+)
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.checksums import combine
+from bascule.wire.datastream.frames import (
+    PACKET_BYTES,
+    decode_ack,
+    decode_message,
+    encode_data_head,
+    encode_message,
+)
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    OpenPayload,
+    PayloadClosed,
+    PayloadOpened,
+    ReplicasElsewhere,
+)
+
+CONNECT_SECONDS_MAX: Final = 3.0
+RETRY_SECONDS: Final = 0.05
+Content: TypeAlias = bytes | bytearray | memoryview
+OnProgress: TypeAlias = Callable[[int], None]
+"""Called with the bytes that every node of the tree has written."""
+
+
+class PayloadAck(NamedTuple):
+    """The ack of a payload's record, as that of any message, and what the payload is."""
+
+    stream: str
+    seq: int
+    offset: int
+    partition: int
+    replicas: int
+    synced: bool
+    payload_id: str
+    payload_bytes: int
+    payload_crc32c: int
+    duplicate: bool = False
+
+
+class _Packet(NamedTuple):
+    position: int
+    data: Content
+    crc: int
+    crc_before: int
+    """CRC-32C of the payload below `position`."""
+
+
+class PayloadWriter:
+    """Use it as `async with`; the end of the block closes the payload, an error abandons it.
+
+    What is not acknowledged yet is kept, at most one window of it. Where the node that is sent to
+    goes away, another replica says how far the payload is there, and the rest is sent to that one.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Callable[[], str],
+        opening: OpenPayload,
+        *,
+        timeout: float,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """`timeout`: how long no progress is made before it fails, in seconds."""
+        self.id = opening.id
+        self.route: tuple[tuple[int, tuple[int, ...]], ...] = ()
+        """Each node that forwards, and those that it forwards to; known once it is open."""
+        self.why = ""
+        """Why this route was chosen."""
+        self.ack: PayloadAck | None = None
+        """Once it is closed."""
+        self._bootstrap = bootstrap
+        self._opening = opening
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._places: Places | None = None
+        self._connection: PayloadConnection | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._window = PACKET_BYTES
+        self._packets: deque[_Packet] = deque()
+        """Those that are not acknowledged."""
+        self._partial = bytearray()
+        self._written = 0
+        """The end of the last packet."""
+        self._crc = 0
+        self._acknowledged = 0
+        self._sent = 0
+        self._skip_to = 0
+        """What nodes have from before this writer: not sent again."""
+        self._changed = asyncio.Event()
+        self._lost: Exception | None = None
+        self._closed: dict[str, Any] | None = None
+        self._attempt = 0
+
+    async def __aenter__(self) -> PayloadWriter:
+        await self._connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort()
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far. After a resumption it begins with what the nodes have."""
+        return self._written + len(self._partial)
+
+    @property
+    def acknowledged(self) -> int:
+        """Bytes that every node of the tree has written."""
+        return self._acknowledged
+
+    @property
+    def resume_position(self) -> int:
+        """What the nodes have had of this payload when it was opened: an earlier writer with the
+        same id has sent it. The content has to be written from the beginning; it is compared, and
+        not sent again."""
+        return self._skip_to
+
+    async def write(self, data: Content) -> None:
+        """Send bytes; waits while too many are not acknowledged. The memory may be used again.
+
+        Raises: Broken if no node takes them within the timeout; PayloadDamaged if what was sent
+        before under this id has other content; LimitExceeded, DiskFull.
+        """
+        if self._closed is not None or self._attempt < 0:
+            raise Closed(f"payload {self.id} is closed")
+        view = memoryview(data).cast("B")
+        while len(view):
+            if not self._partial and len(view) >= PACKET_BYTES:
+                await self._send(bytes(view[:PACKET_BYTES]))
+                view = view[PACKET_BYTES:]
+                continue
+            room = PACKET_BYTES - len(self._partial)
+            self._partial += view[:room]
+            view = view[room:]
+            if len(self._partial) == PACKET_BYTES:
+                await self._send_partial()
+
+    async def write_from(
+        self, source: str | Path | Iterable[Content] | AsyncIterable[Content]
+    ) -> None:
+        """Send a file, or what an iterator gives. Raises: as `write`; OSError."""
+        if isinstance(source, str | Path):
+            with await asyncio.to_thread(open, source, "rb") as file:
+                while data := await asyncio.to_thread(file.read, PACKET_BYTES):
+                    await self.write(data)
+        elif isinstance(source, AsyncIterable):
+            async for piece in source:
+                await self.write(piece)
+        else:
+            for piece in source:
+                await self.write(piece)
+
+    async def sync(self) -> None:
+        """Return once what was written is on the disks of all nodes of the tree. Raises: as
+        `write`."""
+        await self._send_partial(flags=frames.SYNC, even_empty=True)
+        await self._until(lambda: self._synced >= self._written)
+
+    _synced = 0
+
+    async def close(self) -> PayloadAck:
+        """Have the record of the payload appended; return its ack.
+
+        Raises: as `write`; PublishRejected if the record is refused; Indeterminate if it may or may
+        not be stored: open a payload with the same id again, and close it.
+        """
+        if self.ack is not None:
+            return self.ack
+        if self._attempt < 0:
+            raise Closed(f"payload {self.id} was abandoned")
+        try:
+            await self._send_partial()
+            await self._finish()
+        finally:
+            self._hang_up()
+        assert self._closed is not None
+        self.ack = _ack_of(self._closed)
+        return self.ack
+
+    def abort(self) -> None:
+        """Abandon it. The nodes drop it after a while; a writer with the same id may go on."""
+        self._attempt = -1
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._listening = None
+        self._packets.clear()
+
+    # -- sending --------------------------------------------------------------------------------
+
+    async def _send_partial(self, *, flags: int = 0, even_empty: bool = False) -> None:
+        data, self._partial = bytes(self._partial), bytearray()
+        if data or even_empty:
+            await self._send(data, flags)
+
+    async def _send(self, data: Content, flags: int = 0) -> None:
+        crc = crc32c(data)
+        packet = _Packet(self._written, data, crc, self._crc)
+        self._crc = combine(self._crc, crc, len(data))
+        self._written += len(data)
+        self._packets.append(packet)
+        await self._until(lambda: self._written - self._acknowledged <= self._window or not data)
+        await self._transmit(packet, flags)
+
+    async def _transmit(self, packet: _Packet, flags: int = 0) -> None:
+        """Send a packet to the node at hand; a failure is seen by who waits."""
+        if packet.position + len(packet.data) <= self._skip_to and packet.data:
+            return
+        connection = self._connection
+        if connection is None or self._lost is not None:
+            await self._recover()
+            return
+        head = encode_data_head(packet.position, len(packet.data), packet.crc, flags)
+        try:
+            await connection.send(head)
+            if packet.data:
+                await connection.send(packet.data)
+        except Broken as error:
+            self._lose(error)
+            await self._recover()
+
+    async def _finish(self) -> None:
+        """Send CLOSE until it is answered. Raises: as `close`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while self._closed is None:
+            if self._lost is not None or self._connection is None:
+                await self._recover()
+            try:
+                assert self._connection is not None
+                close = ClosePayload(self._written, self._crc)
+                await self._connection.send(encode_message(frames.CLOSE, close))
+                await self._until(lambda: self._closed is not None, recovers=False)
+            except Broken as error:
+                self._lose(error)
+                if loop.time() > deadline + self._timeout:
+                    raise Indeterminate(
+                        f"the record of payload {self.id} may or may not be stored: {error}"
+                    ) from error
+
+    async def _until(self, is_met: Callable[[], bool], *, recovers: bool = True) -> None:
+        """Wait for acknowledgements. Raises: Broken without progress; what a node says."""
+        while not is_met():
+            if self._lost is not None:
+                if not recovers:
+                    raise self._lost
+                await self._recover()
+                continue
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._lose(Broken(f"no progress for {self._timeout} s"))
+
+    # -- connections ----------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        """OpenPayload the payload at a replica. Raises: Broken; what a node says."""
+        if self._places is None:
+            self._places = Places(self._bootstrap())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while True:
+            error: BasculeError = Broken("no node is known")
+            for address in self._places.order:
+                try:
+                    if await self._open_at(address):
+                        return
+                    break  # it has said which nodes have replicas
+                except (Broken, PayloadGap) as caught:
+                    error = caught
+                    self._places.on_failed(address)
+            if loop.time() > deadline:
+                raise Broken(f"no replica takes payload {self.id}: {error}") from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _open_at(self, address: str) -> bool:
+        """Whether the payload is open there. Raises: Broken; what the node says."""
+        assert self._places is not None
+        connection = await PayloadConnection.connect(address, timeout=CONNECT_SECONDS_MAX)
+        try:
+            self._opening.attempt = self._attempt
+            await connection.send(encode_message(frames.OPEN, self._opening))
+            async with asyncio.timeout(self._timeout):
+                opened = await connection.expect(frames.OPENED, PayloadOpened)
+            if isinstance(opened, ReplicasElsewhere):
+                self._places.learn(opened.replicas, leader_last=True)
+                self._opening.partition = opened.partition
+                connection.close()
+                return False
+            self._check(opened)
+        except TimeoutError:
+            connection.close()
+            raise Broken(f"{address} does not answer") from None
+        except BaseException:
+            connection.close()
+            raise
+        self._attempt += 1
+        self._opening.partition = opened.partition
+        self._opening.begins_anew = False
+        self._places.learn(opened.replicas, leader_last=True)
+        self._places.prefer(address)
+        self.route = tuple((node, tuple(successors)) for node, successors in opened.route)
+        self.why, self._window = opened.why, opened.window
+        self._connection, self._lost = connection, None
+        self._listening = asyncio.create_task(self._listen(connection))
+        return True
+
+    def _check(self, opened: PayloadOpened) -> None:
+        """Compare what a node has with what was sent. Raises: PayloadDamaged, PayloadGap."""
+        if opened.position > self._written:
+            self._skip_to = max(self._skip_to, opened.position)
+            return  # from before this writer: compared by CLOSE
+        if opened.position < self._acknowledged:
+            raise PayloadGap(self.id, self._acknowledged, opened.position)
+        found = self._crc_at(opened.position)
+        if found is not None and found != opened.crc:
+            where = f"checksum of the first {opened.position} bytes"
+            raise PayloadDamaged(self.id, where, f"{opened.crc:08x}", f"{found:08x}")
+
+    def _crc_at(self, position: int) -> int | None:
+        if position == self._written:
+            return self._crc
+        for packet in self._packets:
+            if packet.position == position:
+                return packet.crc_before
+        return None
+
+    async def _recover(self) -> None:
+        """Go on at another node, with what is not acknowledged. Raises: Broken."""
+        while True:
+            self._drop_connection()
+            await self._connect()
+            connection = self._connection
+            assert connection is not None
+            try:
+                for packet in tuple(self._packets):
+                    head = encode_data_head(packet.position, len(packet.data), packet.crc)
+                    await connection.send(head)
+                    await connection.send(packet.data)
+            except Broken as error:
+                self._lose(error)
+                continue
+            return
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            assert self._places is not None
+            self._places.on_failed(self._connection.address)
+            self._connection.close()
+            self._connection = None
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+    def _lose(self, error: Exception) -> None:
+        if self._lost is None:
+            self._lost = error
+        self._changed.set()
+
+    async def _listen(self, connection: PayloadConnection) -> None:
+        """Take what the node says until the payload is closed."""
+        try:
+            while True:
+                kind, frame = await connection.next_frame()
+                if connection is not self._connection:
+                    return
+                if kind == frames.ACK:
+                    self._on_ack(*decode_ack(frame))
+                elif kind == frames.CLOSED:
+                    self._closed = decode_message(frame, PayloadClosed).ack
+                    self._changed.set()
+                    return
+                else:
+                    raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
+        except BasculeError as error:
+            if connection is self._connection:
+                self._lose(error)
+
+    def _on_ack(self, written: int, synced: int) -> None:
+        self._synced = max(self._synced, synced)
+        if written > self._acknowledged:
+            self._acknowledged = written
+            packets = self._packets
+            while packets and packets[0].position + len(packets[0].data) <= written:
+                packets.popleft()
+            if self._on_progress is not None:
+                self._on_progress(written)
+        self._changed.set()
+
+
+def _ack_of(ack: dict[str, Any]) -> PayloadAck:
+    payload = ack["payload"]
+    return PayloadAck(
+        stream=ack["stream"],
+        seq=ack["seq"],
+        offset=ack["offset"],
+        partition=ack["partition"],
+        replicas=ack["replicas"],
+        synced=ack["synced"],
+        payload_id=payload["id"],
+        payload_bytes=payload["bytes"],
+        payload_crc32c=int(payload["crc32c"], 16),
+    )
