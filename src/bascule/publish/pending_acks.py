@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from bascule.publish.acks import ALL, LEADER, AckError, AckFormat, OnCommitted, Outcome
+from bascule.publish.acks import ALL, ANY, LEADER, AckError, AckFormat, OnCommitted, Outcome
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Waiting:
     counts: bool = True
     """Whether its records are counted here; those of two policies wait in both queues."""
     replies: bytes = b""
-    """NATS operations to send instead of acks."""
+    """NATS operations to send instead of acks: they refuse the messages of `ack_entries`."""
     error: AckError | None = None
     """For `on_committed`, of a message that was refused."""
 
@@ -96,11 +96,21 @@ class PendingAcks:
                 )
             )
 
-    def add_refusals(self, replies: bytes, *, end_offset: int) -> None:
-        """Add NATS operations to send once everything below `end_offset` is committed."""
+    def add_refusals(
+        self, replies: bytes, ack_entries: bytes, *, count: int, end_offset: int, policy: int = ALL
+    ) -> None:
+        """Add NATS operations to send once everything below `end_offset` is committed, or with
+        the policy `LEADER` is stored by the leader.
+
+        They answer those of `ack_entries`, of `count` messages, that have this policy; with `ALL`,
+        those that do not have `LEADER`. If what they rest on fails, these get the error instead.
+        """
         if replies:
-            self._committed.batches.append(
-                _Waiting(end_offset, end_offset, b"", 0, is_duplicate=True, replies=replies)
+            queue = self._stored if policy == LEADER else self._committed
+            queue.batches.append(
+                _Waiting(
+                    end_offset, end_offset, ack_entries, count, is_duplicate=True, replies=replies
+                )
             )
 
     def add_outcome(self, on_committed: OnCommitted, outcome: Outcome, *, end_offset: int) -> None:
@@ -158,7 +168,8 @@ class PendingAcks:
     def rollback(self, base_offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `base_offset`, after its append failed.
 
-        Returns NATS operations with `error` for the duplicates that waited with it.
+        Returns NATS operations with `error` for the duplicates and the refused messages that waited
+        with it.
         """
         replies = b""
         for queue in self._queues:
@@ -191,7 +202,7 @@ class PendingAcks:
                 batch = queue.batches.popleft()
                 if batch.on_committed is not None:
                     batch.on_committed(batch.base_offset, error)
-                failed.append(batch.replies or self._errors(batch, error, queue.policy))
+                failed.append(self._errors(batch, error, queue.policy))
         return b"".join(failed)
 
     def _acks(self, batch: _Waiting, policy: int, now_ms: int) -> bytes:
@@ -211,6 +222,8 @@ class PendingAcks:
         )
 
     def _errors(self, batch: _Waiting, error: AckError, policy: int) -> bytes:
+        if batch.replies and policy == ALL:
+            policy = ANY & ~LEADER
         return self._ack_format.errors(batch.ack_entries, error, count=batch.count, policies=policy)
 
 

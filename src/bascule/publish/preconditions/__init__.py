@@ -123,6 +123,11 @@ class Evaluation:
     """As `refusals`, for messages whose ack rests on the leader's log alone."""
     outcome: Outcome | None = None
     """For `on_committed` of a batch of one message that is not stored again."""
+    refused_entries: bytes = b""
+    """Ack entries of the messages that `refusals` and `leader_refusals` answer."""
+    refused_count: int = 0
+    rests_on_log: bool = False
+    """Whether a refusal rests on what the log has, with the accepted messages of the batch."""
 
 
 class Preconditions:
@@ -346,6 +351,9 @@ class Preconditions:
         if tally[_hot.DUPLICATE]:
             oldest = self._window.oldest
             duplicates = entries(_hot.DUPLICATE, oldest)
+        refused_entries = b"".join(
+            [entries(verdict, 0) for verdict, _ in refused] + [part for part, _ in wrong]
+        )
         batch.ack_entries = entries(_hot.ACCEPTED, 0)
         return Evaluation(
             refusals(ANY & ~LEADER),
@@ -353,6 +361,9 @@ class Preconditions:
             oldest,
             tally[_hot.DUPLICATE],
             refusals(LEADER) if batch.ack_policies & LEADER else b"",
+            refused_entries=refused_entries,
+            refused_count=len(verdicts),
+            rests_on_log=bool(wrong) or tally[_hot.WRONG_ID] > 0,
         )
 
 

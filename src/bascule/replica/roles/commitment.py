@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bascule.host.api import Clock
 from bascule.model import PartitionState, SyncPolicy
-from bascule.publish.acks import AckError, AckFormat, OnCommitted, indeterminate
+from bascule.publish.acks import LEADER, AckError, AckFormat, OnCommitted, indeterminate
 from bascule.publish.pending_acks import PendingAcks
 from bascule.publish.preconditions import Evaluation
 from bascule.replica.roles.batch_positions import position_of
@@ -188,12 +188,7 @@ class Commitment:
         which has `policies`. Returns the replies to send now.
         """
         with self._lock:
-            replies = evaluation.leader_refusals
-            if self.replication is None:
-                replies += evaluation.refusals
-            else:
-                # They may rest on records that a successor does not have.
-                self.pending.add_refusals(evaluation.refusals, end_offset=next_offset)
+            replies = self._refuse(evaluation, next_offset, end_offset)
             self.pending.add_duplicates(
                 evaluation.duplicates, base=evaluation.duplicates_base,
                 count=evaluation.duplicate_count, end_offset=end_offset, policies=policies,
@@ -201,6 +196,26 @@ class Commitment:
             if on_committed is not None and evaluation.outcome is not None:
                 self.pending.add_outcome(on_committed, evaluation.outcome, end_offset=end_offset)
             return replies + self._release()
+
+    def _refuse(self, evaluation: Evaluation, next_offset: int, end_offset: int) -> bytes:
+        """Answer who was refused once it is certain; return the replies to send now.
+
+        A refusal may rest on records that a crash removes, or that a successor does not have, the
+        accepted messages of its batch among them.
+        """
+        rests, end = evaluation.rests_on_log, next_offset
+        if rests:
+            end = end_offset
+        elif self.replication is None:
+            return evaluation.leader_refusals + evaluation.refusals
+        entries, count = evaluation.refused_entries, evaluation.refused_count
+        self.pending.add_refusals(evaluation.refusals, entries, count=count, end_offset=end)
+        if not rests:
+            return evaluation.leader_refusals
+        self.pending.add_refusals(
+            evaluation.leader_refusals, entries, count=count, end_offset=end, policy=LEADER
+        )
+        return b""
 
     def on_fetch(
         self,
