@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from support.clusters import RunningCluster, running_cluster
-from support.processes import Node, running_node
+from support.processes import BIN, Node, running_node
 
 MIB = 1 << 20
 
@@ -226,3 +228,101 @@ def test_a_payload_goes_with_its_record(node: Node) -> None:
             assert left.name.startswith(f"{2:020d}-")
 
     asyncio.run(test())
+
+
+def test_the_commands(node: Node, tmp_path: Path) -> None:
+    def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
+            input=data, capture_output=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+
+    data = content(3 * MIB + 7, seed=9)
+    (tmp_path / "weights.bin").write_bytes(data)
+    assert run("stream", "create", "files", "--subject", "files.>").returncode == 0
+    sent = run("put", "files", "weights.bin", "--subject", "files.{name}", "--json", "-k", "{name}")
+    assert sent.returncode == 0, sent.stderr
+    ack = json.loads(sent.stdout)
+    assert (ack["offset"], ack["payload_bytes"]) == (0, len(data))
+    assert ack["payload_crc32c"] == f"{crc32c(data):08x}"
+    assert run("put", "files", "-", "--subject", "files.in", data=b"hello").returncode == 0
+    assert run("get", "files", "1", "-o", "-").stdout == b"hello"
+    assert run("get", "files", "0").returncode == 0
+    assert (tmp_path / "files-0-0").read_bytes() == data
+    (tmp_path / "again.part").write_bytes(data[:MIB])
+    gone_on = run("get", "files", "0", "-o", "again")
+    assert b"going on behind 1,048,576 bytes" in gone_on.stderr
+    assert (tmp_path / "again").read_bytes() == data
+    (tmp_path / "bad.part").write_bytes(b"x" * MIB)
+    damaged = run("get", "files", "0", "-o", "bad")
+    assert (damaged.returncode, b"checksum" in damaged.stderr) == (6, True)
+    assert not (tmp_path / "bad").exists()
+    assert run("get", "files", "0", "-o", "bad").returncode == 0
+    part = run("get", "files", "0", "--bytes", "10-20", "-o", "-")
+    assert part.stdout == data[10:20]
+    for wrong, code in (
+        (("get", "files", "7"), 3), (("get", "nothing", "0"), 3),
+        (("get", "files", "0", "--bytes", "9-3"), 2), (("put", "files", "weights.bin"), 2),
+        (("put", "files", str(tmp_path), "--subject", "files.a"), 2),
+        (("put", "files", "-", "--subject", "files.a", "--resume", "0" * 32), 2),
+    ):  # fmt: skip
+        refused = run(*wrong)
+        assert (refused.returncode, refused.stdout) == (code, b""), wrong
+        assert refused.stderr.startswith(b"error: "), wrong
+
+
+def test_compaction_removes_payloads(node: Node) -> None:
+    async def test() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            await client.create_stream(
+                "latest", "latest", cleanup=["compact"], segment_age_ms_max=1_000,
+                dirty_percent_min=0, dedupe_window_ms=0,
+            )  # fmt: skip
+            for seed in range(6):
+                async with client.open_payload("latest", key="k" if seed < 5 else "other") as out:
+                    await out.write(content(50_000, seed))
+            await asyncio.sleep(1.1)  # the segment ends by its age
+            async with client.open_payload("latest", key="end") as out:
+                await out.write(b"end")
+            directory = node.directory / "data/streams/latest/0"
+            left: list[int] = []
+            for _ in range(1200):
+                left = [int(file.name[:20]) for file in linked(directory)]
+                if left[:2] == [4, 5]:
+                    break
+                await asyncio.sleep(0.05)
+            assert left[:2] == [4, 5]
+            for offset, seed in ((4, 4), (5, 5)):
+                async with client.read_payload("latest", offset) as payload:
+                    assert await payload.read() == content(50_000, seed)
+
+    asyncio.run(test())
+
+
+def test_a_restart_keeps_what_was_received(tmp_path: Path) -> None:
+    async def send(node: Node, data: bytes) -> str:
+        async with bascule.connect(node.addresses["http"]) as client:
+            await client.create_stream("kept", "kept")
+            out = client.open_payload("kept")
+            await out.__aenter__()
+            await out.write(data[: 8 * MIB])
+            while out.acknowledged < 8 * MIB:
+                await asyncio.sleep(0.01)
+            out.abort()
+            return out.id
+
+    async def go_on(node: Node, data: bytes, id: str) -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            async with client.open_payload("kept", payload_id=id) as out:
+                assert out.resume_position == 8 * MIB
+                await out.write(data)
+            assert out.ack is not None
+            async with client.read_payload("kept", out.ack.offset) as payload:
+                assert await payload.read() == data
+
+    data = content(9 * MIB, seed=11)
+    with running_node(tmp_path) as node:
+        id = asyncio.run(send(node, data))
+        node.stop(signal.SIGKILL)
+        node.start()
+        asyncio.run(go_on(node, data, id))

@@ -18,6 +18,7 @@ from bascule.errors import (
     InvalidKey,
     InvalidName,
     InvalidPattern,
+    InvalidRoute,
     LimitExceeded,
     MissingExtra,
     NodeRefused,
@@ -25,11 +26,13 @@ from bascule.errors import (
     NotANumber,
     NotATable,
     OffsetOutOfRange,
+    PayloadDamaged,
     PublishRejected,
     RequestExpired,
     StreamConflict,
     UnknownGroup,
     UnknownPartition,
+    UnknownPayload,
     UnknownStream,
     WrongVersion,
 )
@@ -60,6 +63,9 @@ EXPLAINED: Final = (
 _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
     (UnknownGroup, UNKNOWN, "`bascule group list` shows the groups"),
+    (UnknownPayload, UNKNOWN, "`bascule read STREAM --json` shows which records have a payload"),
+    (PayloadDamaged, CORRUPT, "send or read it again"),
+    (InvalidRoute, USAGE, ""),
     (UnknownPartition, UNKNOWN, "`bascule stream info` shows the partitions"),
     (
         StreamConflict,

@@ -15,6 +15,7 @@ from bascule.cli.dev.command import dev
 from bascule.cli.groups import groups
 from bascule.cli.inspect import inspect
 from bascule.cli.output import err, print_error
+from bascule.cli.payloads import get, put
 from bascule.cli.pipeline import pipeline
 from bascule.cli.publish import publish
 from bascule.cli.read import read
@@ -52,6 +53,8 @@ app.add_typer(node, name="node")
 app.add_typer(pipeline, name="pipeline")
 app.command()(publish)
 app.command()(read)
+app.command()(put)
+app.command()(get)
 app.command()(top)
 app.command()(inspect)
 app.command()(backup)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias, overload
 
+from bascule.record.payload_links import Payload, payload_of
 from bascule.wire.nats import HEADER_VERSION
 from bascule.wire.subjects import check_subject
 
@@ -68,6 +69,11 @@ class Message(NamedTuple):
     def timestamp(self) -> datetime:
         """`timestamp_ms` as an aware UTC datetime."""
         return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    @property
+    def payload(self) -> Payload | None:
+        """The payload that the record has; `Client.read_payload` reads it."""
+        return payload_of(self.headers)
 
     def header(self, name: str) -> bytes | None:
         """The first header of this exact name, or None."""

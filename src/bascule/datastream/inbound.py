@@ -143,8 +143,8 @@ class InboundConnection:
             self._session.on_close(close.size, close.crc)
         elif kind == frames.FETCH:
             self._fetch(decode_message(frame, FetchPayload))
-        elif kind == frames.ACK and self._sender is not None:
-            self._sender.on_ack(decode_ack(frame)[0])
+        elif kind == frames.ACK:
+            decode_ack(frame)  # of a reader: what it has; the socket throttles it
         else:
             raise RemoteProtocolError(f"an unexpected frame of kind {kind:#04x}")
 

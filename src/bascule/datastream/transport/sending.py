@@ -44,9 +44,6 @@ class PayloadSender:
         """Send nothing more."""
         self._has_ended = True
 
-    def on_ack(self, written: int) -> None:
-        """The other side has written what is below."""
-
     def on_drained(self) -> None:
         """Read and send the next packet."""
         if self._is_reading or self._has_ended:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -76,6 +77,10 @@ class PayloadLinks:
         self._peers = peers
         self._publisher = publisher
         self._fetch = fetch
+        self._locks: WeakValueDictionary[tuple[bytes, int, str], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+        """Held while the record of a payload is appended: stream, partition and id."""
 
     async def link(self, place: PayloadPlace, link: LinkPayload) -> dict[str, Any]:
         """The ack of the record. Raises: PublishRejected; Indeterminate if it may be stored."""
@@ -115,9 +120,21 @@ class PayloadLinks:
         partition = found[link.partition]
         store = partition.log
         assert isinstance(store, PayloadLog)
-        here = store.payloads.find(link.id)
-        if here is not None and 0 <= here.offset < partition.committed_offset:
-            return _ack(partition, here.offset, link.payload)
+        key = link.stream_id, link.partition, link.id
+        # A request whose answer was lost is repeated while the first one is still carried out.
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            return await self._append(partition, store, link)
+
+    async def _append(
+        self, partition: Partition, store: PayloadLog, link: LinkPayload
+    ) -> dict[str, Any]:
+        """Append the record, unless there is one."""
+        while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
+            if here.offset < partition.committed_offset:
+                return _ack(partition, here.offset, link.payload)
+            if not partition.is_leader:
+                raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+            await asyncio.sleep(RETRY_SECONDS)  # it may be committed, or removed again
         if here is None:
             await self._get(partition, link)
         names = {name.lower() for name, _ in link.headers}
