@@ -7,11 +7,13 @@ import hashlib
 import json
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from crc32c import crc32c
 
@@ -24,6 +26,9 @@ from bascule.errors import (
     UnknownPayload,
     UnknownStream,
 )
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import encode_data_head, encode_message
+from bascule.wire.datastream.messages import ClosePayload, OpenPayload, StreamHello
 from support.clusters import RunningCluster, running_cluster
 from support.processes import BIN, Node, running_node
 
@@ -326,3 +331,175 @@ def test_a_restart_keeps_what_was_received(tmp_path: Path) -> None:
         node.stop(signal.SIGKILL)
         node.start()
         asyncio.run(go_on(node, data, id))
+
+
+def test_http_reads_payloads_and_ranges(cluster: RunningCluster) -> None:
+    data = content(3 * MIB, seed=12)
+
+    async def send() -> None:
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            await client.create_stream("served", "served", replicas=2)
+            async with client.open_payload("served") as out:
+                await out.write(data)
+
+    asyncio.run(send())
+    redirected = 0
+    with httpx.Client(follow_redirects=True) as http:
+        for node in cluster.alive():
+            url = f"{node.addresses['http']}/v1/streams/served/partitions/0/payloads/0"
+            whole = http.get(url)
+            redirected += len(whole.history)
+            assert whole.content == data
+            assert whole.headers["bascule-payload-crc32c"] == f"{crc32c(data):08x}"
+            part = http.get(url, headers={"Range": "bytes=1000-1999"})
+            assert (part.status_code, part.content) == (206, data[1000:2000])
+            assert part.headers["content-range"] == f"bytes 1000-1999/{len(data)}"
+            last = http.get(url, headers={"Range": "bytes=-5"})
+            assert last.content == data[-5:]
+            none = http.get(url, headers={"Range": f"bytes={len(data)}-"})
+            assert none.status_code == 416
+            known = http.get(url, headers={"If-None-Match": whole.headers["etag"]})
+            assert (known.status_code, known.content) == (304, b"")
+            head = http.head(url)
+            assert (head.headers["content-length"], head.content) == (str(len(data)), b"")
+            for wrong, status in (
+                ("0/payloads/1", 404),
+                ("7/payloads/0", 404),
+                ("0/payloads/x", 400),
+            ):
+                answer = http.get(url.replace("0/payloads/0", wrong))
+                assert answer.status_code == status, answer.text
+    assert redirected == 1
+
+
+@pytest.mark.parametrize("victim", ["successor", "last", "leader"])
+def test_a_node_of_the_tree_is_killed(cluster: RunningCluster, victim: str) -> None:
+    name = f"tree-{victim}"
+    data = content(48 * MIB, seed=20)
+
+    async def test() -> None:
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            await client.create_stream(name, name, replicas=3)
+            leader = await asyncio.to_thread(cluster.leader, name)
+            async with client.open_payload(name, topology="chain") as out:
+                await out.write(data[: 24 * MIB])
+                chain = [out.route[0][0], *(after[0] for _, after in out.route)]
+                lost = {"successor": chain[1], "last": chain[2], "leader": leader}[victim]
+                cluster.nodes[lost].stop(signal.SIGKILL)
+                await out.write(data[24 * MIB :])
+            ack = out.ack
+            assert ack is not None
+            async with client.read_payload(name, ack.offset) as payload:
+                assert await payload.read() == data
+            cluster.nodes[lost].start()
+        messages = 0
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            async for _ in client.read(name):
+                messages += 1
+        assert messages == 1, "a payload has one record"
+
+    asyncio.run(test())
+    cluster.wait_in_sync(name)
+    digest = hashlib.sha256(data).digest()
+    for number in cluster.nodes:
+        (file,) = linked(cluster.replica(number, name))
+        assert hashlib.sha256(file.read_bytes()).digest() == digest
+
+
+class Hostile:
+    """A client of the data streaming protocol that does what it likes."""
+
+    def __init__(self, node: Node) -> None:
+        host, _, port = node.addresses["client"].rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=20)
+
+    def send(self, *data: bytes) -> None:
+        self.socket.sendall(b"".join(data))
+
+    def answers(self) -> list[int]:
+        """The kinds of all frames until the node closes the connection."""
+        found, data = [], b""
+        while True:
+            try:
+                part = self.socket.recv(1 << 16)
+            except ConnectionError:
+                break
+            if not part:
+                break
+            data += part
+        while len(data) >= 5:
+            found.append(data[4])
+            data = data[4 + int.from_bytes(data[:4], "big") :]
+        self.socket.close()
+        return found
+
+
+def test_a_hostile_client_costs_only_itself(node: Node) -> None:
+    hello = encode_message(frames.HELLO, StreamHello())
+
+    def opening(number: int) -> bytes:
+        return encode_message(frames.OPEN, OpenPayload(f"{number:032x}", "target"))
+
+    wrong_packets = {
+        "gap": encode_data_head(5, 3, crc32c(b"abc")) + b"abc",
+        "checksum": encode_data_head(0, 3, 7) + b"abc",
+        "claimed length": (1 << 30).to_bytes(4, "big") + bytes([frames.DATA]) + bytes(13),
+        "close with more": encode_message(frames.CLOSE, ClosePayload(10, 0)),
+        "close with another checksum": encode_data_head(0, 3, crc32c(b"abc")) + b"abc"
+        + encode_message(frames.CLOSE, ClosePayload(3, 1)),
+        "kind": b"\0\0\0\2\xdf\0",
+        "malformed": b"\0\0\0\3\xd1\0\xc1",
+        "large frame": b"\x7f\xff\xff\xff\xd1\0",
+    }  # fmt: skip
+
+    async def prepare() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            await client.create_stream("target", "target")
+
+    asyncio.run(prepare())
+    for number, (what, packet) in enumerate(wrong_packets.items()):
+        client = Hostile(node)
+        client.send(hello, opening(number), packet)
+        assert client.answers()[-1] == frames.FAILED, what
+    before_hello = Hostile(node)
+    before_hello.send(opening(99))
+    assert before_hello.answers() == [frames.FAILED]
+    abandoned = [Hostile(node) for _ in range(300)]
+    for number, client in enumerate(abandoned):
+        client.send(hello, opening(1_000 + number), encode_data_head(0, 1 << 20, 0), bytes(1_000))
+
+    async def use() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            data = content(2 * MIB, seed=30)
+            async with client.open_payload("target") as out:
+                await out.write(data)
+            assert out.ack is not None
+            assert out.ack.offset == 0, "nothing of a hostile client is in the log"
+            async with client.read_payload("target", 0) as payload:
+                assert await payload.read() == data
+
+    asyncio.run(use())
+    for client in abandoned:
+        client.socket.close()
+
+
+def test_many_payloads_at_once(cluster: RunningCluster) -> None:
+    async def test() -> None:
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            await client.create_stream("many", "many", replicas=3)
+
+            async def send(number: int) -> int:
+                data = content(200_000 + number, seed=number)
+                async with client.open_payload("many") as out:
+                    for at in range(0, len(data), 70_000):
+                        await out.write(data[at : at + 70_000])
+                assert out.ack is not None
+                return out.ack.offset
+
+            offsets = await asyncio.gather(*(send(number) for number in range(200)))
+            assert sorted(offsets) == list(range(200))
+            for number in (0, 57, 199):
+                async with client.read_payload("many", offsets[number]) as payload:
+                    assert await payload.read() == content(200_000 + number, seed=number)
+
+    asyncio.run(test())

@@ -168,6 +168,7 @@ def call(admin: ImageAdmin) -> Call:
         admin,
         None,  # tests/e2e/test_cluster_operations.py tests a real cluster
         None,  # tests/e2e/test_tables.py tests the tables of real nodes
+        None,  # tests/e2e/test_payloads.py tests payloads of real nodes
         defaults=StreamDefaults(sync="interval"),
         body_bytes_max=2_048,
     )

@@ -193,6 +193,10 @@ class Fetching:
         self._received.on_packet(self._head, crc=crc, new_crc=self._new_crc)
         self._service.counts.bytes_fetched += self._head.length
 
+    def on_malformed(self, error: RemoteProtocolError) -> None:
+        if self._connection is not None:
+            self._connection.close(error)
+
     def on_drained(self) -> None:
         """Nothing more is to be sent."""
 

@@ -163,6 +163,9 @@ class InboundConnection:
             return None
         return self._sink
 
+    def on_malformed(self, error: RemoteProtocolError) -> None:
+        self._fail(error)
+
     def on_drained(self) -> None:
         if self._sender is not None:
             self._sender.on_drained()

@@ -32,6 +32,14 @@ class PayloadPlace(NamedTuple):
         return {each.node: each.rack for each in self.replicas}
 
 
+class FoundFile(NamedTuple):
+    """The payload of a record: its file, or the HTTP address of a node that has it."""
+
+    payload: Payload | None
+    path: str
+    elsewhere: str = ""
+
+
 class PayloadCluster(Protocol):
     """Any thread may call it."""
 

@@ -174,6 +174,9 @@ class Successor:
     def on_packet_begin(self, head: DataHead) -> PacketSink:
         raise RemoteProtocolError(f"a packet at {head.position} from node {self.node}")
 
+    def on_malformed(self, error: RemoteProtocolError) -> None:
+        self._connection.close(error)
+
     def on_drained(self) -> None:
         self._heard = True
         self.forward()

@@ -21,6 +21,7 @@ from bascule.http.listener import LoopbackGuard
 from bascule.http.metrics import exposition
 from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
 from bascule.http.openapi import docs_page, openapi_document
+from bascule.http.payloads import PayloadsAdmin, PayloadsApi
 from bascule.http.requests import (
     AcknowledgeLossRequest,
     AlterStreamRequest,
@@ -150,7 +151,7 @@ class StatusSource(Protocol):
         ...
 
 
-class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
+class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi, PayloadsApi):
     """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
@@ -160,6 +161,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
         node: StatusSource,
         cluster: ClusterAdmin,
         tables: TablesAdmin,
+        payloads: PayloadsAdmin,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
@@ -168,6 +170,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi):
         ClusterApi.__init__(self, cluster)
         TablesApi.__init__(self, tables)
         TableWatchApi.__init__(self, tables)
+        PayloadsApi.__init__(self, payloads)
         self._streams = streams
         self._node = node
         self._defaults = defaults
@@ -329,6 +332,7 @@ def create_app(
     node: StatusSource,
     cluster: ClusterAdmin,
     tables: TablesAdmin,
+    payloads: PayloadsAdmin,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
@@ -341,6 +345,7 @@ def create_app(
         node,
         cluster,
         tables,
+        payloads,
         defaults=defaults or StreamDefaults(),
         body_bytes_max=body_bytes_max,
     )

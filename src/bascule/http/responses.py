@@ -46,6 +46,7 @@ from bascule.errors import (
     UnknownKey,
     UnknownNode,
     UnknownPartition,
+    UnknownPayload,
     UnknownStream,
     WrongVersion,
 )
@@ -65,6 +66,7 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownNode, 404, "unknown_node"),
     (UnknownGroup, 404, "unknown_group"),
     (UnknownKey, 404, "unknown_key"),
+    (UnknownPayload, 404, "unknown_payload"),
     (WrongVersion, 412, "wrong_version"),
     (NotANumber, 409, "not_a_number"),
     (InvalidKey, 400, "invalid_key"),

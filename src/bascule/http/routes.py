@@ -29,6 +29,7 @@ from bascule.http.groups import (
     ResetOffsetsRequest,
 )
 from bascule.http.openapi import ApiOperation
+from bascule.http.payloads.reads import PAYLOAD_OPERATIONS
 from bascule.http.requests import (
     AcknowledgeLossRequest,
     AlterStreamRequest,
@@ -451,6 +452,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         example="curl -X DELETE '$SERVER/v1/groups/billing?stream=flights'",
     ),
     **TABLE_OPERATIONS,
+    **PAYLOAD_OPERATIONS,
     "metrics": ApiOperation(
         "GET",
         "/metrics",

@@ -135,7 +135,7 @@ class ClusterNode:
             process_loss=self._heartbeats.loss, on_nodes=self._on_nodes, settings=config.cluster,
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        self.payloads = self._make_payloads(partitions, writer, clock)
+        self.payloads = self.controller.payloads = self._make_payloads(partitions, writer, clock)
         self._replica_fetches = ReplicaFetchHandler(
             partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),

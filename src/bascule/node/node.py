@@ -447,7 +447,6 @@ class Node:
         cluster_groups: ClusterGroups,
     ) -> None:
         config, limits = self._config, self._config.limits
-        assert self._cluster is not None
         self._client_listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
@@ -468,7 +467,7 @@ class Node:
             cluster=self._controller.views,
             streams=self._controller,
             config=config,
-            on_datastream=self._cluster.payloads.streams.adopt,
+            on_datastream=self._controller.payloads.streams.adopt,
         )
         self.status.client_statistics = self._client_listener.statistics
         self.status.client_address = await bind_listener(
@@ -485,6 +484,7 @@ class Node:
             self.status,
             self._controller.operations,
             tables,
+            self._controller.payloads,
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self.status.http_statistics,

@@ -27,6 +27,7 @@ from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.operations.operations import ClusterOperations
+from bascule.controller.cluster.payloads import ClusterPayloads
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
@@ -103,6 +104,9 @@ class _Awaited(msgspec.Struct, array_like=True):
 
 class ClusterController:
     """Belongs to the event loop."""
+
+    payloads: ClusterPayloads
+    """Set by the node."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from bascule.datastream.transport.reactor import READ, WRITE, Reactor
-from bascule.errors import BasculeError, Broken
+from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.host.api import File
 from bascule.wire.datastream.frames import DATA, DataHead, StreamFrameReader, decode_data_head
 
@@ -35,6 +35,10 @@ class Handler(Protocol):
 
     def on_packet_begin(self, head: DataHead) -> PacketSink | None:
         """The head of a DATA frame: where its bytes go; None if the connection ends."""
+        ...
+
+    def on_malformed(self, error: RemoteProtocolError) -> None:
+        """The other side does not keep to the protocol. It closes the connection."""
         ...
 
     def on_drained(self) -> None:
@@ -179,6 +183,8 @@ class StreamConnection:
                 self._flush()
             if events & READ and not self.is_closed:
                 self._read()
+        except RemoteProtocolError as error:
+            self._handler.on_malformed(error)
         except (BasculeError, OSError) as error:
             self.close(error)
         except Exception as error:  # boundary: a bug ends one connection

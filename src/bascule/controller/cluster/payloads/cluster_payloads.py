@@ -13,13 +13,15 @@ from bascule.config.addresses import parse_address
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
 from bascule.controller.cluster.views import ClusterViews
-from bascule.datastream.ports import OnFetched, PayloadPlace
+from bascule.datastream.ports import FoundFile, OnFetched, PayloadPlace
 from bascule.datastream.service import DataStreams
 from bascule.errors import (
     BasculeError,
     ConfigError,
     InternalStream,
+    PartitionFailed,
     UnknownPartition,
+    UnknownPayload,
     UnknownStream,
 )
 from bascule.host.api import Clock
@@ -62,6 +64,7 @@ class ClusterPayloads:
         add_control: Callable[[str, Control], None],
     ) -> None:
         """`add_control` has this node answer a kind of control request of other nodes."""
+        self._node_id = node_id
         self._partitions = partitions
         self._metadata = metadata
         self._views = views
@@ -89,6 +92,25 @@ class ClusterPayloads:
             on_fetched(error)
             return
         self.streams.fetch(place, link, on_fetched)
+
+    def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
+        """The payload of a record here, or a node that has it.
+
+        Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed.
+        """
+        place = self.place_of(stream, partition)
+        is_leader = place.leader == self._node_id
+        if place.store is not None:
+            found = place.store.payloads.find_at(offset)
+            if found is not None:
+                return FoundFile(found.payload, found.path)
+            if is_leader or offset < place.store.end.offset:
+                raise UnknownPayload(stream, partition, offset)
+        nodes = {node.node_id: node for node in self._views.nodes()}
+        for number in (place.leader, *place.nodes):
+            if number != self._node_id and number in nodes:
+                return FoundFile(None, "", nodes[number].http)
+        raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
 
     # -- for data streaming ---------------------------------------------------------------------
 
