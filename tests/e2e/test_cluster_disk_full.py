@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -89,3 +91,30 @@ def test_a_full_disk_costs_the_memberships_of_its_node(cluster: RunningCluster) 
 def _in_sync(node: Node, name: str) -> list[int]:
     found: list[int] = node.call("GET", f"/v1/streams/{name}")["partitions"][0]["isr"]
     return found
+
+
+def test_a_payload_that_does_not_fit_costs_one_membership(cluster: RunningCluster) -> None:
+    """The node without room leaves the in-sync set of that stream, and of no other."""
+    other = cluster.nodes[2]
+    for name in ("large", "small"):
+        other.create(name, name, replicas=3)
+        cluster.wait_in_sync(name)
+    data = b"0123456789abcdef" * (40 << 16)
+
+    async def test() -> None:
+        async with bascule.connect(other.addresses["http"]) as client:
+            async with client.open_payload("large", timeout=60) as out:
+                await out.write(data)
+            assert out.ack is not None
+            assert out.ack.replicas == 2
+            async with client.read_payload("large", out.ack.offset) as payload:
+                assert await payload.read() == data
+            await client.publish("large", b"and on")
+            await client.publish("small", b"as before")
+
+    asyncio.run(test())
+    assert 1 not in cluster.partition("large")["isr"]
+    cluster.wait_in_sync("small")
+    small = cluster.nodes[1]
+    assert isinstance(small, SmallDisk)
+    assert shutil.disk_usage(small.data).free > 1 << 20

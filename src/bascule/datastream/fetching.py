@@ -85,7 +85,8 @@ class Fetching:
         self._error: Exception = PayloadMissing(payload.id, "any replica that answers")
 
     def start(self) -> None:
-        """Ask the first node. Raises: OSError."""
+        """Ask the first node. Raises: DiskFull, OSError."""
+        self._payloads.check_room(self.payload.size)
         self._file = self._payloads.create(self.payload.id)
         self._next()
 

@@ -17,7 +17,7 @@ from bascule.datastream.protocol.received import ReceivedPayload
 from bascule.datastream.protocol.routes import Route
 from bascule.datastream.successor import Successor
 from bascule.datastream.transport.reactor import Reactor
-from bascule.errors import BasculeError, Broken
+from bascule.errors import BasculeError, Broken, DiskFull
 from bascule.host.api import File
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.payload_files import PayloadFiles
@@ -32,6 +32,8 @@ PACKETS_KEPT: Final = 256
 older is read again."""
 SYNC_BYTES: Final = 64 << 20
 """A sync begins after so many bytes, so that the one at the end is short."""
+ROOM_BYTES: Final = 4 << 20
+"""Between two looks at the room on the disk."""
 Key = tuple[bytes, int, str]
 
 
@@ -106,6 +108,7 @@ class Session:
         self._is_paused = False
         self._is_syncing = False
         self._sync_wanted = 0
+        self._room_checked = 0
         self._has_reported = False
         self.has_ended = False
 
@@ -117,6 +120,7 @@ class Session:
         if before is not None and before is not upstream:
             before.failed(Broken(f"payload {self.opening.id} is sent over another connection now"))
         if self.file is None and not self.is_whole:
+            self._payloads.check_room(max(self.opening.size - self.received.position, 0))
             self.file = self._payloads.create(self.opening.id)
         self.attempt, self._acknowledged, self._is_paused = attempt, Reached(-1, -1), False
         self._has_reported = False
@@ -171,6 +175,13 @@ class Session:
             self._packets[start] = DataHead(head.flags, start, new_crc, length)
             if len(self._packets) > PACKETS_KEPT:
                 del self._packets[next(iter(self._packets))]
+        if self.received.position - self._room_checked >= ROOM_BYTES:
+            self._room_checked = self.received.position
+            try:
+                self._payloads.check_room()
+            except (DiskFull, OSError) as error:
+                self.fail(error)
+                return
         wanted = head.flags & frames.SYNC
         if wanted or self.received.position - self._sync_wanted >= SYNC_BYTES:
             self._sync_wanted = self.received.position
@@ -363,8 +374,17 @@ class Session:
         """This payload cannot be received here: end, and tell the sender why."""
         upstream, self._upstream = self._upstream, None
         self.end()
+        if isinstance(error, OSError | DiskFull):
+            self._discard()
         if upstream is not None:
             upstream.failed(error)
+
+    def _discard(self) -> None:
+        """Give the room back."""
+        try:
+            self._payloads.discard(self.opening.id)
+        except OSError as error:
+            log.warning("data streaming: a file cannot be removed", extra={"error": str(error)})
 
     def end(self) -> None:
         """Nothing is received any more. The file stays; the service decides on it."""

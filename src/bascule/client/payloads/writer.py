@@ -17,6 +17,7 @@ from bascule.errors import (
     BasculeError,
     Broken,
     Closed,
+    DiskFull,
     Indeterminate,
     PayloadDamaged,
     PayloadGap,
@@ -304,9 +305,11 @@ class PayloadWriter:
                     if await self._open_at(address):
                         return
                     break  # it has said which nodes have replicas
-                except (Broken, PayloadGap) as caught:
+                except (Broken, DiskFull, PayloadGap) as caught:
                     error = caught
                     self._places.on_failed(address)
+            if isinstance(error, DiskFull):
+                raise error
             if loop.time() > deadline:
                 raise Broken(f"no replica takes payload {self.id}: {error}") from error
             await asyncio.sleep(RETRY_SECONDS)

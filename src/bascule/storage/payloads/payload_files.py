@@ -8,11 +8,15 @@ from contextlib import AbstractContextManager
 from errno import EIO
 from typing import Final, NamedTuple
 
-from bascule.errors import PayloadMissing
+from bascule.errors import DiskFull, PayloadMissing
 from bascule.host.api import File, Files
 from bascule.record.payload_links import Payload, PayloadLink
 
 DIRECTORY: Final = "payloads"
+FREE_PART: Final = 20
+"""Payloads leave a twentieth of the disk free,"""
+FREE_BYTES_MAX: Final = 1 << 30
+"""but no more than this."""
 _OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
 _WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
 _LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
@@ -116,10 +120,18 @@ class PayloadFiles:
 
     # -- receiving ------------------------------------------------------------------------------
 
+    def check_room(self, size: int = 0) -> None:
+        """Raises: DiskFull if payloads, with `size` bytes more, would leave too little of the disk
+        to the logs; OSError."""
+        parent = self.directory.rpartition("/")[0]
+        free, total = self._files.room(parent)
+        if free - size < min(total // FREE_PART, FREE_BYTES_MAX):
+            raise DiskFull(parent, free)
+
     def create(self, id: str) -> File:
         """The file of a payload that is about to be received, or is received in part.
 
-        Raises: DiskFull, OSError.
+        Raises: OSError.
         """
         with self._lock:
             if not self._exists:
