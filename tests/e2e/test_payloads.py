@@ -503,3 +503,42 @@ def test_many_payloads_at_once(cluster: RunningCluster) -> None:
                     assert await payload.read() == content(200_000 + number, seed=number)
 
     asyncio.run(test())
+
+
+def test_a_payload_that_no_replica_has_stops_no_copy(cluster: RunningCluster) -> None:
+    """As after files were removed by hand: the record is copied, and readers get an error."""
+    data = content(MIB, seed=40)
+
+    async def send() -> None:
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            await client.create_stream("lost", "lost", replicas=2)
+            for _ in range(2):
+                async with client.open_payload("lost") as out:
+                    await out.write(data)
+
+    asyncio.run(send())
+    cluster.wait_in_sync("lost")
+    before = cluster.partition("lost")["replicas"]
+    new = next(number for number in cluster.nodes if number not in before)
+    for number in before:
+        node = cluster.nodes[number]
+        node.stop()
+        linked(cluster.replica(number, "lost"))[0].unlink()
+        node.start()
+    cluster.wait_in_sync("lost")
+    replicas = [new, before[0]]
+    cluster.nodes[new].call("POST", "/v1/streams/lost/reassign", {"replicas": replicas})
+    cluster.wait_moved("lost")
+    assert sorted(cluster.partition("lost")["replicas"]) == sorted(replicas)
+
+    async def read() -> None:
+        async with bascule.connect(cluster.alive()[0].addresses["http"]) as client:
+            assert len([message async for message in client.read("lost")]) == 2
+            with pytest.raises(UnknownPayload):
+                await client.read_payload("lost", 0, timeout=5).__aenter__()
+            async with client.read_payload("lost", 1) as payload:
+                assert await payload.read() == data
+
+    asyncio.run(read())
+    (file,) = linked(cluster.replica(new, "lost"))
+    assert file.read_bytes() == data

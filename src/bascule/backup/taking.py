@@ -226,6 +226,8 @@ class BackupTaker:
         end = files[-1].end_offset if files else first
         if end < read.end_offset and not failure:
             failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
+        if checker.has_links and not failure:
+            failure = "it has payloads, which backups do not contain yet: only the records are here"
         latest = checker.epochs.latest
         return BackedUpPartition(
             partition=index,

@@ -14,10 +14,10 @@ from bascule.datastream.ports import OnFetched, PayloadPlace
 from bascule.datastream.protocol.received import ReceivedPayload
 from bascule.datastream.transport.connection import PacketSink, StreamConnection, begin_connect
 from bascule.datastream.transport.reactor import Reactor, ReactorTimer
-from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
+from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError, UnknownPayload
 from bascule.errors.plain import from_plain
 from bascule.host.api import File
-from bascule.record.payload_links import Payload
+from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import DataHead, decode_message, encode_message
@@ -57,14 +57,15 @@ class Fetching:
         reactor: Reactor,
         pool: Executor,
         place: PayloadPlace,
-        payload: Payload,
+        link: PayloadLink,
         payloads: PayloadFiles,
         sources: Sequence[int],
         on_ended: Callable[[Fetching, Exception | None], None],
     ) -> None:
         """`sources` are nodes that may have the payload, the best first."""
         self.place = place
-        self.payload = payload
+        self.payload = link.payload
+        self._offset = link.offset
         self.waiting: list[OnFetched] = []
         self._service = service
         self._reactor = reactor
@@ -72,7 +73,7 @@ class Fetching:
         self._payloads = payloads
         self._sources = list(sources)
         self._on_ended = on_ended
-        self._received = ReceivedPayload(payload.id)
+        self._received = ReceivedPayload(link.payload.id)
         self._file: File | None = None
         self._connection: StreamConnection | None = None
         self._head = DataHead(0, 0, 0, 0)
@@ -82,7 +83,11 @@ class Fetching:
         self._heard = True
         self._timer: ReactorTimer | None = None
         self._has_ended = False
-        self._error: Exception = PayloadMissing(payload.id, "any replica that answers")
+        self._is_lost = False
+        """Whether the leader has the record without the payload."""
+        self._may_be_elsewhere = len(place.replicas) < place.replica_count
+        """Whether a replica did not answer."""
+        self._error: Exception = PayloadMissing(link.payload.id, "any replica that answers")
 
     def start(self) -> None:
         """Ask the first node. Raises: DiskFull, OSError."""
@@ -110,10 +115,19 @@ class Fetching:
             try:
                 self._ask(node)
             except (OSError, BasculeError) as error:
-                self._error = error
+                self._error, self._may_be_elsewhere = error, True
                 continue
             return
-        self._end(self._error)
+        self._end(self._conclusion())
+
+    def _conclusion(self) -> Exception:
+        """Why no node has sent it: UnknownPayload if it is lost."""
+        place = self.place
+        if self._is_lost and not self._may_be_elsewhere:
+            return UnknownPayload(place.stream, place.partition, self._offset)
+        if isinstance(self._error, UnknownPayload):
+            return PayloadMissing(self.payload.id, "the leader, and not all replicas answer")
+        return self._error
 
     def _ask(self, node: int) -> None:
         """Raises: Broken, OSError."""
@@ -139,7 +153,12 @@ class Fetching:
         self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
 
     def _fail(self, error: Exception) -> None:
-        """This node does not have it, or is gone."""
+        """This node does not have it, or is gone. That the leader has lost it counts once all have
+        been asked, and have answered."""
+        if isinstance(error, UnknownPayload):
+            self._is_lost = True
+        elif not isinstance(error, PayloadMissing):
+            self._may_be_elsewhere = True
         self._error = error
         if not self._has_ended:
             self._next()

@@ -32,6 +32,7 @@ class DataStreamCounts:
     linked: int = 0
     fetched: int = 0
     fetches_failed: int = 0
+    lost: int = 0
     successors_lost: int = 0
     refused: int = 0
     unlinked_removed: int = 0

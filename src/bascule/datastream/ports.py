@@ -20,6 +20,9 @@ class PayloadPlace(NamedTuple):
     leader: int
     """-1 where there is none now."""
     replicas: tuple[ReplicaAddress, ...]
+    """Those on nodes that are alive."""
+    replica_count: int
+    """With those on lost nodes."""
     store: PayloadLog | None
     """This node's; None where it has no replica."""
 

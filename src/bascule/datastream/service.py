@@ -89,7 +89,7 @@ class DataStreams:
 
     def fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
         """Get the payload of a link from another replica. `on_fetched` runs on the reactor."""
-        self._reactor.call(lambda: self._fetch(place, link.payload, on_fetched))
+        self._reactor.call(lambda: self._fetch(place, link, on_fetched))
 
     def remove_leftovers(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
         """Remove the payloads of a log that nobody receives, that no record names, and that have
@@ -170,6 +170,11 @@ class DataStreams:
         assert place.store is not None
         payloads = place.store.payloads
         id = fetch.id
+        if id and payloads.find(id) is None:
+            leads = place.leader == self.node_id
+            if leads and 0 <= fetch.offset < place.store.end.offset:
+                # The record is in the log of its leader, and the payload nowhere on its disk.
+                raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
             found = payloads.find_at(fetch.offset)
             if found is None:
@@ -336,7 +341,8 @@ class DataStreams:
 
     # -- fetching -------------------------------------------------------------------------------
 
-    def _fetch(self, place: PayloadPlace, payload: Payload, on_fetched: OnFetched) -> None:
+    def _fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
+        payload = link.payload
         if place.store is None:
             on_fetched(PayloadMissing(payload.id, "a partition without a replica here"))
             return
@@ -356,7 +362,7 @@ class DataStreams:
                 key=lambda node: node != place.leader,
             )
             fetching = self._fetches[key] = Fetching(
-                self, self._reactor, self.pool, place, payload, payloads, others, self._on_fetched
+                self, self._reactor, self.pool, place, link, payloads, others, self._on_fetched
             )
             fetching.waiting.append(on_fetched)
             try:
@@ -373,6 +379,9 @@ class DataStreams:
             del self._fetches[key]
         if error is None:
             self.counts.fetched += 1
+        elif isinstance(error, UnknownPayload):
+            self._give_up(fetching)
+            error = None
         else:
             self.counts.fetches_failed += 1
             log.warning(
@@ -385,6 +394,22 @@ class DataStreams:
                 },
             )
         self._tell(fetching, error)
+
+    def _give_up(self, fetching: Fetching) -> None:
+        """The leader has the record and not the payload, and no other replica has it."""
+        self.counts.lost += 1
+        store = fetching.place.store
+        assert store is not None
+        store.payloads.give_up(fetching.payload.id)
+        log.error(
+            "data streaming: no replica has a payload; its record is copied without it",
+            extra={
+                "stream": fetching.place.stream,
+                "partition": fetching.place.partition,
+                "payload": fetching.payload.id,
+                "bytes": fetching.payload.size,
+            },
+        )
 
     def _tell(self, fetching: Fetching, error: Exception | None) -> None:
         waiting, fetching.waiting = fetching.waiting, []

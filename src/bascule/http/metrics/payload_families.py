@@ -37,6 +37,9 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "datastream.fetches_failed": MetricFamily(
         "payload_fetch_failures", "Attempts to get a payload that no replica answered."
     ),
+    "datastream.lost": MetricFamily(
+        "payload_lost", "Payloads that no replica has any more, whose records were copied."
+    ),
     "datastream.successors_lost": MetricFamily(
         "payload_successors_lost", "Nodes left out of a tree because they failed."
     ),

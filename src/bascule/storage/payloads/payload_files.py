@@ -48,6 +48,8 @@ class PayloadFiles:
         """The payloads of the linked records, by offset."""
         self._unnamed: dict[str, None] = {}
         """Linked ones whose files are not renamed yet."""
+        self._lost: set[str] = set()
+        """Payloads that no replica has."""
         self._is_renamed = False
         """Whether names have changed since the last sync of the directory."""
         self.bytes = 0
@@ -194,13 +196,17 @@ class PayloadFiles:
             return [
                 link
                 for link in links
-                if link.payload
-                not in (self._whole.get(link.payload.id), self._linked_payload(link))
+                if link.payload.id not in self._lost and not self._has(link.payload)
             ]
 
-    def _linked_payload(self, link: PayloadLink) -> Payload | None:
-        found = self._linked.get(link.payload.id)
-        return None if found is None else found.payload
+    def _has(self, payload: Payload) -> bool:
+        link = self._linked.get(payload.id)
+        return payload == (self._whole.get(payload.id) if link is None else link.payload)
+
+    def give_up(self, id: str) -> None:
+        """No replica has this payload any more: its record is appended without it."""
+        with self._lock:
+            self._lost.add(id)
 
     def link(self, links: Iterable[PayloadLink]) -> None:
         """Records that name payloads have been appended. On the log writer thread.

@@ -157,6 +157,7 @@ class ClusterPayloads:
             partition,
             state.leader,
             tuple(replicas),
+            len(state.replicas),
             store if isinstance(store, PayloadLog) else None,
         )
 
