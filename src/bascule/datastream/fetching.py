@@ -138,7 +138,11 @@ class Fetching:
         connection.start(connecting=True)
         place = self.place
         fetch = FetchPayload(
-            place.stream, place.partition, self.payload.id, start=self._received.position
+            place.stream,
+            place.partition,
+            self.payload.id,
+            self._offset,
+            self._received.position,
         )
         connection.send(encode_message(frames.HELLO, self._service.hello(self._service.node_id)))
         connection.send(encode_message(frames.FETCH, fetch))

@@ -70,6 +70,8 @@ class DataStreams:
         self._sessions: dict[Key, Session] = {}
         self._connections: set[InboundConnection] = set()
         self._fetches: dict[Key, Fetching] = {}
+        self._failing: set[Key] = set()
+        """Payloads that could not be fetched the last time."""
         self._unlinked: dict[Key, int] = {}
         """Since when no record has named a payload; see `remove_leftovers`."""
         self._is_sweeping = False
@@ -383,17 +385,28 @@ class DataStreams:
             self._give_up(fetching)
             error = None
         else:
-            self.counts.fetches_failed += 1
-            log.warning(
-                "data streaming: a payload cannot be fetched; it is tried again",
-                extra={
-                    "stream": fetching.place.stream,
-                    "partition": fetching.place.partition,
-                    "payload": fetching.payload.id,
-                    "error": str(error),
-                },
-            )
+            self._note_failure(fetching, error)
+        if error is None:
+            self._failing.discard(key)
         self._tell(fetching, error)
+
+    def _note_failure(self, fetching: Fetching, error: Exception) -> None:
+        """Log it once, until the payload is here."""
+        self.counts.fetches_failed += 1
+        place, payload = fetching.place, fetching.payload
+        key = place.stream_id, place.partition, payload.id
+        if key in self._failing:
+            return
+        self._failing.add(key)
+        log.warning(
+            "data streaming: a payload cannot be fetched; it is tried again",
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": payload.id,
+                "error": str(error),
+            },
+        )
 
     def _give_up(self, fetching: Fetching) -> None:
         """The leader has the record and not the payload, and no other replica has it."""
