@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PACKETS_KEPT: Final = 256
 """Heads of packets, so that they are forwarded with the checksum with which they came. What is
 older is read again."""
-SYNC_BYTES: Final = 64 << 20
+SYNC_BYTES: Final = 16 << 20
 """A sync begins after so many bytes, so that the one at the end is short."""
 ROOM_BYTES: Final = 4 << 20
 """Between two looks at the room on the disk."""
