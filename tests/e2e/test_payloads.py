@@ -310,8 +310,8 @@ def test_a_restart_keeps_what_was_received(tmp_path: Path) -> None:
             await client.create_stream("kept", "kept")
             out = client.open_payload("kept")
             await out.__aenter__()
-            await out.write(data[: 8 * MIB])
-            while out.acknowledged < 8 * MIB:
+            await out.write(data[: 24 * MIB])
+            while out.acknowledged < 24 * MIB:
                 await asyncio.sleep(0.01)
             out.abort()
             return out.id
@@ -319,13 +319,13 @@ def test_a_restart_keeps_what_was_received(tmp_path: Path) -> None:
     async def go_on(node: Node, data: bytes, id: str) -> None:
         async with bascule.connect(node.addresses["http"]) as client:
             async with client.open_payload("kept", payload_id=id) as out:
-                assert out.resume_position == 8 * MIB
+                assert out.resume_position == 24 * MIB
                 await out.write(data)
             assert out.ack is not None
             async with client.read_payload("kept", out.ack.offset) as payload:
                 assert await payload.read() == data
 
-    data = content(9 * MIB, seed=11)
+    data = content(26 * MIB, seed=11)
     with running_node(tmp_path) as node:
         id = asyncio.run(send(node, data))
         node.stop(signal.SIGKILL)
@@ -542,3 +542,43 @@ def test_a_payload_that_no_replica_has_stops_no_copy(cluster: RunningCluster) ->
     asyncio.run(read())
     (file,) = linked(cluster.replica(new, "lost"))
     assert file.read_bytes() == data
+
+
+def test_a_node_that_was_replaced_takes_nothing_back(node: Node) -> None:
+    """A first node that its client has left may still run. It must not end what the next sends."""
+
+    async def prepare() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            await client.create_stream("fenced", "fenced")
+
+    asyncio.run(prepare())
+    name = node.call("GET", "/v1/cluster")["name"]
+    cluster_id = node.call("GET", "/v1/node")["cluster_id"]
+    data = content(1_000)
+
+    def opened_by(number: int, attempt: int) -> Hostile:
+        hello = encode_message(
+            frames.HELLO, StreamHello(cluster=name, cluster_id=cluster_id, node=number)
+        )
+        opening = OpenPayload("f" * 32, "fenced", 0, attempt=attempt)
+        found = Hostile(node)
+        found.send(hello, encode_message(frames.OPEN, opening))
+        return found
+
+    left, taken = opened_by(7, 2), opened_by(8, 3)
+    assert left.answers() == [frames.HELLO, frames.OPENED, frames.ACK, frames.FAILED]
+    late = opened_by(7, 2)
+    assert late.answers() == [frames.HELLO, frames.FAILED]
+    taken.send(
+        encode_data_head(0, len(data), crc32c(data)), data,
+        encode_message(frames.CLOSE, ClosePayload(len(data), crc32c(data))),
+    )  # fmt: skip
+    answered, part = b"", b"\0"
+    while part and frames.CLOSED not in answered:
+        part = taken.socket.recv(4096)
+        answered += part
+    assert part, "the node closed the connection"
+    taken.socket.close()
+    foreign = Hostile(node)
+    foreign.send(encode_message(frames.HELLO, StreamHello(cluster="other", node=7)))
+    assert foreign.answers() == [frames.FAILED]

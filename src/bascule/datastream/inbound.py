@@ -209,7 +209,10 @@ class InboundConnection:
     def _begin(
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
     ) -> None:
-        """Receive a payload from now on. Raises: OSError."""
+        """Receive a payload from now on. Raises: Broken, DiskFull, OSError."""
+        if self._is_node and not session.is_detached and opening.attempt < session.attempt:
+            # Its client has gone to another node, which sends the payload here already.
+            raise Broken(f"payload {opening.id} is sent by another node since")
         self._session = session
         session.attach(self, planned.route, attempt=opening.attempt, quorum=opening.quorum)
         opened = PayloadOpened(
@@ -223,6 +226,7 @@ class InboundConnection:
             is_whole=session.is_whole,
         )
         self._connection.send(encode_message(frames.OPENED, opened))
+        session.report()
 
     def acknowledge(self, reached: Reached) -> None:
         """Of the session: the tree has what is below."""

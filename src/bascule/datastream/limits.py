@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class DataStreamLimits:
     """Bounds on what senders of payloads may cost the node."""
 
+    connections_max: int = 8_192
+    """Further ones are closed at once."""
     sessions_max: int = 4_096
     """Payloads that are received at once; each has a file and, while it is sent, a connection."""
     window_bytes: int = 16 << 20

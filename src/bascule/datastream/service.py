@@ -81,6 +81,10 @@ class DataStreams:
         """Serve a connection whose first bytes, still unread, are those of this protocol."""
 
         def begin() -> None:
+            if len(self._connections) >= self._limits.connections_max:
+                self.counts.refused += 1
+                sock.close()
+                return
             connection = InboundConnection(self, self._reactor, sock, peer)
             self._connections.add(connection)
             self.counts.connections = len(self._connections)
@@ -218,6 +222,8 @@ class DataStreams:
         if session is not None:
             session.end()
         if len(self._sessions) >= self._limits.sessions_max:
+            self._end_oldest_detached()
+        if len(self._sessions) >= self._limits.sessions_max:
             asked = len(self._sessions) + 1
             ready(None, LimitExceeded("open payloads", self._limits.sessions_max, asked))
             return
@@ -232,6 +238,12 @@ class DataStreams:
         self.counts.opened += 1
         self.counts.sessions = len(self._sessions)
         self._load(session, payloads, ready)
+
+    def _end_oldest_detached(self) -> None:
+        """Make room for a payload that somebody sends now. What was received stays in its file."""
+        detached = [each for each in self._sessions.values() if each.is_detached]
+        if detached:
+            min(detached, key=lambda each: each.used_at_ns).end()
 
     def _load(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
         """Take over what the disk has of a payload."""

@@ -188,7 +188,7 @@ class Session:
             self._sync()
         for each in tuple(self._successors.values()):
             each.forward()
-        self._report()
+        self.report()
 
     def on_close(self, size: int, crc: int) -> None:
         """The sender says that this is all. Raises: PayloadGap, PayloadDamaged."""
@@ -220,7 +220,7 @@ class Session:
             return
         del self._successors[successor.node]
         self._leave_out(successor.node, routes.as_route(successor.route), error)
-        self._report()
+        self.report()
         self._close_if_whole()
 
     def _leave_out(self, node: int, route: Route, error: Exception) -> None:
@@ -246,7 +246,7 @@ class Session:
         """A node below says how far it is."""
         self.progress.on_successor(successor.node, reached)
         successor.forward()
-        self._report()
+        self.report()
 
     def on_successor_closed(self, successor: Successor, frame: bytearray) -> list[int]:
         """A node below, and all below it, have the payload whole; those nodes."""
@@ -255,7 +255,7 @@ class Session:
         payload = self.closing
         if payload is not None:
             self.progress.on_successor(successor.node, Reached(payload.size, payload.size))
-        self._report()
+        self.report()
         self._close_if_whole()
         return nodes
 
@@ -314,7 +314,7 @@ class Session:
         self.received.on_synced(position)
         if position < self._sync_wanted:
             self._sync()
-        self._report()
+        self.report()
 
     def _finish(self, payload: Payload) -> None:
         file = self.file
@@ -340,12 +340,12 @@ class Session:
         self.is_whole = True
         self.received.on_synced(payload.size)
         self._service.on_whole(self.key)
-        self._report()
+        self.report()
         self._close_if_whole()
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Acknowledge what the tree has; let the sender wait where it is too far ahead."""
         upstream = self._upstream
         if upstream is None:
