@@ -33,7 +33,7 @@ async def one_round(cluster: RunningCluster, number: int, dice: random.Random) -
     crc = 0
     async with bascule.connect(servers) as client:
         async with client.open_payload("kills", topology=dice.choice(("chain", "star"))) as out:
-            route = {node: after for node, after in out.route}
+            route = dict(out.route)
             nodes = [out.route[0][0], *(each for after in route.values() for each in after)]
             named = {"first": nodes[0], "second": nodes[1], "last": nodes[-1], "leader": leader}
             victim = cluster.nodes[named[VICTIMS[number % len(VICTIMS)]]]
