@@ -56,4 +56,4 @@ CLUSTER_IDS: Final = 2
 CONSUMER_GROUPS: Final = 2
 """Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""
 TABLES: Final = 2
-"""`StreamConfig.table`."""
+"""`StreamConfig.table` and `table_ttl_ms`."""

@@ -175,6 +175,9 @@ class StreamConfig:
     or another one."""
     table: bool = False
     """Whether each replica keeps the latest value of each key in a table."""
+    table_ttl_ms: int = 0
+    """A key of the table is removed when its value is older, unless that has a header `Nats-TTL`;
+    0: it is kept."""
 
     @property
     def literal_subject(self) -> str | None:

@@ -156,6 +156,7 @@ SECTIONS = {
     "TroubleCounts": "cluster",
     "WatchCounts": "table_watches",
     "FollowerCounts": "table_followers",
+    "ExpiryCounts": "table_expiry",
     "ConsumerCounts": "key_value",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""

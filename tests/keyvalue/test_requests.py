@@ -90,7 +90,6 @@ def test_the_settings_of_a_bucket_are_those_of_a_table() -> None:
     ("setting", "value", "text"),
     [
         ("max_msgs_per_subject", 5, "history of 5"),
-        ("max_age", 1_000_000_000, "TTL"),
         ("max_bytes", 1_000, "max_bytes"),
         ("mirror", {"name": "KV_x"}, "mirror"),
         ("republish", {"src": ">"}, "republish"),

@@ -302,7 +302,7 @@ def test_every_publisher_gets_an_ack_or_an_error_ack() -> None:
 REQUESTS = [
     "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit", "Nats-Schedule",
     "Nats-Schedule-TTL", "Nats-Schedule-Target", "Nats-Schedule-Next", "Nats-Scheduler",
-    "Nats-Incr", "Nats-Required-Api-Level", "Nats-Rollup", "Nats-TTL",
+    "Nats-Incr", "Nats-Required-Api-Level", "Nats-Rollup",
     "Nats-Expected-Last-Subject-Sequence-Subject",
     "Nats-Expected-Streams", "Nats-X", "nats-of-2031", "NATS-INCR", "Nats-Msg-Id-Extra",
 ]  # fmt: skip
@@ -342,7 +342,13 @@ def test_a_header_that_requests_nothing_is_stored(name: str) -> None:
 
 
 def test_each_message_of_a_batch_is_told_the_name_of_its_own_header() -> None:
-    headers = [{"Nats-Incr": "1"}, {}, {"Nats-TTL": "1"}, {"Nats-Incr": "2"}, {"nats-incr": "2"}]
+    headers = [
+        {"Nats-Incr": "1"},
+        {},
+        {"Nats-Batch-Id": "1"},
+        {"Nats-Incr": "2"},
+        {"nats-incr": "2"},
+    ]
     made = batch(headers, ack_entries=b"".join(entry(row, b"in%d" % row) for row in range(5)))
     replies = preconditions().evaluate(made, next_offset=0, now_ms=5)
     assert replies is not None
@@ -350,7 +356,7 @@ def test_each_message_of_a_batch_is_told_the_name_of_its_own_header() -> None:
         operation.split(b" ", 1) for operation in replies.refusals.split(b"PUB ") if operation
     )
     told = {inbox: text.split(b"the header ")[1].split()[0] for inbox, text in answered.items()}
-    assert told == {b"in0": b"Nats-Incr", b"in2": b"Nats-TTL", b"in3": b"Nats-Incr",
+    assert told == {b"in0": b"Nats-Incr", b"in2": b"Nats-Batch-Id", b"in3": b"Nats-Incr",
                     b"in4": b"nats-incr"}  # fmt: skip
     assert made.ack_entries == entry(0, b"in1")
 

@@ -16,10 +16,10 @@ OPLOG_BYTES_MAX = 400_000
 """So small that files are rotated and removed now and then."""
 
 
-def record_at(offset: int) -> tuple[bytes, int, int, bytes | None, str | None]:
+def record_at(offset: int) -> tuple[bytes, int, int, bytes | None, str | None, int | None]:
     dice = Random(offset)
     key = b"%d" % min(dice.randint(0, 300), dice.randint(0, 300))
-    return key, offset, 5, None if dice.random() < 0.2 else b"%d" % offset, None
+    return key, offset, 5, None if dice.random() < 0.2 else b"%d" % offset, None, None
 
 
 def open_table(directory: Path) -> tuple[TableFile, Oplog]:

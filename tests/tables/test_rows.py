@@ -39,9 +39,9 @@ def rows_of(records: list[Record], keys: TableKeys, start: int = 0) -> Rows:
 def test_rows_have_key_offset_time_and_value() -> None:
     found = rows_of([record(5, b"a", b"one"), record(6, b"b", None), record(9, b"a", b"")], PLAIN)
     assert found.rows == [
-        (b"a", 5, 1_005, b"one", None),
-        (b"b", 6, 1_006, None, None),
-        (b"a", 9, 1_009, b"", None),
+        (b"a", 5, 1_005, b"one", None, None),
+        (b"b", 6, 1_006, None, None, None),
+        (b"a", 9, 1_009, b"", None, None),
     ]
     assert (found.end, found.skipped) == (10, 0)
 
@@ -90,7 +90,7 @@ def test_both_twins_find_what_escape_writes(
     record_hot.index_records(
         data, HEADER_BYTES, len(data), len(records), positions, array("q", [0] * 4)
     )
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]] = []
+    rows: list[tuple[Any, ...]] = []
     escaped: list[int] = []
     skipped = hot("tables").read_rows(
         data, positions, len(records), 0, 1_000, -1, b"p.", 0, rows, escaped
@@ -128,7 +128,36 @@ def test_both_twins_keep_the_first_content_type(hot: Callable[[str], ModuleType]
     records = [Record(n, n, b"k", b"v", headers) for n, (headers, _) in enumerate(kept)]
     assert [row[4] for row in rows_of_twin(hot, records)] == [found for _, found in kept]
     removed = Record(0, 0, b"k", None, (("content-type", b"text/plain"),))
-    assert rows_of_twin(hot, [removed]) == [(b"k", 0, 0, None, None)]
+    assert rows_of_twin(hot, [removed]) == [(b"k", 0, 0, None, None, None)]
+
+
+def test_both_twins_keep_the_first_time_to_live(hot: Callable[[str], ModuleType]) -> None:
+    kept: list[tuple[tuple[tuple[str, bytes | None], ...], int | None]] = [
+        ((("nats-ttl", b"90"),), 90_000),
+        ((("subject", b"s"), ("Nats-TTL", b"1m"), ("Nats-TTL", b"2m")), 60_000),
+        ((("NATS-ttl", b"never"), ("content-type", b"a/b")), 0),
+        ((("Nats-TTL", b"soon"), ("Nats-TTL", b"2m")), None),
+        ((("Nats-TTL", None),), None),
+        ((("Nats-TTL", b""),), None),
+        ((("Nats-TTLs", b"3"), ("Nats-TT", b"3")), None),
+        ((), None),
+    ]
+    records = [Record(n, n, b"k", b"v", headers) for n, (headers, _) in enumerate(kept)]
+    assert [row[5] for row in rows_of_twin(hot, records)] == [found for _, found in kept]
+    assert rows_of_twin(hot, records)[2][4] == "a/b"
+
+
+def test_both_twins_find_the_first_deadline(hot: Callable[[str], ModuleType]) -> None:
+    first = hot("tables").first_deadline
+
+    def row(timestamp: int, value: bytes | None, ttl: int | None) -> tuple[Any, ...]:
+        return (b"k", 0, timestamp, value, None, ttl)
+
+    rows = [row(9_000, b"", None), row(8_000, b"", 5_000), row(1_000, b"", 0), row(0, None, 7_000)]
+    assert first(rows, 0) == 13_000
+    assert first(rows, 2_000) == 11_000
+    assert first(rows[2:], 2_000) == -1
+    assert first([], 2_000) == -1
 
 
 def test_both_twins_check_the_positions(hot: Callable[[str], ModuleType]) -> None:

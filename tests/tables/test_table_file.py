@@ -25,7 +25,7 @@ def open_file(path: Path, partition: str = "t 0") -> TableFile:
 
 
 def rows(*changes: tuple[bytes, bytes | None], start: int = 0) -> Rows:
-    every = [(key, start + n, 1_000, value, None) for n, (key, value) in enumerate(changes)]
+    every = [(key, start + n, 1_000, value, None, None) for n, (key, value) in enumerate(changes)]
     return Rows(every, start + len(changes), 0)
 
 
@@ -48,7 +48,7 @@ def test_rows_and_position_are_there_after_a_restart(tmp_path: Path) -> None:
 def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     file.apply(rows((b"a", b"1")), 0)
-    broken = Rows([(b"b", 1, 1_000, b"2", None), (None, 2, 1_000, b"3", None)], 3, 0)  # type: ignore[list-item]
+    broken = Rows([(b"b", 1, 1_000, b"2", None, None), (None, 2, 1_000, b"3", None, None)], 3, 0)  # type: ignore[list-item]
     with pytest.raises(CorruptData):
         file.apply(broken, 0)
     assert file.position == TablePosition(1, 0)
@@ -143,7 +143,7 @@ def test_more_keys_than_one_statement_takes(tmp_path: Path) -> None:
 
 def test_a_file_of_another_partition_or_format_is_refused(tmp_path: Path) -> None:
     open_file(tmp_path).close()
-    with pytest.raises(CorruptData, match=r"format 2 of u 0, found \(2, 't 0'"):
+    with pytest.raises(CorruptData, match=r"format 3 of u 0, found \(3, 't 0'"):
         open_file(tmp_path, "u 0")
 
 

@@ -23,6 +23,8 @@ from bascule.model import (
 
 _T = TypeVar("_T")
 
+TABLE_TTL_MS_MAX: Final = 3_155_759_999_999
+"""Just under 100 years."""
 REPLICAS_MAX: Final = 15
 
 
@@ -507,6 +509,12 @@ class StreamDefaults:
     )
     table: bool = setting(
         False, about="Keep the latest value of each key in a table on every replica."
+    )
+    table_ttl_ms: int = setting(
+        0,
+        about="A key of a table is removed when its value is older than this, unless the value has "
+        "a time to live of its own (Nats-TTL); 0: never.",
+        maximum=TABLE_TTL_MS_MAX,
     )
 
     def config(self, subject: str, *, group: str | None = None) -> StreamConfig:

@@ -79,6 +79,7 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     shared: bool | UnsetType = UNSET
     record_headers: list[RecordHeader] | UnsetType = UNSET
     table: bool | UnsetType = UNSET
+    table_ttl_ms: int | UnsetType = UNSET
 
     def chosen(self) -> dict[str, Any]:
         """Field -> value of the fields that the request contains."""

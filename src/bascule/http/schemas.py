@@ -69,6 +69,7 @@ class StreamConfiguration(Struct, kw_only=True):
     shared: bool
     record_headers: list[RecordHeader]
     table: bool
+    table_ttl_ms: int
 
 
 class PartitionBody(Struct, kw_only=True):

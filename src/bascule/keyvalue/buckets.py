@@ -22,7 +22,6 @@ _UNKNOWN_TO_TABLES: Final = (
     "placement",
     "republish",
     "subject_transform",
-    "subject_delete_marker_ttl",
     "allow_msg_counter",
     "allow_atomic",
     "allow_msg_schedules",
@@ -60,8 +59,6 @@ def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> 
             raise not_served(f"the setting {name}")
     if (history := asked.max_msgs_per_subject) not in (*_UNLIMITED, 1):
         raise not_served(f"a history of {history} values; a table has 1, the latest")
-    if (age := asked.max_age) not in _UNLIMITED:
-        raise not_served(f"a TTL ({age} ns)")
     for name in ("max_bytes", "max_msgs"):
         if (limit := getattr(asked, name)) not in _UNLIMITED:
             raise not_served(f"{name} ({limit}); a table is compacted by key and has no limit")
@@ -79,6 +76,10 @@ def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> 
         plain["replicas"] = replicas
     if (size := asked.max_msg_size) not in _UNLIMITED:
         plain["message_bytes_max"] = size
+    if (age := asked.max_age) not in _UNLIMITED:
+        plain["table_ttl_ms"] = (age or 0) // NS_PER_MS
+    if (kept := asked.subject_delete_marker_ttl) not in _UNLIMITED:
+        plain["tombstone_retention_ms"] = (kept or 0) // NS_PER_MS
     if (window := asked.duplicate_window) is not None:
         plain["dedupe_window_ms"] = window // NS_PER_MS
     try:
@@ -97,7 +98,9 @@ def stream_config(bucket: str, config: StreamConfig) -> dict[str, Any]:
         "max_consumers": -1,
         "max_msgs": -1,
         "max_bytes": -1,
-        "max_age": 0,
+        "max_age": config.table_ttl_ms * NS_PER_MS,
+        "allow_msg_ttl": True,
+        "subject_delete_marker_ttl": config.tombstone_retention_ms * NS_PER_MS,
         "max_msgs_per_subject": 1,
         "max_msg_size": config.message_bytes_max,
         "discard": "new",

@@ -71,7 +71,8 @@ class BucketConfig(msgspec.Struct):
     placement: Any = None
     republish: Any = None
     subject_transform: Any = None
-    subject_delete_marker_ttl: Any = None
+    subject_delete_marker_ttl: int | None = None
+    """Nanoseconds, as `max_age`."""
     allow_msg_counter: Any = None
     allow_atomic: Any = None
     allow_msg_schedules: Any = None

@@ -35,6 +35,8 @@ from bascule.model import (
 from bascule.wire.subjects import check_queue_group, check_subject
 from bascule.wire.tables.keys import why_no_table
 
+TABLE_TTL_MS_MIN: Final = 1_000
+
 STREAM_ID_BYTES: Final = 16
 
 IMMUTABLE: Final[Mapping[str, str]] = {
@@ -221,6 +223,13 @@ def check_config(config: StreamConfig) -> None:
         )
     if config.table and (why := why_no_table(config)):
         raise ConfigError(f"the stream cannot be a table: {why}", field="table")
+    if config.table_ttl_ms and not config.table:
+        raise ConfigError("only a table has a time to live", field="table_ttl_ms")
+    if 0 < config.table_ttl_ms < TABLE_TTL_MS_MIN:
+        raise ConfigError(
+            f"table_ttl_ms must be 0 or at least {TABLE_TTL_MS_MIN}, got {config.table_ttl_ms}",
+            field="table_ttl_ms",
+        )
 
 
 def check_stored_config(config: StreamConfig) -> None:

@@ -169,7 +169,7 @@ class Node:
         self._groups: GroupCoordinator | None = None
         self._tables = Tables(self._partitions, data, config.tables)
         self._publisher = InternalPublisher(self._partitions, self._writer.append)
-        self.status.table_watches = self._tables.watch_counts
+        self.status.tables = self._tables
         self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None

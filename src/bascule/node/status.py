@@ -33,7 +33,7 @@ from bascule.replica.maintenance.cleaner import CompactionCounts
 from bascule.replica.maintenance.retention import RetentionCounts
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub.scrubber import ScrubCounts
-from bascule.tables.watching import WatchCounts
+from bascule.tables import Tables
 from bascule.version import __version__
 from bascule.wire.nats import without_credentials
 
@@ -80,7 +80,7 @@ class NodeStatus:
         self.retention: RetentionCounts | None = None
         self.compaction: CompactionCounts | None = None
         self.scrub: ScrubCounts | None = None
-        self.table_watches: WatchCounts | None = None
+        self.tables: Tables | None = None
         self.table_followers: ClusterFollowers | None = None
         self.key_value: KeyValueService | None = None
 
@@ -185,7 +185,8 @@ class NodeStatus:
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),
-            "table_watches": _counters(self.table_watches),
+            "table_watches": _counters(self.tables and self.tables.watch_counts),
+            "table_expiry": _counters(self.tables and self.tables.expiry_counts),
             "table_followers": _counters(self.table_followers and self.table_followers.counts),
             "key_value": _counters(self.key_value and self.key_value.consumers.counts),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},

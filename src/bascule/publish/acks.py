@@ -69,10 +69,15 @@ MALFORMED_SEQUENCE: Final = AckError(
     "Nats-Expected-Last-Sequence and Nats-Expected-Last-Subject-Sequence must be whole numbers, "
     "and only one of them can be set",
 )
+MALFORMED_TTL: Final = AckError(
+    400,
+    ack_codes.MALFORMED_TTL,
+    "Nats-TTL must be whole seconds, a duration such as 1h30m, or never, from 1 s to 100 years",
+)
 NO_TABLE: Final = AckError(
     400,
     ack_codes.UNSUPPORTED_HEADER,
-    "the headers Nats-Expected-Last-Subject-Sequence and Nats-Rollup need a table: open the stream "
+    "Nats-Expected-Last-Subject-Sequence, Nats-Rollup and Nats-TTL need a table: open the stream "
     "with `bascule stream alter --table`",
 )
 NO_KEY: Final = AckError(400, ack_codes.NO_KEY, "the message has no key of the table")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 try:
     import cython
@@ -10,8 +10,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record._hot_ttl import read_ttl
     from cython.cimports.bascule.record._hot_varint import read_varint
 else:
+    from bascule.record._hot_ttl import read_ttl
     from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
@@ -21,6 +23,11 @@ KEY_BYTES_MAX = 1024
 CONTENT_TYPE_BYTES_MAX = 255
 """A longer one is as good as none: those that are registered have at most 127 characters."""
 _NAME: bytes = b"content-type"
+_TTL: bytes = b"nats-ttl"
+_NO_HEADERS: tuple = (None, None)
+AppliedRow: TypeAlias = tuple[bytes, int, int, bytes | None, str | None, int | None]
+"""Key, offset, timestamp, value (None: removed), content type, and time to live of a record:
+milliseconds, 0 for ever, None as the table has it."""
 
 
 @cython.cfunc
@@ -46,50 +53,87 @@ def _is_plain(data: bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t):
 
 
 @cython.cfunc
+@cython.inline
+@cython.returns(cython.bint)
+def _is(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    word: bytes,
+    length: cython.longlong,
+):
+    """Whether `word`, in lower case, is the header name of this length at `at`, in any case."""
+    place: cython.Py_ssize_t
+    if length != len(word):
+        return False
+    for place in range(length):
+        # Letters differ by this bit only; `-` has it.
+        if (buf[at + place] | 32) != word[place]:
+            return False
+    return True
+
+
+@cython.cfunc
 @cython.returns(object)
 def _content_type(
     data: bytes,
     buf: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
+    length: cython.longlong,
+):
+    """The value of a header `Content-Type`, or None.
+
+    One that is empty, too long, or not of printable ASCII is none: it becomes a header of a
+    response.
+    """
+    position: cython.Py_ssize_t
+    byte: cython.int
+    if length < 1 or length > CONTENT_TYPE_BYTES_MAX:
+        return None
+    for position in range(length):
+        byte = buf[at + position]
+        if byte < 32 or byte > 126:
+            return None
+    return data[at : at + length].decode("ascii")
+
+
+@cython.cfunc
+@cython.returns(tuple)
+def _headers(
+    data: bytes,
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
     count: cython.longlong,
 ):
-    """The first header `Content-Type` among the `count` headers at `at`, or None.
+    """The content type and the time to live of a record, each None if it has none.
 
-    The headers were checked by `record.index_records`. One that is empty, too long, or not of
-    printable ASCII is none: it becomes a header of a response.
+    The first header of each name among the `count` headers at `at` counts. The headers were checked
+    by `record.index_records`.
     """
     header: cython.longlong
     length: cython.longlong
-    position: cython.Py_ssize_t
+    name_at: cython.Py_ssize_t
+    name: cython.longlong
     end: cython.Py_ssize_t = len(buf)
-    byte: cython.int
-    found: cython.bint
+    has_type: cython.bint = False
+    ttl_ms: cython.longlong = -1
+    has_ttl: cython.bint = False
+    content_type: object = None
     for header in range(count):
-        length, at = read_varint(buf, at, end)
-        if at < 0 or length < 0 or length > end - at:
-            return None
-        found = length == 12
-        if found:
-            for position in range(12):
-                # Only letters differ from those of the name by this bit.
-                if (buf[at + position] | 32) != _NAME[position]:
-                    found = False
-                    break
-        at += length
-        length, at = read_varint(buf, at, end)
+        name, name_at = read_varint(buf, at, end)
+        if name_at < 0 or name < 0 or name > end - name_at:
+            break
+        length, at = read_varint(buf, name_at + name, end)
         if at < 0 or length > end - at:
-            return None
-        if found:
-            if length < 1 or length > CONTENT_TYPE_BYTES_MAX:
-                return None
-            for position in range(length):
-                byte = buf[at + position]
-                if byte < 32 or byte > 126:
-                    return None
-            return data[at : at + length].decode("ascii")
+            break
+        if not has_type and _is(buf, name_at, _NAME, name):
+            has_type = True
+            content_type = _content_type(data, buf, at, length)
+        elif not has_ttl and _is(buf, name_at, _TTL, name):
+            has_ttl = True
+            ttl_ms = read_ttl(buf, at, at + length) if length > 0 else -1
         if length > 0:
             at += length
-    return None
+    return content_type, ttl_ms if ttl_ms >= 0 else None
 
 
 def read_rows(
@@ -101,11 +145,10 @@ def read_rows(
     append_time: cython.longlong,
     prefix: bytes,
     start: cython.longlong,
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
+    rows: list[AppliedRow],
     escaped: list[int],
 ) -> int:
-    """Append the key, offset, timestamp, value and content type of each record from offset `start`
-    on to `rows`.
+    """Append the `AppliedRow` of each record from offset `start` on to `rows`.
 
     `positions` are those of the batch's `count` records in `data`, as `record.batch` has checked
     them. `append_time` is the timestamp of all records, or -1. Records whose key does not begin
@@ -122,6 +165,7 @@ def read_rows(
     offset: cython.longlong
     timestamp: cython.longlong
     skipped: cython.Py_ssize_t = 0
+    headers: tuple
     buf: cython.const[cython.uchar][::1] = data
     if len(positions) < 8 * count:
         raise IndexError("positions is too small for the records")
@@ -141,6 +185,9 @@ def read_rows(
             escaped.append(len(rows))
         timestamp = append_time if append_time >= 0 else base_timestamp + positions[slot + 1]
         value_at = positions[slot + 4]
+        headers = _NO_HEADERS
+        if positions[slot + 5] >= 0 and positions[slot + 6] >= 0:
+            headers = _headers(data, buf, positions[slot + 6], positions[slot + 7])
         rows.append(
             (
                 data[key_at + cut : key_end],
@@ -149,17 +196,14 @@ def read_rows(
                 None
                 if positions[slot + 5] < 0
                 else data[value_at : value_at + positions[slot + 5]],
-                None
-                if positions[slot + 5] < 0 or positions[slot + 6] < 0
-                else _content_type(data, buf, positions[slot + 6], positions[slot + 7]),
+                headers[0],
+                headers[1],
             )
         )
     return skipped
 
 
-def note_rows(
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]], last: dict[bytes, int]
-) -> None:
+def note_rows(rows: list[AppliedRow], last: dict[bytes, int]) -> None:
     """For the key of each row twice its offset into `last`, plus 1 if it has a value."""
     row: tuple
     offset: cython.longlong
@@ -168,11 +212,34 @@ def note_rows(
         last[row[0]] = 2 * offset + (row[3] is not None)
 
 
+def first_deadline(rows: list[AppliedRow], ttl_ms: cython.longlong) -> int:
+    """The earliest end of a row's time to live, Unix time in milliseconds; -1 if none has one.
+
+    `ttl_ms` is that of rows without their own; 0: none.
+    """
+    row: tuple
+    own: object
+    deadline: cython.longlong
+    first: cython.longlong = -1
+    for row in rows:
+        own = row[5]
+        if row[3] is None or (own is None and ttl_ms == 0) or own == 0:
+            continue
+        deadline = row[2]
+        if own is None:
+            deadline += ttl_ms
+        else:
+            deadline += own
+        if first < 0 or deadline < first:
+            first = deadline
+    return first
+
+
 def match_rows(
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
+    rows: list[AppliedRow],
     literal: dict[bytes, Any],
     patterns: list[tuple[Any, Any]],
-) -> list[tuple[tuple[bytes, int, int, bytes | None, str | None], list[Any]]]:
+) -> list[tuple[AppliedRow, list[Any]]]:
     """The rows whose key is in `literal` or matches one of `patterns`, each with what these have.
 
     A pattern is a function of a key, and what is found where it returns true.

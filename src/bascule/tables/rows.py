@@ -11,6 +11,7 @@ from bascule.record.batch import scan_batches
 from bascule.record.compression import decompress_batch
 from bascule.record.header import HEADER_BYTES, BatchHeader
 from bascule.tables import _hot
+from bascule.tables._hot import AppliedRow
 from bascule.wire.tables.keys import TableKeys
 
 
@@ -31,8 +32,8 @@ class Row(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a piece of a log, in its order; a key may be there several times."""
 
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]]
-    """As `Row`; a plain tuple costs a third."""
+    rows: list[AppliedRow]
+    """As `Row`, and the time to live; a plain tuple costs a third."""
     end: int
     """The end offset of the last batch."""
     skipped: int
@@ -48,7 +49,7 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
 
     Raises: CorruptData.
     """
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]] = []
+    rows: list[AppliedRow] = []
     end, skipped = start, 0
     for header, at, to in scan_batches(data, origin=origin, origin_position=position):
         skipped += _add_batch(rows, header, data[at:to], keys, start=start, origin=origin)
@@ -57,7 +58,7 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
 
 
 def _add_batch(
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
+    rows: list[AppliedRow],
     header: BatchHeader,
     data: memoryview,
     keys: TableKeys,

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.table_results import TableKey
+from bascule.tables import deadlines
+from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
@@ -26,8 +28,8 @@ from bascule.tables.oplog.recorder import NO_MARK, OplogRecorder
 from bascule.tables.rows import Row, Rows
 from bascule.wire.tables.patterns import KeyPattern
 
-FORMAT: Final = 2
-"""A file of another format is made anew from the log. 2 has content types and the oplog."""
+FORMAT: Final = 3
+"""A file of another format is made anew from the log. 3 has times to live."""
 CACHE_KIB: Final = 8 << 10
 """Of each of the two connections; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
@@ -38,15 +40,17 @@ COUNTED_KEYS: Final = 200_000
 KEYS_AT_ONCE: Final = 500
 """Keys of one statement. SQLite takes at least 999 variables."""
 
-_SCHEMA: Final = """
+_SCHEMA: Final = f"""
 create table entries (
     id integer primary key,
     key blob not null unique,
     version integer not null,
     timestamp integer not null,
     value blob,
-    content_type text
+    content_type text,
+    {deadlines.COLUMN}
 );
+{deadlines.SCHEMA}
 create table state (
     one integer primary key check (one = 1),
     format integer not null,
@@ -59,9 +63,10 @@ create table state (
 );
 """
 _UPSERT: Final = (
-    "insert into entries (key, version, timestamp, value, content_type) values (?, ?, ?, ?, ?) "
+    "insert into entries (key, version, timestamp, value, content_type, ttl) "
+    "values (?, ?, ?, ?, ?, ?) "
     "on conflict (key) do update set version = excluded.version, value = excluded.value, "
-    "content_type = excluded.content_type, "
+    "content_type = excluded.content_type, ttl = excluded.ttl, "
     "timestamp = coalesce(note(id), note(excluded.version), excluded.timestamp)"
 )
 """`note` returns null. It is called for rows that are there only: new ones get the next ids."""
@@ -371,6 +376,27 @@ class TableFile:
             return sorted(
                 found for found in reader.execute(select, bounds) if pattern.matches(found[1])
             )
+
+    def index_ages(self, ttl_ms: int) -> None:
+        """Prepare for the table's time to live; 0: none. Raises: CorruptData, LogFailed."""
+        with self._write_lock, self._failing():
+            deadlines.index_ages(self._writer, ttl_ms)
+
+    def expired(
+        self, ttl_ms: int, now_ms: int, limit: int, *, oldest: int = 0
+    ) -> tuple[list[ExpiredKey], int | None]:
+        """At most `limit` keys whose deadline has passed, and the earliest deadline of all.
+
+        `ttl_ms` is what `index_ages` was called with. Rows of a version below `oldest` are left
+        out. Raises: CorruptData, LogFailed.
+        """
+        with self._reading() as reader:
+            found = deadlines.expired_keys(reader, ttl_ms, now_ms, limit)
+            first = deadlines.first_deadline(reader, ttl_ms)
+        if any(each.version < oldest for each in found):
+            with self._write_lock, self._failing():
+                deadlines.keep_purged(self._writer, ttl_ms, oldest)
+        return [each for each in found if each.version >= oldest], first
 
     def close(self) -> None:
         """Wait for who uses it, and close it. Whoever comes later gets LogFailed."""

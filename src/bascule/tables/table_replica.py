@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +17,8 @@ from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.table_results import TableKey
+from bascule.tables import _hot
+from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
@@ -71,6 +74,10 @@ class TableReplica:
         """Records without a key of the table, since the node has started."""
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
         self.watches = TableWatches(self, watch_counts)
+        self._indexed_ttl_ms: int | None = None
+        """The table's time to live that the open file is prepared for."""
+        self._next_deadline_ms: float = 0
+        """No key expires before; 0 where that has to be looked up."""
 
     def start(self) -> None:
         self._wake.set()
@@ -268,6 +275,36 @@ class TableReplica:
         except TimeoutError:
             pass
 
+    async def expired(self, now_ms: int, limit: int) -> list[ExpiredKey]:
+        """At most `limit` keys whose time to live was over at `now_ms`, in Unix time.
+
+        Without reading where none can be. Raises: PartitionFailed, CorruptData.
+        """
+        found = self._find()
+        if found is None or self._file is None or now_ms < self._next_deadline_ms:
+            return []
+        ttl_ms = found.definition.config.table_ttl_ms
+        if ttl_ms != self._indexed_ttl_ms:
+            await self._read(lambda file: file.index_ages(ttl_ms))
+            self._indexed_ttl_ms = ttl_ms
+        self._next_deadline_ms = math.inf  # what is applied meanwhile makes it earlier
+        oldest = self._oldest()
+        expired, first = await self._read(
+            lambda file: file.expired(ttl_ms, now_ms, limit, oldest=oldest)
+        )
+        if first is not None:
+            self._next_deadline_ms = min(self._next_deadline_ms, first)
+        return expired
+
+    def look_for_deadlines(self) -> None:
+        """The table's time to live may have changed."""
+        self._next_deadline_ms = 0
+
+    def _note_deadlines(self, partition: Partition, applied: Rows) -> None:
+        first = _hot.first_deadline(applied.rows, partition.definition.config.table_ttl_ms)
+        if first >= 0:
+            self._next_deadline_ms = min(self._next_deadline_ms, first)
+
     def _oldest(self) -> int:
         """Rows of older records were purged."""
         found = self._find()
@@ -364,6 +401,7 @@ class TableReplica:
         while (end := partition.high_watermark).offset > self._file.position.offset:
             step = partial(_apply, self._file, store, keys, end)
             applied = await asyncio.to_thread(step)
+            self._note_deadlines(partition, applied)
             self.skipped += applied.skipped
             self.watches.on_applied(applied.rows)
             async with self._advanced:
@@ -372,6 +410,7 @@ class TableReplica:
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
+        self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 
     def _close_file(self) -> None:
         file, self._file = self._file, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,10 @@ from bascule.config.sections import TablesConfig
 from bascule.errors import NotATable, PartitionFailed, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.model import StreamDefinition
+from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.tables.expiry import ExpiryCounts, TableExpiry
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchCounts
@@ -39,6 +41,8 @@ class Tables:
         """By stream id, one for each partition."""
         self._closing: set[asyncio.Task[None]] = set()
         self.watch_counts = WatchCounts()
+        self.expiry_counts = ExpiryCounts()
+        self._expiry: TableExpiry | None = None
 
     async def start(self) -> None:
         """Follow the streams that are tables, from now on also those that are opened later."""
@@ -48,7 +52,13 @@ class Tables:
         for found in self._partitions.streams().values():
             self._on_changed(found[0].definition)
 
+    def start_expiry(self, publisher: InternalPublisher) -> None:
+        """Remove the keys whose time to live is over from now on, where this node leads."""
+        self._expiry = TableExpiry(self.leading, publisher, self.expiry_counts)
+
     async def close(self) -> None:
+        if self._expiry is not None:
+            await self._expiry.close()
         self._partitions.on_changed.discard(self._on_changed)
         if self._closing:
             await asyncio.wait(self._closing)
@@ -74,11 +84,21 @@ class Tables:
             raise PartitionFailed(stream, partition, "its table is not opened yet")
         return replicas[partition]
 
+    def leading(self) -> Iterator[tuple[Partition, TableReplica]]:
+        """The partitions of tables that this node leads."""
+        for id, replicas in self._replicas.items():
+            for index, replica in enumerate(replicas):
+                found = self._find(id, index)
+                if found is not None and found.is_leader:
+                    yield found, replica
+
     def _on_changed(self, definition: StreamDefinition) -> None:
         """A stream was added, altered or removed."""
         found = self._partitions.stream_by_id(definition.id) or ()
         wanted = len(found) if definition.config.table else 0
         present = self._replicas.get(definition.id, ())
+        for each in present:
+            each.look_for_deadlines()
         added = [self._start(found[n]) for n in range(len(present), wanted)]
         if kept := (*present[:wanted], *added):
             self._replicas[definition.id] = kept

@@ -182,7 +182,7 @@ def test_the_last_operation_of_each_key(hot: Hot, keys: int, since: int) -> None
 def test_operations_of_rows(hot: Hot) -> None:
     twin = hot("tables/oplog")
     changes = [(b"a", 4, b"1"), (b"b", 5, None), (b"a", 7, b""), (b"c", 9, b"3")]
-    rows = [(key, version, 0, value, None) for key, version, value in changes]
+    rows = [(key, version, 0, value, None, None) for key, version, value in changes]
     out = array("q", bytes(8 * 12))
     assert twin.make_operations(rows, [3, 5, 11, 7], 11, out) == 13
     assert list(out) == [5, 11, 1, 6, 3, 2, 8, 11, 1, 10, 12, 1]

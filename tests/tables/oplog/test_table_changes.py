@@ -33,7 +33,9 @@ class TableModel:
     directory: Path
     files: Files = field(default_factory=RealFiles)
     bytes_max: int = 8 * 6_400
-    log: list[tuple[bytes, int, int, bytes | None, str | None]] = field(default_factory=list)
+    log: list[tuple[bytes, int, int, bytes | None, str | None, int | None]] = field(
+        default_factory=list
+    )
     """All records; the offset is the place."""
     file: TableFile = None  # type: ignore[assignment]
 
@@ -46,7 +48,7 @@ class TableModel:
 
     def put(self, *changes: tuple[bytes, bytes | None]) -> None:
         self.log += [
-            (key, len(self.log) + n, 5, value, None) for n, (key, value) in enumerate(changes)
+            (key, len(self.log) + n, 5, value, None, None) for n, (key, value) in enumerate(changes)
         ]
 
     def apply(self, count: int = 1 << 30, missing: int = 0) -> None:
@@ -57,7 +59,7 @@ class TableModel:
             self.file.apply(Rows(self.log[start:end], end, 0, missing), 1)
 
     def values(self, end: int) -> dict[bytes, bytes | None]:
-        latest = {key: value for key, _, _, value, _ in self.log[:end]}
+        latest = {key: value for key, _, _, value, _, _ in self.log[:end]}
         return {key: value for key, value in latest.items() if value is not None}
 
 
@@ -161,8 +163,8 @@ def test_a_log_with_gaps_makes_a_new_oplog(table: TableModel) -> None:
 
 def test_a_table_without_an_oplog_has_full_pages(tmp_path: Path) -> None:
     file = TableFile(str(tmp_path / "0.db"), "t 0")
-    file.apply(Rows([(b"a", 0, 5, b"1", None)], 1, 0), 1)
-    file.apply(Rows([(b"a", 1, 5, b"1", None)], 2, 0), 1)
+    file.apply(Rows([(b"a", 0, 5, b"1", None, None)], 1, 0), 1)
+    file.apply(Rows([(b"a", 1, 5, b"1", None, None)], 2, 0), 1)
     assert file.changes(1, None, EVERY).is_full
     assert not file.changes(2, None, EVERY).is_full
     file.close()
@@ -215,7 +217,7 @@ def test_a_table_goes_on_while_its_oplog_cannot_be_written(
 def test_a_transaction_that_fails_is_none_in_the_oplog(table: TableModel) -> None:
     table.put(*[(b"%d" % n, b"x") for n in range(20)])
     table.apply(10)
-    broken = [*table.log[10:12], (None, 12, 5, b"", None)]
+    broken = [*table.log[10:12], (None, 12, 5, b"", None, None)]
     with pytest.raises(Exception, match="NOT NULL"):
         table.file.apply(Rows(broken, 13, 0), 1)  # type: ignore[arg-type]
     assert changed(table, 8) == [(b"8", 8), (b"9", 9)]

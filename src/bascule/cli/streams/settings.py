@@ -112,6 +112,7 @@ SETTINGS: Final = (
     Setting("key_from", "--key-from", "word", PARTITIONS, alterable=False),
     Setting("cleanup", "--cleanup", "words", RETENTION),
     Setting("table", "--table/--no-table", "switch", RETENTION),
+    Setting("table_ttl_ms", "--ttl", "time", RETENTION),
     Setting("retention_ms_max", "--retention", "time", RETENTION),
     Setting("retention_bytes_max", "--retention-bytes", "size", RETENTION),
     Setting("retention_messages_max", "--retention-messages", "number", RETENTION),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -16,7 +17,7 @@ from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.tables.copies import keys_of_copy, show_copy, values_of_copy, write_copy
 from bascule.cli.tables.follow import ReplicaOption, follow
-from bascule.cli.units import moment_text
+from bascule.cli.units import moment_text, parse_duration
 from bascule.table_results import TableEntry
 
 if TYPE_CHECKING:
@@ -222,6 +223,16 @@ def set_value(
         str | None,
         typer.Option("--content-type", metavar="TYPE", help="Kept with it, such as text/plain."),
     ] = None,
+    ttl: Annotated[
+        int | None,
+        typer.Option(
+            "--ttl",
+            parser=parse_duration,
+            metavar="TIME",
+            help="Remove the key after this time, such as 30s or 12h; 0: never, whatever the table "
+            "says.",
+        ),
+    ] = None,
     replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -231,6 +242,10 @@ def set_value(
 
     data = sys.stdin.buffer.read() if value == STANDARD_INPUT else value.encode()
     if replica is not None:
+        if ttl is not None:
+            raise typer.BadParameter(
+                "a copy keeps no time to live with what it queues", param_hint="--ttl"
+            )
         conditional = if_version is not None or if_absent
         write_copy(
             table, replica, key, data,
@@ -239,7 +254,12 @@ def set_value(
         return
     with bascule.connect_sync(server) as client:
         version = client.table(table).set(
-            key, data, if_version=if_version, if_absent=if_absent, content_type=content_type
+            key,
+            data,
+            if_version=if_version,
+            if_absent=if_absent,
+            content_type=content_type,
+            ttl=None if ttl is None else ttl / 1000 or math.inf,
         )
     _print_version(version, json=json)
 

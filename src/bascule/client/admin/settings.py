@@ -50,6 +50,7 @@ class AlterableSettings(TypedDict, total=False):
     shared: bool | None
     record_headers: Sequence[RecordHeader | str] | None
     table: bool | None
+    table_ttl_ms: int | None
 
 
 class StreamSettings(AlterableSettings, total=False):

@@ -46,6 +46,7 @@ class SyncTableClient:
         if_version: int | None = None,
         if_absent: bool = False,
         content_type: str | None = None,
+        ttl: float | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> int:
         """See `TableClient.set`."""
@@ -56,6 +57,7 @@ class SyncTableClient:
                 if_version=if_version,
                 if_absent=if_absent,
                 content_type=content_type,
+                ttl=ttl,
                 timeout=timeout,
             )
         )

@@ -108,19 +108,23 @@ class TableClient:
         if_version: int | None = None,
         if_absent: bool = False,
         content_type: str | None = None,
+        ttl: float | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> int:
         """Set the value of a key; return its version, the offset of the record.
+
+        After `ttl` seconds the key is removed, unless it was set meanwhile; without it, after the
+        time to live of the table, if that has one. `math.inf`: never.
 
         With `if_version` only if the last record of the key has that version; with `if_absent` only
         if the key has no value. A conditional write is stored once. Another one is stored at least
         once: after a lost ack the value may be set twice, with two versions.
 
         Raises: as `client.publish`; WrongVersion, InvalidKey, UnknownStream, NotATable, ConfigError
-        for both conditions.
+        for both conditions, or another time to live than 1 s to 100 years.
         """
         sequence = expected_sequence(if_version, if_absent)
-        return await self._write(_bytes(key), value, sequence, content_type, timeout)
+        return await self._write(_bytes(key), value, sequence, content_type, timeout, ttl)
 
     async def remove(
         self, key: Key, *, if_version: int | None = None, timeout: float = PUBLISH_TIMEOUT_S
@@ -268,12 +272,17 @@ class TableClient:
         sequence: int | None,
         content_type: str | None,
         timeout: float,
+        ttl: float | None = None,
     ) -> int:
         keys = self._keys or await self._load_keys()
         # A repetition with the same id gets the first ack, and is not compared again.
         id = None if sequence is None else self._random.bytes(MESSAGE_ID_BYTES).hex()
         headers = message_headers(
-            sequence=sequence, message_id=id, content_type=content_type, removes=value is None
+            sequence=sequence,
+            message_id=id,
+            content_type=content_type,
+            ttl=ttl,
+            removes=value is None,
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

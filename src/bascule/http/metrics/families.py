@@ -102,6 +102,13 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "table_watches.restarted": MetricFamily(
         "table_watch_states", "Times a watcher was shown the whole state of a table."
     ),
+    "table_expiry.expired": MetricFamily(
+        "table_keys_expired", "Keys of tables that were removed as their time to live was over."
+    ),
+    "table_expiry.failed": MetricFamily(
+        "table_expiries_failed",
+        "Removals of expired keys that were not stored, or may not be; they are repeated.",
+    ),
     "table_followers.followers": gauge(
         "table_followers",
         "Copies of tables outside the cluster that have asked this node within a minute.",

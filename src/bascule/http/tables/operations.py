@@ -138,7 +138,8 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "/v1/tables/{name}/keys/{key}",
         "Set the value of a key: the bytes of the body, whose `Content-Type` is kept. With "
         "`If-Match` only if that is the version, with `If-None-Match: *` only if there is no "
-        "value. A repetition with the same `Nats-Msg-Id` is stored once",
+        "value. With `Nats-TTL` (seconds, `1h30m`, `never`) the key is removed then, or never. "
+        "A repetition with the same `Nats-Msg-Id` is stored once",
         {
             200: ("The version, which is the ETag, too.", TableWritten),
             201: ("There was no value, as `If-None-Match: *` has asked.", TableWritten),

@@ -34,6 +34,7 @@ class TableWriter(Protocol):
         if_version: int | None = None,
         if_absent: bool = False,
         content_type: str | None = None,
+        ttl: float | None = None,
         message_id: str | None = None,
     ) -> int:
         """Set the value of a key, or remove it; return the version.

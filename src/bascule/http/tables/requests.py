@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -11,7 +12,9 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from bascule.http.requests import NUMBER_MAX, MalformedRequest
+from bascule.record._hot_ttl import read_ttl
 from bascule.table_results import KeyChoice
+from bascule.wire.tables.conditions import TTL_HEADER
 from bascule.wire.tables.counters import NUMBER_MIN
 
 PAGE_KEYS: Final = 1_000
@@ -115,6 +118,22 @@ def content_type_of(request: Request) -> str | None:
     """What the body is, unless the client has not thought about it."""
     found = request.headers.get("content-type")
     return None if found == FORM else found
+
+
+def ttl_of(request: Request) -> float | None:
+    """Seconds, infinite for ever; None: as the table has it. Raises: MalformedRequest."""
+    text = request.headers.get(TTL_HEADER.lower())
+    if text is None:
+        return None
+    data = text.encode()
+    ms = read_ttl(data, 0, len(data))
+    if ms < 0:
+        raise MalformedRequest(
+            "Nats-TTL is whole seconds, a duration such as 1h30m, or never, from 1 s to 100 "
+            f"years; got {text[:40]!r}",
+            field="Nats-TTL",
+        )
+    return ms / 1000 if ms else math.inf
 
 
 def increment_of(request: Request) -> int:

@@ -17,6 +17,7 @@ from bascule.http.tables.requests import (
     increment_of,
     key_of,
     message_id_of,
+    ttl_of,
 )
 
 
@@ -37,6 +38,7 @@ class TableWritesApi:
             key_of(request),
             await _value(request, bytes_max=self._tables.writes.message_bytes_max(table)),
             content_type=content_type_of(request),
+            ttl=ttl_of(request),
             message_id=message_id_of(request),
             **condition,
         )

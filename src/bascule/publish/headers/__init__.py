@@ -1,7 +1,7 @@
 """Publish headers: message ids, expectations and ack policies in the headers of messages.
 
 The names are JetStream's; their case does not matter. Every other header that begins with `Nats-`
-is refused and not ignored, whether this server knows its name or not (`Nats-TTL`, `Nats-Incr`,
+is refused and not ignored, whether this server knows its name or not (`Nats-Incr`,
 `Nats-Batch-Id`): a publisher that sets one relies on it. Excepted are the headers that request
 nothing, because servers and clients add them to what they deliver (`_hot._requests_nothing`).
 """

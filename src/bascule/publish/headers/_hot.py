@@ -18,8 +18,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record._hot_ttl import read_ttl
     from cython.cimports.bascule.record._hot_varint import read_varint
 else:
+    from bascule.record._hot_ttl import read_ttl
     from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
@@ -34,6 +36,8 @@ UNSUPPORTED = 32
 UNKNOWN_POLICY = 64
 EXPECTS_KEY_SEQUENCE = 128
 ROLLUP_KEY = 256
+HAS_TTL = 512
+MALFORMED_TTL = 1024
 
 
 @cython.cfunc
@@ -261,6 +265,10 @@ def _read_header(
         and _is(buf, at, b"sub", 3)
     ):
         flags |= 256
+    elif name == 8 and _is(buf, name_at, b"nats-ttl", 8):
+        flags |= 512
+        if length < 1 or read_ttl(buf, at, at + length) < 0:
+            flags |= 1024
     elif name == 25 and _is(buf, name_at, b"nats-expected-last-msg-id", 25):
         if length > 0:
             _hash(buf, at, length, hash_key, rows, row + 5)

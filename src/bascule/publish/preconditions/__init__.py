@@ -18,6 +18,7 @@ from bascule.publish.acks import (
     DISCARDED_MESSAGES,
     LEADER,
     MALFORMED_SEQUENCE,
+    MALFORMED_TTL,
     NO_KEY,
     NO_TABLE,
     TABLE_NOT_CAUGHT_UP,
@@ -79,6 +80,7 @@ class PreconditionCounts:
         self.expectations_failed += tally[_hot.WRONG_KEY_SEQUENCE]
         self.headers_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
         self.headers_refused += sum(tally[_hot.NO_TABLE : _hot.WRONG_KEY_SEQUENCE])
+        self.headers_refused += tally[_hot.BAD_TTL]
         self.limit_refused += sum(tally[_hot.OVER_RECORDS : _hot.NO_TABLE])
 
 
@@ -297,6 +299,7 @@ class Preconditions:
             _hot.NO_TABLE: NO_TABLE,
             _hot.NO_KEY: NO_KEY,
             _hot.NOT_CAUGHT_UP: TABLE_NOT_CAUGHT_UP,
+            _hot.BAD_TTL: MALFORMED_TTL,
         }
 
     def _answer(

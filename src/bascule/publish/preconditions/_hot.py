@@ -37,7 +37,8 @@ NO_TABLE = 10
 NO_KEY = 11
 NOT_CAUGHT_UP = 12
 WRONG_KEY_SEQUENCE = 13
-VERDICTS = 14
+BAD_TTL = 14
+VERDICTS = 15
 
 NO_KEY_OF_TABLE = -2
 UNKNOWN_VERSION = -3
@@ -280,8 +281,10 @@ def evaluate(
                         not state[4] or rows[row - 3] != state[2] or rows[row - 2] != state[3]
                     ):
                         verdict = 3
-                    elif flags & 384 and not is_table:
+                    elif flags & 896 and not is_table:
                         verdict = 10
+                    elif flags & 1024:
+                        verdict = 14
                     elif flags & 128:
                         key = keys[2 * index] if has_keys else -1
                         if key < 0:

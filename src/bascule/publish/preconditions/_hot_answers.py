@@ -208,7 +208,7 @@ def group_unsupported(
 ) -> int:
     """Tell the unsupported headers of evaluated records apart; return how many names there are.
 
-    Verdict 6 (`NOT_SUPPORTED`) becomes 14 (`VERDICTS`) + i, and `names[i]` the position of header
+    Verdict 6 (`NOT_SUPPORTED`) becomes 15 (`VERDICTS`) + i, and `names[i]` the position of header
     name i in the batch times 65536, plus its length. `names` bounds how many names are told apart.
     The records with further names keep their verdict.
     """
@@ -222,7 +222,7 @@ def group_unsupported(
     name: cython.longlong
     index: cython.longlong
     bad: cython.bint = False
-    if len(rows) < 8 * count or len(names) > 255 - 14:
+    if len(rows) < 8 * count or len(names) > 255 - 15:
         raise IndexError("there are fewer rows than told, or too many names")
     with cython.nogil:
         for row in range(0, 8 * count, 8):
@@ -246,12 +246,12 @@ def group_unsupported(
                     if batch[other + place] != batch[at + place]:
                         break
                 else:
-                    verdicts[index] = 14 + group
+                    verdicts[index] = 15 + group
                     break
             else:
                 if found < len(names):
                     names[found] = name
-                    verdicts[index] = 14 + found
+                    verdicts[index] = 15 + found
                     found += 1
     if bad:
         raise IndexError("the rows do not match the batch")

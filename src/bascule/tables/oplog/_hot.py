@@ -70,7 +70,7 @@ def _put(
 
 
 def make_operations(
-    rows: list[tuple[bytes, int, int, bytes | None, str | None]],
+    rows: list[tuple[bytes, int, int, bytes | None, str | None, int | None]],
     noted: list[int],
     next_key: cython.longlong,
     out: cython.longlong[::1],

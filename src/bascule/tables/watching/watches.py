@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from bascule.tables import _hot
+from bascule.tables._hot import AppliedRow
 from bascule.tables.rows import Row
 from bascule.tables.watching.steps import (
     Begin,
@@ -27,7 +28,7 @@ PAGE_BYTES: Final = 1 << 20
 IDLE_SECONDS: Final = 15.0
 """A watcher without changes is told the position so often."""
 
-_Rows: TypeAlias = list[tuple[bytes, int, int, bytes | None, str | None]]
+_Rows: TypeAlias = list[AppliedRow]
 
 
 class ChangesPage(NamedTuple):
@@ -111,7 +112,7 @@ class TableWatches:
         patterns = [(pattern.matches, watchers) for pattern, watchers in self._patterns.values()]
         epoch_of = self._table.epoch_of
         for row, watching in _hot.match_rows(rows, self._literal, patterns):
-            change = Change(*row, epoch_of(row[1]))
+            change = Change(*row[:5], epoch_of(row[1]))
             for watchers in watching:
                 for watcher in watchers:
                     watcher.put(change)

@@ -6,6 +6,7 @@ its offset and 1. It expects 0 if the key is to have no value.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from bascule.errors import BasculeError, ConfigError, PublishRejected, WrongVersion
@@ -15,6 +16,11 @@ SEQUENCE_HEADER: Final = "Nats-Expected-Last-Subject-Sequence"
 ID_HEADER: Final = "Nats-Msg-Id"
 REMOVAL_HEADER: Final = "KV-Operation"
 CONTENT_TYPE_HEADER: Final = "Content-Type"
+TTL_HEADER: Final = "Nats-TTL"
+EXPIRY_HEADERS: Final = ((REMOVAL_HEADER, b"DEL"), ("Nats-Marker-Reason", b"MaxAge"))
+"""Of the removal of a key whose time to live is over, as JetStream marks it."""
+TTL_SECONDS_MIN: Final = 1.0
+TTL_SECONDS_END: Final = 3_155_760_000.0
 CONTENT_TYPE_BYTES_MAX: Final = 255
 VERSION_MAX: Final = (1 << 63) - 2
 
@@ -40,9 +46,13 @@ def message_headers(
     sequence: int | None,
     message_id: str | None,
     content_type: str | None = None,
+    ttl: float | None = None,
     removes: bool = False,
 ) -> tuple[tuple[str, str], ...]:
-    """The headers of a message that sets or removes a key. Raises: ConfigError."""
+    """The headers of a message that sets or removes a key; `ttl` is in seconds.
+
+    Raises: ConfigError.
+    """
     found = []
     if message_id is not None:
         found.append((ID_HEADER, message_id))
@@ -51,9 +61,21 @@ def message_headers(
     if content_type is not None:
         check_content_type(content_type)
         found.append((CONTENT_TYPE_HEADER, content_type))
+    if ttl is not None:
+        found.append((TTL_HEADER, ttl_text(ttl)))
     if removes:
         found.append((REMOVAL_HEADER, "DEL"))
     return tuple(found)
+
+
+def ttl_text(seconds: float) -> str:
+    """A time to live as the header has it; infinity: for ever. Raises: ConfigError."""
+    if seconds == math.inf:
+        return "never"
+    if not TTL_SECONDS_MIN <= seconds < TTL_SECONDS_END:
+        raise ConfigError(f"a time to live is 1 s to 100 years, got {seconds} s")
+    ms = round(seconds * 1000)
+    return f"{ms // 1000}" if ms % 1000 == 0 else f"{ms}ms"
 
 
 def check_content_type(text: str) -> None:

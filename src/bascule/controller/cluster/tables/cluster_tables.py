@@ -36,6 +36,7 @@ class ClusterTables(TableReads):
         confirmation = LeaderConfirmation(node_id, metadata, peers)
         super().__init__(node_id, partitions, tables, views, peers, confirmation)
         self.writes = TableWrites(node_id, partitions, views, peers, publisher, self, random)
+        tables.start_expiry(publisher)
         self.watches = ClusterWatches(tables, partitions, views)
         self.followers = ClusterFollowers(tables, partitions, views, clock)
         self.controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {

@@ -57,3 +57,5 @@ class WriteKey(msgspec.Struct, array_like=True):
     sequence: int | None = None
     """See `wire.tables.conditions`."""
     content_type: str | None = None
+    ttl: float | None = None
+    """Seconds, infinite: for ever; None: as the table has it."""

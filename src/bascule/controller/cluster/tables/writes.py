@@ -37,6 +37,7 @@ from bascule.wire.tables.conditions import (
     expected_sequence,
     message_headers,
     refusal_of,
+    ttl_text,
 )
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys, check_key
@@ -85,15 +86,21 @@ class TableWrites:
         if_version: int | None = None,
         if_absent: bool = False,
         content_type: str | None = None,
+        ttl: float | None = None,
         message_id: str | None = None,
     ) -> int:
-        """Set the value of a key, or remove it; return the version. Raises: WrongVersion."""
+        """Set the value of a key, or remove it; return the version. `ttl`: see `WriteKey`.
+
+        Raises: WrongVersion.
+        """
         check_key(key)
         sequence = expected_sequence(if_version, if_absent)
         if content_type is not None:
             check_content_type(content_type)
+        if ttl is not None:
+            ttl_text(ttl)
         id = message_id or self._random.bytes(MESSAGE_ID_BYTES).hex()
-        return await self._write(WriteKey(table, key, value, id, sequence, content_type))
+        return await self._write(WriteKey(table, key, value, id, sequence, content_type, ttl))
 
     async def increment(self, table: str, key: bytes, by: int) -> tuple[int, int]:
         """Add to the number in a value; return the version and the number.
@@ -179,6 +186,7 @@ class TableWrites:
             sequence=write.sequence,
             message_id=write.message_id,
             content_type=write.content_type,
+            ttl=write.ttl,
             removes=write.value is None,
         )
         message = ClientMessage(

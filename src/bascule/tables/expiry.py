@@ -1,0 +1,116 @@
+"""`TableExpiry`: removes the keys whose time to live is over, where this node leads their table.
+
+A removal is a message as any other, and conditional: it expects the version that has expired. So
+all replicas and watchers see one order of writes, and a key that was set meanwhile keeps its value.
+Until then the key has its value everywhere; no replica compares a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.errors import BasculeError, PublishRejected
+from bascule.host.lasting_tasks import start_lasting
+from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
+from bascule.replica.partition import Partition
+from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.table_replica import TableReplica
+from bascule.wire.ack_codes import last_sequence
+from bascule.wire.tables.conditions import EXPIRY_HEADERS, SEQUENCE_HEADER
+from bascule.wire.tables.keys import TableKeys
+
+log = logging.getLogger("bascule.tables")
+
+SWEEP_SECONDS: Final = 0.5
+KEYS_AT_ONCE: Final = 500
+"""Removed at a time; watchers and publishers of the table have their turn between."""
+
+
+@dataclass(slots=True)
+class ExpiryCounts:
+    """Of a node since it has started, for its metrics."""
+
+    expired: int = 0
+    """Keys that were removed because their time to live was over."""
+    failed: int = 0
+    """Removals that were not stored, or may not be; they are repeated."""
+
+
+class TableExpiry:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        leading: Callable[[], Iterable[tuple[Partition, TableReplica]]],
+        publisher: InternalPublisher,
+        counts: ExpiryCounts,
+    ) -> None:
+        self._leading = leading
+        self._publisher = publisher
+        self._counts = counts
+        self._is_failing: set[str] = set()
+        """Tables whose last removal was not stored, as far as they were logged."""
+        self._task = start_lasting("table expiry", self._run)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for partition, replica in list(self._leading()):
+                try:
+                    while await self._expire(partition, replica):
+                        pass
+                except (BasculeError, OSError) as error:
+                    self._note_failure(replica.stream, error)
+
+    async def _expire(self, partition: Partition, replica: TableReplica) -> bool:
+        """Remove some expired keys; whether there may be more at once. Raises: BasculeError."""
+        found = await replica.expired(partition.now_ms(), KEYS_AT_ONCE)
+        if not found:
+            return False
+        keys = TableKeys(partition.definition.config)
+        removals = (self._remove(partition, keys, each) for each in found)
+        removed = await asyncio.gather(*removals, return_exceptions=True)
+        ends = [each + 1 for each in removed if isinstance(each, int)]
+        self._counts.expired += len(ends)
+        failed = [each for each in removed if isinstance(each, Exception) and not _is_set(each)]
+        if failed:
+            replica.look_for_deadlines()
+            self._counts.failed += len(failed)
+            raise failed[0]
+        self._is_failing.discard(replica.stream)
+        if ends:
+            await replica.wait_position(max(ends))
+        return len(found) == KEYS_AT_ONCE
+
+    async def _remove(self, partition: Partition, keys: TableKeys, expired: ExpiredKey) -> int:
+        """The offset of the removal. Raises: BasculeError."""
+        message = ClientMessage(
+            _without_wildcards(keys.subject(expired.key)),
+            None if keys.prefix is not None else expired.key,
+            None,
+            ((SEQUENCE_HEADER, b"%d" % (expired.version + 1)), *EXPIRY_HEADERS),
+        )
+        return await self._publisher.publish_message(partition, message)
+
+    def _note_failure(self, table: str, error: Exception) -> None:
+        if table not in self._is_failing:
+            self._is_failing.add(table)
+            log.warning("keys do not expire", extra={"stream": table, "error": str(error)})
+
+
+def _without_wildcards(subject: str) -> str:
+    """A subject that the stream has, for keys that are in headers."""
+    return ".".join("expired" if each in "*>" else each for each in subject.split("."))
+
+
+def _is_set(error: Exception) -> bool:
+    """Whether the key was set or removed since it was looked at."""
+    return isinstance(error, PublishRejected) and last_sequence(error) is not None
