@@ -99,7 +99,7 @@ class Publishing:
 
     async def start(self, value: bytes | None = b"v", **headers: str) -> asyncio.Task[int]:
         """Publish; the message is appended, and not committed."""
-        named = {"sequence": SEQUENCE, "id": "Nats-Msg-Id", "other": "Nats-TTL"}
+        named = {"sequence": SEQUENCE, "id": "Nats-Msg-Id", "other": "Nats-Incr", "ttl": "Nats-TTL"}
         pairs = tuple((named[name], text.encode()) for name, text in headers.items())
         message = ClientMessage("$KV.t.a", None, value, pairs)
         task = asyncio.create_task(self.publisher.publish_message(self.partition, message))
@@ -161,7 +161,36 @@ async def test_limits_and_the_state_of_the_stream_refuse_it() -> None:
     await limited.publish()
     assert (await refusal(limited)).err_code == ack_codes.RATE_EXCEEDED
     unsupported = await refusal(Publishing(), other="5s")
-    assert "Nats-TTL" in unsupported.description
+    assert "Nats-Incr" in unsupported.description
+    assert (await refusal(Publishing(), ttl="1d")).err_code == ack_codes.MALFORMED_TTL
+    assert await Publishing().publish(ttl="1h") == 0
+
+
+def expecting(key: str, sequence: int) -> ClientMessage:
+    return ClientMessage(f"$KV.t.{key}", None, None, ((SEQUENCE, b"%d" % sequence),))
+
+
+@on_a_loop
+async def test_of_several_messages_those_are_stored_that_are_admitted() -> None:
+    made = Publishing()
+    made.versions.last = {b"$KV.t.a": (6, True), b"$KV.t.b": (7, True), b"$KV.t.c": (8, True)}
+    messages = [expecting("a", 7), expecting("b", 3), expecting("c", 9)]
+    task = asyncio.create_task(made.publisher.publish_messages(made.partition, messages))
+    await turn()
+    assert not task.done()
+    made.partition.sync()
+    assert await task == (0, 2)
+    log = made.partition.log
+    assert log is not None
+    assert log.end.offset == 2
+    messages = [expecting("a", 1), expecting("b", 3)]
+    task = asyncio.create_task(made.publisher.publish_messages(made.partition, messages))
+    await turn()
+    made.partition.sync()
+    with pytest.raises(PublishRejected) as refused:
+        await task
+    assert last_sequence(refused.value) == 8
+    assert log.end.offset == 2
 
 
 @on_a_loop

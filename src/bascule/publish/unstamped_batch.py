@@ -29,7 +29,9 @@ class UnstampedBatch:
     headers: PublishHeaders | None = None
     """The publish headers; None where no record has any."""
     on_committed: OnCommitted | None = None
-    """For a caller within this process. With publish headers, the batch has one record."""
+    """For a caller within this process. Of several records with publish headers those that are
+    accepted are stored, and `record_count` says then how many; where none is, the caller is told
+    why the last one was refused."""
     ack_policies: int = ALL
     """The policies among `ack_entries`: a sum of `acks.ALL`, `LEADER` and `NONE`."""
     attributes: int = 0

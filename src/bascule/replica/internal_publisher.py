@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
-from bascule.model import KeyFrom, RecordHeader
+from bascule.model import KeyFrom, RecordHeader, StreamConfig
 from bascule.publish.acks import AckError, too_large
 from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
@@ -87,35 +87,39 @@ class InternalPublisher:
         Raises: NotLeader if this node does not lead the partition, and the message is not stored;
         PublishRejected, which is true of everything committed; Indeterminate.
         """
+        return (await self.publish_messages(partition, [message]))[0]
+
+    async def publish_messages(
+        self, partition: Partition, messages: Sequence[ClientMessage]
+    ) -> tuple[int, int]:
+        """As `publish_message`, for several messages in one batch: those that are admitted are
+        stored. Returns the offset of the first of these and how many they are.
+
+        At most one of them, alone, may have a message id or a payload. Raises: as
+        `publish_message`, for the last message, if none is admitted.
+        """
         self._check_leads(partition)
         config = partition.definition.config
-        if message.wire_bytes > config.message_bytes_max:
-            error = too_large(config.message_bytes_max)
-            name = partition.definition.name
-            raise publish_error(error.code, error.err_code, error.description, name)
-        key = message.key
-        if key is None and config.key_from is KeyFrom.SUBJECT:
-            key = message.subject.encode()
-        headers: tuple[tuple[str, bytes | None], ...] = message.headers
-        if message.payload is not None:
-            headers = (*headers, *message.payload.headers())
-        kept = RecordHeader.SUBJECT in config.record_headers
-        if kept or message.subject != config.literal_subject:
-            headers = (("subject", message.subject.encode()), *headers)
-        record = Record(0, 0, key, message.value, headers)
-        data = memoryview(build_batch([record], base_offset=0, log_append_time=True))
+        name = partition.definition.name
+        for message in messages:
+            if message.wire_bytes > config.message_bytes_max:
+                error = too_large(config.message_bytes_max)
+                raise publish_error(error.code, error.err_code, error.description, name)
+        records = [_record(config, row, message) for row, message in enumerate(messages)]
+        data = memoryview(build_batch(records, base_offset=0, log_append_time=True))
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
+        links = any(message.payload is not None for message in messages)
         batch = UnstampedBatch(
             data=data,
-            record_count=1,
-            headers=read_publish_headers(data, 1, partition.preconditions.hash_key),
-            on_committed=_resolver(loop, done, partition.definition.name),
-            attributes=PAYLOAD_LINKS if message.payload is not None else 0,
+            record_count=len(records),
+            headers=read_publish_headers(data, len(records), partition.preconditions.hash_key),
+            on_committed=_resolver(loop, done, name),
+            attributes=PAYLOAD_LINKS if links else 0,
         )
         self._append(partition, [batch])
         try:
-            return await done
+            return await done, batch.record_count
         except PublishRejected as error:
             if error.err_code == ack_codes.NOT_STORED:
                 self._check_leads(partition)
@@ -124,6 +128,20 @@ class InternalPublisher:
     def _check_leads(self, partition: Partition) -> None:
         if not partition.is_leader or partition.has_handed_over:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+
+
+def _record(config: StreamConfig, row: int, message: ClientMessage) -> Record:
+    """The record of a message, as ingest makes it."""
+    key = message.key
+    if key is None and config.key_from is KeyFrom.SUBJECT:
+        key = message.subject.encode()
+    headers: tuple[tuple[str, bytes | None], ...] = message.headers
+    if message.payload is not None:
+        headers = (*headers, *message.payload.headers())
+    kept = RecordHeader.SUBJECT in config.record_headers
+    if kept or message.subject != config.literal_subject:
+        headers = (("subject", message.subject.encode()), *headers)
+    return Record(row, 0, key, message.value, headers)
 
 
 def _encode(records: Sequence[InternalRecord]) -> bytearray:

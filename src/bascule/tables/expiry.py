@@ -37,7 +37,7 @@ class ExpiryCounts:
     expired: int = 0
     """Keys that were removed because their time to live was over."""
     failed: int = 0
-    """Removals that were not stored, or may not be; they are repeated."""
+    """Batches of removals that were not stored, or may not be; they are repeated."""
 
 
 class TableExpiry:
@@ -67,7 +67,9 @@ class TableExpiry:
                 try:
                     while await self._expire(partition, replica):
                         pass
-                except (BasculeError, OSError) as error:
+                except BasculeError as error:
+                    replica.look_for_deadlines()
+                    self._counts.failed += 1
                     self._note_failure(replica.stream, error)
 
     async def _expire(self, partition: Partition, replica: TableReplica) -> bool:
@@ -76,29 +78,17 @@ class TableExpiry:
         if not found:
             return False
         keys = TableKeys(partition.definition.config)
-        removals = (self._remove(partition, keys, each) for each in found)
-        removed = await asyncio.gather(*removals, return_exceptions=True)
-        ends = [each + 1 for each in removed if isinstance(each, int)]
-        self._counts.expired += len(ends)
-        failed = [each for each in removed if isinstance(each, Exception) and not _is_set(each)]
-        if failed:
-            replica.look_for_deadlines()
-            self._counts.failed += len(failed)
-            raise failed[0]
+        removals = [_removal(keys, each) for each in found]
+        try:
+            first, count = await self._publisher.publish_messages(partition, removals)
+        except PublishRejected as error:
+            if last_sequence(error) is None:
+                raise
+            return False  # all of them were set or removed since they were looked at
+        self._counts.expired += count
         self._is_failing.discard(replica.stream)
-        if ends:
-            await replica.wait_position(max(ends))
+        await replica.wait_position(first + count)
         return len(found) == KEYS_AT_ONCE
-
-    async def _remove(self, partition: Partition, keys: TableKeys, expired: ExpiredKey) -> int:
-        """The offset of the removal. Raises: BasculeError."""
-        message = ClientMessage(
-            _without_wildcards(keys.subject(expired.key)),
-            None if keys.prefix is not None else expired.key,
-            None,
-            ((SEQUENCE_HEADER, b"%d" % (expired.version + 1)), *EXPIRY_HEADERS),
-        )
-        return await self._publisher.publish_message(partition, message)
 
     def _note_failure(self, table: str, error: Exception) -> None:
         if table not in self._is_failing:
@@ -106,11 +96,15 @@ class TableExpiry:
             log.warning("keys do not expire", extra={"stream": table, "error": str(error)})
 
 
+def _removal(keys: TableKeys, expired: ExpiredKey) -> ClientMessage:
+    return ClientMessage(
+        _without_wildcards(keys.subject(expired.key)),
+        None if keys.prefix is not None else expired.key,
+        None,
+        ((SEQUENCE_HEADER, b"%d" % (expired.version + 1)), *EXPIRY_HEADERS),
+    )
+
+
 def _without_wildcards(subject: str) -> str:
     """A subject that the stream has, for keys that are in headers."""
     return ".".join("expired" if each in "*>" else each for each in subject.split("."))
-
-
-def _is_set(error: Exception) -> bool:
-    """Whether the key was set or removed since it was looked at."""
-    return isinstance(error, PublishRejected) and last_sequence(error) is not None

@@ -107,7 +107,8 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "table_expiry.failed": MetricFamily(
         "table_expiries_failed",
-        "Removals of expired keys that were not stored, or may not be; they are repeated.",
+        "Batches of removals of expired keys that were not stored, or may not be; they are "
+        "repeated.",
     ),
     "table_followers.followers": gauge(
         "table_followers",

@@ -315,7 +315,9 @@ class Preconditions:
         ack_entries = batch.ack_entries
         errors = self._errors(limits)
         if batch.on_committed is not None:
-            outcome = _outcome(batch, verdicts, numbers[0], errors)
+            outcome = None
+            if not tally[_hot.ACCEPTED]:
+                outcome = _outcome(batch, verdicts, numbers[-1], errors)
             return Evaluation(b"", b"", 0, 0, outcome=outcome)
         if not ack_entries:
             return Evaluation(b"", b"", 0, 0)
@@ -373,9 +375,11 @@ class Preconditions:
 def _outcome(
     batch: UnstampedBatch, verdicts: bytearray, number: int, errors: dict[int, AckError]
 ) -> Outcome:
-    """What a caller within this process is told of its only message, which was not accepted."""
-    assert len(verdicts) == 1, "a batch of the node itself with publish headers has one message"
-    verdict = verdicts[0]
+    """What a caller within this process is told of its last message, where none was accepted.
+
+    `number` is that of `_hot.evaluate`.
+    """
+    verdict = verdicts[-1]
     if verdict == _hot.DUPLICATE:
         return Outcome(number, None)
     if verdict in (_hot.WRONG_SEQUENCE, _hot.WRONG_KEY_SEQUENCE):
