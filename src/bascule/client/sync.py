@@ -28,6 +28,7 @@ from bascule.client.consumers.blocking import with_hooks_on_threads
 from bascule.client.fetcher import FetchOptions
 from bascule.client.loop_thread import LoopThread
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
+from bascule.client.payloads import SyncPayloadMixin
 from bascule.client.stream_reader import Order, StreamReader
 from bascule.client.tables import SyncTableClient
 from bascule.client.tables.table import Consistency
@@ -35,7 +36,7 @@ from bascule.client.tables.table import Consistency
 T = TypeVar("T")
 
 
-class SyncClient(SyncAdminMixin, SyncColumnarMixin):
+class SyncClient(SyncAdminMixin, SyncColumnarMixin, SyncPayloadMixin):
     """The blocking client: `with bascule.connect_sync() as client: ...`. Thread-safe."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
@@ -46,7 +47,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
 
         try:
             self._client = self._run(start())
-            self._async_admin = self._async_columnar = self._client
+            self._async_admin = self._async_columnar = self._async_payloads = self._client
         except BaseException:
             self._loop.stop()
             raise

@@ -318,7 +318,8 @@ class LimitsConfig:
     )
     request_ms_max: int = setting(
         30_000,
-        about="Time for a request to arrive completely, at the client and the HTTP listener.",
+        about="Time for a request to arrive completely, at the client and the HTTP listener; for "
+        "the body of an HTTP request again after each MiB.",
         minimum=100,
     )
     write_stall_ms_max: int = setting(

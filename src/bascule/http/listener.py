@@ -25,6 +25,8 @@ SWEEP_SECONDS: Final = 1.0
 """Time between checks for expired connections."""
 WATCHED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """What must be answered while other requests take all connections that they may have."""
+BODY_STEP_BYTES: Final = 1 << 20
+"""A body that goes on by so much has the time for a request again."""
 WATCHED_SHARE: Final = 8
 """An eighth of the connections is kept for WATCHED_PATHS."""
 
@@ -126,7 +128,7 @@ class HttpLimits:
     """Time for the head of a request after the connection was made or the last response was
     sent."""
     request_ms_max: int = 30_000
-    """Time for a complete request, from the same moment."""
+    """Time for a complete request, from the same moment, and for each further MiB of its body."""
     write_stall_ms_max: int = 60_000
     """A client that reads no byte of its response for this long is closed."""
 
@@ -161,7 +163,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         statistics = self.config.statistics
-        self._stalled_bytes = 0
+        self._stalled_bytes = self._received_bytes = 0
         self.waiting_since = self._stalled_since = self.loop.time()
         if len(self.connections) >= self.config.limits.connections_max and not self._displace():
             statistics.connections_refused += 1
@@ -171,6 +173,13 @@ class _Connection(H11Protocol):
         statistics.connections_accepted += 1
         super().connection_made(transport)
         statistics.connections = len(self.connections)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        if self._received_bytes >= BODY_STEP_BYTES and not self.is_idle:
+            self._received_bytes = 0
+            self.waiting_since = self.loop.time()
+        super().data_received(data)
 
     def _displace(self) -> bool:
         """Close the connection that has waited longest; first of those without a request so far.

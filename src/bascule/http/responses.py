@@ -29,6 +29,7 @@ from bascule.errors import (
     InvalidKey,
     InvalidName,
     InvalidPattern,
+    InvalidRoute,
     LaggingIndex,
     LimitExceeded,
     NeedsClusterVersion,
@@ -39,6 +40,7 @@ from bascule.errors import (
     NotSupported,
     OffsetOutOfRange,
     PartitionFailed,
+    PayloadDamaged,
     PublishRejected,
     RequestExpired,
     StreamConflict,
@@ -67,6 +69,8 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownGroup, 404, "unknown_group"),
     (UnknownKey, 404, "unknown_key"),
     (UnknownPayload, 404, "unknown_payload"),
+    (PayloadDamaged, 409, "payload_damaged"),
+    (InvalidRoute, 400, "invalid_config"),
     (WrongVersion, 412, "wrong_version"),
     (NotANumber, 409, "not_a_number"),
     (InvalidKey, 400, "invalid_key"),
@@ -101,6 +105,8 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
 
 PUBLISH_STATUSES: Final = {
     ack_codes.TOO_LARGE: (413, "limit_exceeded"),
+    ack_codes.WRONG_LAST_SEQUENCE: (412, "wrong_sequence"),
+    ack_codes.WRONG_LAST_ID: (412, "wrong_sequence"),
     ack_codes.READ_ONLY: (403, "read_only"),
     ack_codes.RATE_EXCEEDED: (429, "rate_exceeded"),
     ack_codes.PAUSED: (503, "paused"),

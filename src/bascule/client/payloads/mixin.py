@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bascule.client.messages import Headers
-from bascule.client.payloads.reader import PayloadReader
-from bascule.client.payloads.writer import PayloadWriter
+from bascule.client.messages import Headers, Message
+from bascule.payload_connection.reader import PayloadReader
+from bascule.payload_connection.writer import PayloadWriter
 from bascule.record.payload_links import ID_BYTES
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
 
@@ -67,17 +67,24 @@ class PayloadMixin:
     def read_payload(
         self,
         stream: str,
-        offset: int,
+        record: int | Message,
         *,
         partition: int = 0,
         start: int = 0,
         end: int | None = None,
         timeout: float = PAYLOAD_TIMEOUT_S,
     ) -> PayloadReader:
-        """The payload of the record at an offset, or its bytes [start, end):
-        `async with client.read_payload("models", 7) as payload: content = await payload.read()`
+        """The payload of a record, which is an offset or a message that was read, or its bytes
+        [start, end):
+        `async with client.read_payload("models", message) as payload: await payload.read()`
+
+        A message has its partition.
 
         Entering raises: UnknownStream, UnknownPartition, UnknownPayload, Broken.
         """
+        offset = record
+        if isinstance(record, Message):
+            offset, partition = record.offset, record.partition
+        assert isinstance(offset, int)
         fetch = FetchPayload(stream, partition, "", offset, start, -1 if end is None else end)
         return PayloadReader(self._bootstrap, fetch, timeout=timeout)

@@ -1,17 +1,17 @@
-"""The handler that sends a payload, and its row of the route table."""
+"""The handler that sends a payload, and the rows of the route table."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
-from bascule.datastream.ports import FoundFile
 from bascule.http.openapi import ApiOperation
+from bascule.http.payloads.writes import WRITE_OPERATIONS, PayloadWritesApi
 from bascule.http.requests import MalformedRequest, partition_number
 from bascule.http.tables.reads import INERT, OCTETS
 from bascule.record.payload_links import CRC_HEADER, ID_HEADER
@@ -20,23 +20,12 @@ CHUNK_BYTES: Final = 1 << 20
 OFFSET_DIGITS_MAX: Final = 18
 
 
-class PayloadsAdmin(Protocol):
-    """Implemented by `controller`."""
-
-    def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
-        """Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed."""
-        ...
-
-
 class _PayloadResponse(FileResponse):
     chunk_size = CHUNK_BYTES
 
 
-class PayloadsApi:
+class PayloadsApi(PayloadWritesApi):
     """A part of `AdminApi`."""
-
-    def __init__(self, payloads: PayloadsAdmin) -> None:
-        self._payloads = payloads
 
     async def handle_payload(self, request: Request) -> Response:
         given = request.path_params
@@ -81,4 +70,5 @@ PAYLOAD_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         example="curl -L $SERVER/v1/streams/models/partitions/0/payloads/0 -H 'Range: bytes=0-99'",
         media_type=OCTETS,
     ),
+    **WRITE_OPERATIONS,
 }

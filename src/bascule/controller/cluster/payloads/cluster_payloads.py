@@ -112,6 +112,11 @@ class ClusterPayloads:
                 return FoundFile(None, "", nodes[number].http)
         raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
 
+    def bootstrap(self) -> str:
+        """The client listeners of the living nodes, this one first, as clients name them."""
+        nodes = sorted(self._views.nodes(), key=lambda node: node.node_id != self._node_id)
+        return ",".join(node.client for node in nodes if node.alive)
+
     # -- for data streaming ---------------------------------------------------------------------
 
     def place(self, opening: OpenPayload) -> PayloadPlace:

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from bascule.client.payloads.connection import PayloadConnection
-from bascule.client.payloads.places import Places
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -23,6 +21,8 @@ from bascule.errors import (
     PayloadGap,
     RemoteProtocolError,
 )
+from bascule.payload_connection.connection import PayloadConnection
+from bascule.payload_connection.places import Places
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import (

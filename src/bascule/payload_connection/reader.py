@@ -9,8 +9,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bascule.client.payloads.connection import PayloadConnection
-from bascule.client.payloads.places import Places
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -19,6 +17,8 @@ from bascule.errors import (
     PayloadMissing,
     RemoteProtocolError,
 )
+from bascule.payload_connection.connection import PayloadConnection
+from bascule.payload_connection.places import Places
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import decode_message, encode_ack, encode_message

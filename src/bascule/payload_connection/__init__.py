@@ -1,0 +1,14 @@
+"""The sending and reading side of data streaming, for clients and for the HTTP listener of a node.
+
+connection    frames over one asyncio socket
+places        which nodes have replicas of a partition
+writer        sends one payload; goes on at another node where one fails
+reader        reads a payload, or a range of it
+"""
+
+from __future__ import annotations
+
+from bascule.payload_connection.reader import PayloadReader
+from bascule.payload_connection.writer import PayloadAck, PayloadWriter
+
+__all__ = ["PayloadAck", "PayloadReader", "PayloadWriter"]
