@@ -81,6 +81,8 @@ def test_schemas() -> None:
     assert ddl() == plain
     assert ddl(includeHeaders="true") == f"{plain}, headers array<struct<key:string,value:binary>>"
     assert ddl(columns="offset,key") == "offset bigint, key binary"
+    assert ddl(payloads="describe") == f"{plain}, payload_bytes bigint"
+    assert ddl(columns="payload_bytes,offset") == "payload_bytes bigint, offset bigint"
     assert ddl(view="changes") == f"{plain}, change string"
     typed = plain.replace("value binary", "value struct<a:int>")
     json = {"valueFormat": "json", "valueSchema": "a int"}
@@ -95,6 +97,9 @@ def test_schemas() -> None:
         ({"stream": "s", "startingOffset": "1"}, "did you mean 'startingOffsets'"),
         ({"stream": "s", "zzz": "1"}, "known: server, stream"),
         ({"stream": "s", "streams": "a,b"}, "exclude each other"),
+        ({"stream": "s", "payloads": "all"}, "none, describe or inline"),
+        ({"stream": "s", "payloadBytesMax": "5"}, "goes with payloads"),
+        ({"stream": "s", "payloads": "inline", "archive": "parquet:/t"}, "does not go with"),
         ({"streams": "a,,b"}, "expected names with commas between"),
         ({"streamPattern": "("}, "not a regular expression"),
         ({"stream": "s", "startingOffsets": "12"}, "expected earliest, latest or JSON"),

@@ -20,6 +20,7 @@ The stream's id distinguishes it from a later stream of the same name:
     planning         from options and extents to tasks
     columns          the columns of the rows
     filters          pushed-down filters
+    payloads         contents of payloads as values
     log_reader       a range of a log as Arrow batches
     latest_view      `view = latest`: the last value of each key
     archive_history  `archive`: the part of a stream that a lake table holds

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from bascule.errors import ConfigError, MalformedValue
 from bascule.record.columns import HEADERS_TYPE
 from bascule.record.columns import SCHEMA as FETCHED
+from bascule.record.payload_links import ID_HEADER, Payload, payload_of
 
 if TYPE_CHECKING:
     from bascule.pipeline.values import ValueSpec
@@ -18,6 +19,7 @@ ROWS_PER_BATCH_MAX: Final = 65_536
 """Rows of one Arrow batch for Spark. Larger and smaller batches were slower in measurements."""
 CORRUPT: Final = "_corrupt_record"
 CHANGE: Final = "change"
+PAYLOAD_BYTES: Final = "payload_bytes"
 
 _DDL: Final = {
     "key": "binary",
@@ -28,6 +30,7 @@ _DDL: Final = {
     "offset": "bigint",
     "timestamp": "timestamp",
     "headers": "array<struct<key:string,value:binary>>",
+    PAYLOAD_BYTES: "bigint",
     CHANGE: "string",
     CORRUPT: "binary",
 }
@@ -40,6 +43,7 @@ _ARROW: Final = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "headers": HEADERS_TYPE,
+    PAYLOAD_BYTES: pa.int64(),
     CHANGE: pa.string(),
     CORRUPT: pa.binary(),
 }
@@ -53,6 +57,8 @@ class ColumnOptions(Protocol):
     @property
     def include_headers(self) -> bool: ...
     @property
+    def payloads(self) -> str: ...
+    @property
     def view(self) -> str: ...
     @property
     def values(self) -> ValueSpec: ...
@@ -63,6 +69,8 @@ def available_columns(options: ColumnOptions) -> tuple[str, ...]:
     names = ["key", "value", "subject", "stream", "partition", "offset", "timestamp"]
     if options.include_headers or "headers" in options.columns:
         names.append("headers")
+    if options.payloads != "none" or PAYLOAD_BYTES in options.columns:
+        names.append(PAYLOAD_BYTES)
     if options.view == "changes":
         names.append(CHANGE)
     if not options.values.is_raw and options.values.mode == "PERMISSIVE":
@@ -97,6 +105,28 @@ def schema_arrow(options: ColumnOptions) -> pa.Schema:
     return pa.schema([pa.field(name, types[name]) for name in chosen_columns(options)])
 
 
+def payloads_of(headers: pa.Array) -> dict[int, Payload]:
+    """Row -> the payload of its record, for the rows that have one; `headers` is that column."""
+    entries = headers.flatten()
+    names = pc.struct_field(entries, "key")
+    rows = pc.list_parent_indices(headers).filter(pc.equal(names, ID_HEADER))
+    found = {}
+    for row in rows.unique().to_pylist():
+        pairs = ((each["key"], each["value"]) for each in headers[row].as_py())
+        payload = payload_of(pairs)
+        if payload is not None:
+            found[row] = payload
+    return found
+
+
+def payload_sizes(headers: pa.Array) -> pa.Array:
+    """Bytes of each row's payload, null without one."""
+    sizes: list[int | None] = [None] * len(headers)
+    for row, payload in payloads_of(headers).items():
+        sizes[row] = payload.size
+    return pa.array(sizes, pa.int64())
+
+
 class RowProjector:
     """Projects batches of one stream to the rows of the source. One for each task."""
 
@@ -116,6 +146,8 @@ class RowProjector:
         names = set(self._names)
         if names & {CHANGE, CORRUPT}:
             names.add("value")
+        if PAYLOAD_BYTES in names:
+            names.add("headers")
         if "value" in names and self._fails:
             names |= {"partition", "offset"}
         return names & set(FETCHED.names)
@@ -131,6 +163,8 @@ class RowProjector:
             columns[CORRUPT] = pa.nulls(batch.num_rows, pa.binary())
         elif self._decoder is not None and not self._values.is_raw:
             self._decode(columns)
+        if PAYLOAD_BYTES in self._names:
+            columns[PAYLOAD_BYTES] = payload_sizes(batch.column("headers"))
         if CHANGE in self._names:
             columns[CHANGE] = pc.if_else(pc.is_valid(batch.column("value")), "upsert", "delete")
         columns["stream"] = self._stream_column(batch.num_rows)

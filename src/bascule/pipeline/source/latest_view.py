@@ -22,6 +22,7 @@ from bascule.model import KeyFrom, PartitionBy
 from bascule.pipeline.source.columns import RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
 from bascule.pipeline.source.log_reader import ReadOptions, arrow_slices, fetched_batches
+from bascule.pipeline.source.payloads import with_contents
 from bascule.pipeline.source.positions import Range
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def latest_rows(
         mask = predicate.mask(kept)
         if mask is not None:
             kept = kept.filter(mask)
-        if kept.num_rows:
-            yield from arrow_slices(projector.project(kept))
+        for rows in with_contents(options, wanted.stream, wanted.partition, kept):
+            if rows.num_rows:
+                yield from arrow_slices(projector.project(rows))
     if found != len(last):
         raise DataLoss(
             wanted.stream,

@@ -12,6 +12,7 @@ from bascule.pipeline.clients import client_of
 from bascule.pipeline.retries import RETRY_TIMEOUT_MS, Retries
 from bascule.pipeline.source.columns import ROWS_PER_BATCH_MAX, RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
+from bascule.pipeline.source.payloads import with_contents
 from bascule.pipeline.source.positions import Range
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ def log_rows(
     for batch in fetched_batches(how, wanted):
         mask = predicate.mask(batch)
         kept = batch if mask is None else batch.filter(mask)
-        if kept.num_rows:
-            yield from arrow_slices(projector.project(kept))
+        for rows in with_contents(options, wanted.stream, wanted.partition, kept):
+            if rows.num_rows:
+                yield from arrow_slices(projector.project(rows))
 
 
 def arrow_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,8 @@ TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
 """15 minutes, as in Kafka's connector."""
 
 View = Literal["log", "latest", "changes"]
+Payloads = Literal["none", "describe", "inline"]
+PAYLOAD_BYTES_MAX: Final = 64 << 20
 RAW: Final = ValueSpec()
 """Values stay bytes."""
 
@@ -51,6 +53,8 @@ _NAMES: Final = (
     "failOnDataLoss",
     "retryTimeout",
     "includeHeaders",
+    "payloads",
+    "payloadBytesMax",
     "columns",
     "view",
     "pushdown",
@@ -104,6 +108,10 @@ class SourceOptions:
     retry_timeout_ms: int = RETRY_TIMEOUT_MS
     """How long a node may be away."""
     include_headers: bool = False
+    payloads: Payloads = "none"
+    """`describe` adds the column `payload_bytes`; `inline` also has the content as the value."""
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    """A larger payload is an error with `inline`."""
     columns: tuple[str, ...] = ()
     """Selected columns in this order; empty: all."""
     view: View = "log"
@@ -149,6 +157,10 @@ class SourceOptions:
             fail_on_data_loss=flag_of("failOnDataLoss", given, default=True),
             retry_timeout_ms=ms_of("retryTimeout", given, RETRY_TIMEOUT_MS),
             include_headers=flag_of("includeHeaders", given, default=False),
+            payloads=cast(
+                Payloads, word_of("payloads", given, ("none", "describe", "inline"), default="none")
+            ),
+            payload_bytes_max=count_of("payloadBytesMax", given, PAYLOAD_BYTES_MAX),
             columns=_columns(given),
             view=cast(View, word_of("view", given, ("log", "latest", "changes"), default="log")),
             pushdown=flag_of("pushdown", given, default=False),
@@ -163,6 +175,13 @@ class SourceOptions:
         check_columns(self)
         if self.view != "log" and self.archive is not None:
             raise ConfigError('option "archive" goes with view "log" only')
+        if self.payloads == "inline" and self.archive is not None:
+            raise ConfigError(
+                'option "payloads" is "inline", which does not go with "archive": an archive has '
+                'no payloads; "describe" has their sizes'
+            )
+        if "payloadBytesMax" in self.given and self.payloads != "inline":
+            raise ConfigError('option "payloadBytesMax" goes with payloads = "inline" only')
         if self.starting is not None and self.ending is not None:
             check_order(self.starting, self.ending)
         fewest, most = self.records_per_trigger_min, self.records_per_trigger_max
