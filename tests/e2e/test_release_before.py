@@ -88,6 +88,7 @@ def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) 
                 assert found[name]["config"].pop("ack_policy") == "all"
                 assert found[name]["config"].pop("shared") is False
                 assert found[name]["config"].pop("table") is False
+                assert found[name]["config"].pop("table_ttl_ms") == 0
                 assert found[name]["config"].pop("replicas") == 1
                 assert found[name]["config"].pop("min_isr") == 0
                 # Its streams keep the headers that their consumers may read.

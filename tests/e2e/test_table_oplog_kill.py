@@ -34,7 +34,7 @@ def test_kill_9_at_any_moment(
         while follower.page_of(file, rows_max=100):
             pass
         for offset in range(done, file.position.offset):
-            key, _, _, value, _ = record_at(offset)
+            key, _, _, value, _, _ = record_at(offset)
             values[key] = value
         done = file.position.offset
         assert follower.values() == {k: v for k, v in values.items() if v is not None}

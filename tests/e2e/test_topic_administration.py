@@ -150,9 +150,17 @@ def test_any_node_passes_changes_on_to_the_controller(cluster: RunningCluster) -
             change = ResourceToAlter(2, name, [AlterableConfig("retention.ms", 0, "5000")])
             (altered,) = third.request(IncrementalAlterConfigsRequest([change]), 1).responses
             assert altered.error_code == 0, altered.error_message
-            found = stream(node, name)
+            # Another node than the one that was asked may follow the controller a moment later.
+            found = wait_for(
+                lambda node=node, name=name: (
+                    found
+                    if (found := stream(node, name))["config"]["retention_ms_max"] == 5_000
+                    else None
+                ),
+                node.process,
+                node.log,
+            )
             assert len(found["partitions"]) == 2
-            assert found["config"]["retention_ms_max"] == 5_000
             cluster.wait_in_sync(name)
             publish(node, f"topics.{name}", 10)
             ends = [each["high_watermark"] for each in stream(node, name)["partitions"]]
@@ -164,7 +172,12 @@ def test_any_node_passes_changes_on_to_the_controller(cluster: RunningCluster) -
                 ]
             (gone,) = second.request(DeleteTopicsRequest([TopicToDelete(name)]), 6).responses
             assert gone.error_code == 0, gone.error_message
-            assert name not in names(nodes[(turn + 1) % 3])
+            other = nodes[(turn + 1) % 3]
+            wait_for(
+                lambda other=other, name=name: name not in names(other) or None,
+                other.process,
+                other.log,
+            )
 
 
 def test_what_confluent_kafka_is_refused_says_why(tmp_path: Path, nats_server: NatsServer) -> None:

@@ -223,6 +223,31 @@ def test_a_request_comes_first_and_has_its_own_report(monkeypatch: pytest.Monkey
     play(scene)
 
 
+def test_a_pass_is_over_once_its_digests_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a replica that differs counts as equal for who asks in between."""
+
+    async def scene() -> None:
+        tested = ScrubberUnderTest()
+        seen: list[ScrubState] = []
+
+        def look(self: Scrubber, *, is_due: bool = False) -> None:
+            """On the thread, after the last read."""
+            known = tested.known(1)
+            assert known.digests is None
+            if known.report is not None:
+                seen.append(known.report.state)
+
+        monkeypatch.setattr(Scrubber, "_save", look)
+        tested.scrubber.request(tested.every[1], "asked", 60)
+        await tested.scrubber.tick()
+        assert seen
+        assert set(seen) == {ScrubState.RUNNING}
+        assert tested.known(1).digests is not None
+        await tested.scrubber.close()
+
+    play(scene)
+
+
 def test_a_pass_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_log, "VERIFY_BYTES", 1_000)
     monkeypatch.setattr(scrubber, "TICK_SECONDS", 0.01)

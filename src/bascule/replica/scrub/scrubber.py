@@ -143,9 +143,11 @@ class Scrubber:
         if request is None or known.report is None or known.report.id != request.id:
             known.report = ScrubReport("" if request is None else request.id)
         loop = asyncio.get_running_loop()
-        digests = await loop.run_in_executor(
+        state, digests = await loop.run_in_executor(
             self._thread, self._scrub, partition, known.report, request
         )
+        # Nobody sees the end of a pass without its digests.
+        known.report.state = state
         if known.report.is_done:
             self._conclude(partition, known, digests)
         return True
@@ -199,35 +201,34 @@ class Scrubber:
 
     def _scrub(
         self, partition: Partition, report: ScrubReport, request: _Request | None
-    ) -> RangeDigests | None:
+    ) -> tuple[ScrubState, RangeDigests | None]:
         """Read a log from its beginning, or from where an earlier pass ended.
 
-        Returns the digests; None if a part of the log was read by an earlier process.
+        Returns how the pass ended, or that it goes on, and the digests; None if a part of the log
+        was read by an earlier process.
         """
         key, store = key_of(partition), partition.log
         at = self._schedule.progress[key].next if request is None else None
         is_whole = at is None
         report.state = ScrubState.RUNNING
         if store is None or partition.failure is not None:
-            report.state = ScrubState.FAILED
             failure = partition.failure
             report.found = "there is no log" if failure is None else failure.cause
-            if failure is not None and failure.is_damage:
-                report.state = ScrubState.CORRUPT
-            return None
+            is_damage = failure is not None and failure.is_damage
+            return ScrubState.CORRUPT if is_damage else ScrubState.FAILED, None
         report.bytes_total = store.size_bytes()
         limit = partition.committed_offset if request is None else request.limit
         digests = RangeDigests(store.start_offset, limit)
         try:
-            self._read(partition, store, report, digests, at, is_paced=request is None)
+            state = self._read(partition, store, report, digests, at, is_paced=request is None)
         except CorruptData as error:
-            report.state, report.found = ScrubState.CORRUPT, str(error)
+            state, report.found = ScrubState.CORRUPT, str(error)
             self.counts.damaged += 1
             self._partitions.notify_damage(partition, error)
         except Closed:  # the node stops, or the partition was opened anew, moved or deleted
-            report.state, report.found = ScrubState.FAILED, "the log was closed"
+            state, report.found = ScrubState.FAILED, "the log was closed"
         except (BasculeError, OSError) as error:
-            report.state, report.found = ScrubState.FAILED, str(error)
+            state, report.found = ScrubState.FAILED, str(error)
             self.counts.failures += 1
             log.warning(
                 "scrub of a log broken off",
@@ -239,7 +240,7 @@ class Scrubber:
             )
         report.records = digests.records
         self._save()
-        return digests if is_whole else None
+        return state, digests if is_whole else None
 
     def _read(
         self,
@@ -250,8 +251,9 @@ class Scrubber:
         at: LogPosition | None,
         *,
         is_paced: bool,
-    ) -> None:
-        """Read a log step by step; the report says how far. Raises: as `PartitionLog.verify`."""
+    ) -> ScrubState:
+        """Read a log step by step; the report says how far. Returns how the pass ended, or that it
+        goes on. Raises: as `PartitionLog.verify`."""
         key, seen = key_of(partition), 0
         progress = self._schedule.progress
         known = progress.get(key, ScrubProgress(self._clock.now_ms()))
@@ -271,19 +273,19 @@ class Scrubber:
             report.records = digests.records
             self.counts.bytes += seen
             if at is None:
-                report.state = ScrubState.OK
-                return
+                return ScrubState.OK
             if is_paced:
                 progress[key] = known._replace(next=at)
                 self._save()
                 if self._requests:
-                    return  # it goes on afterwards
+                    return ScrubState.RUNNING  # it goes on afterwards
                 if rate := self._limits.bytes_per_second_max:
                     self._stopping.wait(max(seen / rate - spent_ns / 1e9, 0))
             if self._stopping.is_set():
-                if not is_paced:
-                    report.state, report.found = ScrubState.FAILED, "the node stops"
-                return
+                if is_paced:
+                    return ScrubState.RUNNING  # the next process goes on
+                report.found = "the node stops"
+                return ScrubState.FAILED
 
     def _save(self, *, is_due: bool = False) -> None:
         """Note the progress on the disk, now and then."""
