@@ -32,6 +32,8 @@ from bascule.sim.seeds import (
 
 CHUNK_SEEDS: Final = 2
 """Seeds that a process runs at a time."""
+PARTS_PER_PROCESS: Final = 20
+"""The suspended threads and tasks of a simulated node stay in memory, some 20 MB a seed."""
 
 COUNTED: Final = ("events", "published", "acked", "starts", "ended_early")
 """Fields of `ClusterResult` that are added up."""
@@ -82,8 +84,9 @@ def cluster(
         tally = Tally(COUNTED)
         run = partial(run_seeds, options=options, mutant=mutant)
         run_many(
-            run, parse_range(seeds), tally, jobs=jobs, chunk=CHUNK_SEEDS, keep_going=keep_going
-        )
+            run, parse_range(seeds), tally, jobs=jobs, chunk=CHUNK_SEEDS, keep_going=keep_going,
+            parts_per_process=PARTS_PER_PROCESS,
+        )  # fmt: skip
         report_many(tally, as_json=as_json)
     else:
         _run_one(seed or 0, options, mutant, trace=trace, as_json=as_json)

@@ -52,13 +52,23 @@ def commit() -> str:
     return shown.stdout.strip() or "unknown"
 
 
-def run_parallel(run: Callable[[range], T], seeds: range, *, jobs: int, chunk: int) -> Iterator[T]:
-    """The results of parts of `chunk` seeds in the order of completion, from `jobs` processes."""
+def run_parallel(
+    run: Callable[[range], T],
+    seeds: range,
+    *,
+    jobs: int,
+    chunk: int,
+    parts_per_process: int | None = None,
+) -> Iterator[T]:
+    """The results of parts of `chunk` seeds in the order of completion, from `jobs` processes.
+
+    With several, a process that has run `parts_per_process` is replaced by a new one.
+    """
     parts = iter(seeds[at : at + chunk] for at in range(0, len(seeds), chunk))
     if jobs == 1:
         yield from map(run, parts)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=parts_per_process) as pool:
         running: set[Future[T]] = set()
         try:
             while True:
@@ -184,11 +194,15 @@ def run_many(
     jobs: int,
     chunk: int,
     keep_going: bool,
+    parts_per_process: int | None = None,
 ) -> None:
     """Add the results of the seeds to `tally` and show the progress; ends at the first failure."""
     with progress() as bar:
         task = bar.add_task("seeds", total=len(seeds), speed="")
-        for seconds, found in run_parallel(run, seeds, jobs=jobs, chunk=chunk):
+        parts = run_parallel(
+            run, seeds, jobs=jobs, chunk=chunk, parts_per_process=parts_per_process
+        )
+        for seconds, found in parts:
             tally.core_seconds += seconds
             for result in found:
                 tally.add(result)

@@ -87,6 +87,7 @@ SETS: Final = (
 """Modules whose sets are iterated: these keep an order."""
 OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.controller.metadata_machine", "RememberedRequests", WatchedRequests),
+    ("bascule.host.lasting_objects", "gc", SimpleNamespace(freeze=lambda: None)),
     ("bascule.ingest.ingest_buffer", "SLAB_BYTES", 64 << 10),
     ("bascule.ingest.chunk_reader", "RECEIVE_BYTES", 16 << 10),
     ("bascule.ingest.nats_dialer", "connect", nats.connect),
@@ -103,7 +104,6 @@ OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.node.node", "RealFiles", process_files),
     ("bascule.node.node", "RealRandom", ProcessRandom),
     ("bascule.node.node", "create_app", no_app),
-    ("bascule.node.node", "gc", SimpleNamespace(freeze=lambda: None)),
     ("bascule.raft_driver.driver", "DataDirectory", RaftDirectory),
     ("bascule.replica.maintenance.cleaner", "TICK_SECONDS", 0.7),
     ("bascule.replica.maintenance.retention", "TICK_SECONDS", 0.3),
