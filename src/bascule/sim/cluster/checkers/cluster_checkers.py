@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bascule.metadata.image import Image
@@ -79,19 +79,20 @@ class ClusterCheckers:
 
     def _look_at_set(self, key: Key) -> None:
         """Who is in sync may have changed just now."""
-        held = {node: each for node, each in self.replicas() if key_of(each) == key}
+        held = self._replicas_of(key)
         for partition in held.values():
             self._committed.note_end(partition)
         try:
-            self._check_sets({key: held}, self._images())
+            self._check_sets({key: held})
         except InvariantBroken as broken:
             self._world.loop.report(broken.name, broken.text)
 
-    def _check_sets(
-        self, held: Mapping[Key, Mapping[int, Partition]], images: Iterable[Image]
-    ) -> None:
+    def _check_sets(self, held: Mapping[Key, Mapping[int, Partition]]) -> None:
         """Check the replicas in sync, of which each may lead next. Raises: InvariantBroken."""
-        self._states.look_at_sets(held, images, self._committed.ends)
+        for node, machine in self._machines.items():
+            if machine.running is not None:
+                self._states.note_image(node, machine.running.controller.image)
+        self._states.look_at_sets(held, self._committed.ends)
         for key, replicas in held.items():
             in_sync = ((node, each) for node, each, _ in self._states.in_sync(key, replicas))
             self._starts.look_at_set(key, in_sync)
@@ -150,12 +151,24 @@ class ClusterCheckers:
                 committed=self._committed.ends.get(key, 0),
                 latest_epoch=latest_epoch,
             )
-        self._check_sets(held, images)
+        self._check_sets(held)
 
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""
         for node in self._machines:
             yield from self._replicas_on(node)
+
+    def _replicas_of(self, key: Key) -> dict[int, Partition]:
+        """The replicas of a partition by node, as `replicas` has them."""
+        name, index = key
+        found = {}
+        for node, machine in self._machines.items():
+            if machine.running is None or not machine.is_ready:
+                continue
+            held = machine.running.partitions.stream(name) or ()
+            if index < len(held) and held[index].log is not None and not held[index].deleted:
+                found[node] = held[index]
+        return found
 
     def _replicas_on(self, node: int) -> Iterator[tuple[int, Partition]]:
         machine = self._machines[node]
