@@ -40,7 +40,7 @@ PARTS: Final = (
 
 def measure(seeds: range) -> dict[str, Any]:
     """All seeds one after another; `value` is simulated seconds over core seconds of all."""
-    simulated, events, published, starts, faults, early = 0.0, 0, 0, 0, 0, 0
+    simulated, events, published, starts, faults, unrepaired = 0.0, 0, 0, 0, 0, 0
     began = time.process_time()
     for seed in seeds:
         result = run_seed(seed, OPTIONS)
@@ -48,7 +48,7 @@ def measure(seeds: range) -> dict[str, Any]:
         events += result.events
         published += result.published
         starts += result.starts
-        early += result.ended_early
+        unrepaired += result.unrepaired
         faults += sum(result.faults.values())
     seconds = time.process_time() - began
     return {
@@ -61,7 +61,7 @@ def measure(seeds: range) -> dict[str, Any]:
         "messages_per_simulated_s": round(published / simulated, 1),
         "faults_per_simulated_minute": round(60 * faults / simulated, 1),
         "starts": starts,
-        "ended_early": early,
+        "unrepaired": unrepaired,
     }
 
 

@@ -33,7 +33,7 @@ from bascule.sim.seeds import (
 CHUNK_SEEDS: Final = 2
 """Seeds that a process runs at a time."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "ended_early")
+COUNTED: Final = ("events", "published", "acked", "starts", "unrepaired")
 """Fields of `ClusterResult` that are added up."""
 
 

@@ -72,8 +72,9 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
     starts: int
     """Processes that were started."""
-    ended_early: int
-    """1: nothing but a repair by hand went on; what was checked until then held."""
+    unrepaired: int
+    """Partitions that only a repair by hand would bring back. All others were checked to the end.
+    """
     consumer_rounds: int
     """Heartbeats of consumers that were answered: all is well."""
     faults: dict[str, int]
@@ -156,7 +157,7 @@ def _result(simulation: Simulation) -> ClusterResult:
         published=sum(len(publisher.sent) for publisher in simulation.publishers),
         acked=sum(publisher.acked for publisher in simulation.publishers),
         starts=sum(machine.starts for machine in simulation.machines.values()),
-        ended_early=int(simulation.ended_early),
+        unrepaired=len(simulation.unrepaired()),
         consumer_rounds=sum(member.rounds for member in simulation.members),
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},
         digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",

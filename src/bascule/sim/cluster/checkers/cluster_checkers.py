@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from bascule.metadata.image import Image
@@ -181,14 +181,16 @@ class ClusterCheckers:
 
     # -- at the end ---------------------------------------------------------------------------
 
-    def at_end(self, publishers: list[SimPublisher]) -> None:
-        """All replicas have everything: compare them, and what was acknowledged.
+    def at_end(self, publishers: list[SimPublisher], *, unrepaired: Collection[Key]) -> None:
+        """All replicas have everything: compare them, and what was acknowledged. Nobody knows what
+        is left of the `unrepaired` partitions.
 
         Raises: InvariantBroken.
         """
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in self.replicas():
-            held.setdefault(key_of(partition), {})[node] = partition
+            if key_of(partition) not in unrepaired:
+                held.setdefault(key_of(partition), {})[node] = partition
         contents = FinalContents(self._machines, self._plans, self._committed, self.losses)
         is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
-        contents.check(held, publishers, is_lossless=is_lossless)
+        contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)

@@ -203,7 +203,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> LoopHandle:
         """Run a callback in a context at a time, or now if that has passed."""
         handle = LoopHandle(when_ns, callback, args, context)
-        self._push(when_ns if when_ns > self.now_ns else self.now_ns, handle)
+        self._push(max(self.now_ns, when_ns), handle)
         return handle
 
     def thread_delay_ns(self) -> int:
