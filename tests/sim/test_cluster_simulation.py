@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import bascule
-from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
 from bascule.model import PartitionState
+from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
 from bascule.sim.cluster.run import ClusterOptions, run_seed
 from bascule.sim.cluster.simulation import Simulation
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS

@@ -33,7 +33,7 @@ from bascule.sim.seeds import (
 CHUNK_SEEDS: Final = 2
 """Seeds that a process runs at a time."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "unrepaired")
+COUNTED: Final = ("events", "published", "acked", "starts", "read", "unrepaired")
 """Fields of `ClusterResult` that are added up."""
 
 
@@ -53,6 +53,9 @@ def cluster(
     nodes: Annotated[int, typer.Option(help="Number of nodes; 0: drawn.")] = 0,
     streams: Annotated[int, typer.Option(help="Number of streams; 0: drawn.")] = 0,
     groups: Annotated[int, typer.Option(help="Number of groups of consumers; -1: drawn.")] = -1,
+    readers: Annotated[
+        int, typer.Option(help="Number of consumers without a group; -1: drawn.")
+    ] = -1,
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")
     ] = False,
@@ -72,8 +75,8 @@ def cluster(
     _check_names("fault", faults, ClusterFault)
     _check_names("trait", traits, StreamTrait)
     options = ClusterOptions(
-        nodes=nodes, streams=streams, groups=groups, seconds=seconds, all_faults=all_faults,
-        faults=faults, traits=traits,
+        nodes=nodes, streams=streams, groups=groups, readers=readers, seconds=seconds,
+        all_faults=all_faults, faults=faults, traits=traits,
     )  # fmt: skip
     if mutant and not seeds and seed is None:
         found = CLUSTER_MUTANTS[mutant]

@@ -14,6 +14,8 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
+from bascule.sim.cluster.consumers.read_history import ReadHistory
+from bascule.sim.cluster.consumers.reader import SimReader
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
@@ -60,6 +62,13 @@ class Simulation:
                     is_newer = world.prng.happens(0.5)
                 kind = SimNewerConsumer if is_newer else SimConsumer
                 self.members.append(kind(world, len(self.members), group, history))
+        world.is_damaged = lambda node: bool(self.machines[node].damaged_ms)
+        plans = {plan.name: plan for plan in world.plan.streams}
+        self.reads = ReadHistory(plans, self.checkers.losses, world.loop.report)
+        self.readers = [
+            SimReader(world, number, world.prng.pick(world.plan.streams), self.reads)
+            for number in range(world.plan.readers)
+        ]
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
 
@@ -81,23 +90,29 @@ class Simulation:
             publisher.start()
         for member in self.members:
             self.world.after(self.world.prng.wait(NS), member.start)
+        for reader in self.readers:
+            self.world.after(self.world.prng.wait(NS), reader.start)
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
         self.faults.stop()
         before = [publisher.acked for publisher in self.publishers]
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        places = [(reader.position, reader.has_read) for reader in self.readers]
+        self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
         for member in self.members:
             member.kill()
+        for reader in self.readers:
+            reader.stop()
         for publisher in self.publishers:
             publisher.is_active = False
         self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
         self._is_looking = False
         self.checkers.look()
-        self.checkers.at_end(self.publishers, unrepaired=self.unrepaired())
+        self.checkers.at_end(self.publishers, self.reads, unrepaired=self.unrepaired())
 
     def _look(self) -> None:
         if self._is_looking:
@@ -198,6 +213,16 @@ class Simulation:
         failure = held[index].failure if index < len(held) else None
         is_last = failure is not None and failure.is_damage and not state.eligible
         return f"node {machine.node}: {failure}" if is_last else ""
+
+    def _not_read(self, before: list[tuple[int, int]]) -> str:
+        """Which reader reads no further, although there is more."""
+        unrepaired = self.unrepaired()
+        for reader, place in zip(self.readers, before, strict=True):
+            is_at_end = reader.position >= self.checkers.committed_end(reader.key)
+            is_same = (reader.position, reader.has_read) == place
+            if is_same and not is_at_end and reader.key not in unrepaired:
+                return f"{reader.name} reads nothing of {reader.key} at {reader.position}"
+        return ""
 
     def _not_assigned(self, before: list[int]) -> str:
         """Which group does not have its partitions assigned to members that go on; empty: none."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bascule.metadata.image import Image
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.committed import UNDONE, CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents
-from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
@@ -23,6 +23,12 @@ from bascule.sim.cluster.world.process import SimProcess
 
 FOLLOWERS_LOOKS: Final = 10
 """Followers' logs are read at every so many looks: consumers may read there, too."""
+
+
+class ReadContents(Protocol):
+    """What consumers have read."""
+
+    def compare(self, key: Key, records: Mapping[int, StoredRecord], start: int) -> str: ...
 
 
 class ClusterCheckers:
@@ -181,9 +187,19 @@ class ClusterCheckers:
 
     # -- at the end ---------------------------------------------------------------------------
 
-    def at_end(self, publishers: list[SimPublisher], *, unrepaired: Collection[Key]) -> None:
-        """All replicas have everything: compare them, and what was acknowledged. Nobody knows what
-        is left of the `unrepaired` partitions.
+    def committed_end(self, key: Key) -> int:
+        """The end of what any node has for committed."""
+        return self._committed.ends.get(key, 0)
+
+    def at_end(
+        self,
+        publishers: list[SimPublisher],
+        reads: ReadContents,
+        *,
+        unrepaired: Collection[Key],
+    ) -> None:
+        """All replicas have everything: compare them, and what was acknowledged and read. Nobody
+        knows what is left of the `unrepaired` partitions.
 
         Raises: InvariantBroken.
         """
@@ -193,4 +209,7 @@ class ClusterCheckers:
                 held.setdefault(key_of(partition), {})[node] = partition
         contents = FinalContents(self._machines, self._plans, self._committed, self.losses)
         is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
-        contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)
+        logs = contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)
+        for key, log in logs.items():
+            if wrong := reads.compare(key, log.records, log.start):
+                raise InvariantBroken(UNDONE, wrong)

@@ -54,9 +54,10 @@ class FinalContents:
         *,
         is_lossless: bool,
         unrepaired: Collection[Key] = (),
-    ) -> None:
+    ) -> Mapping[Key, Log]:
         """All replicas have everything, and are all that there is of their partitions, except of
         `unrepaired` ones. `is_lossless`: no fault may have lost a message that was sent once.
+        Returns the logs that are not compacted.
 
         Raises: InvariantBroken.
         """
@@ -79,6 +80,7 @@ class FinalContents:
                     f"{publisher.given_up[0].errors}",
                 )
             self._check_acked(publisher, logs, unrepaired)
+        return logs
 
     # -- logs that are not compacted ----------------------------------------------------------
 
