@@ -17,7 +17,7 @@ NAMES = (
     "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
     "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
     "cluster_unacked", "table_watchers", "table_oplog", "groups", "idle_groups", "node_loss",
-    "isr_change", "payloads", "streams",
+    "isr_change", "payloads", "streams", "cluster_sim",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),

@@ -16,8 +16,12 @@ from pathlib import Path
 import pytest
 
 import bascule
+from bascule.model import PartitionState
 from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
 from bascule.sim.cluster.run import ClusterOptions, run_seed
+from bascule.sim.cluster.simulation import Simulation
+from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
+from bascule.sim.raft.run import SimulationFailed
 
 pytestmark = pytest.mark.tier2
 
@@ -47,6 +51,31 @@ def test_groups_outlive_their_coordinators(seed: int) -> None:
     faults = "kill,loss of a leader,loss of a member"
     result = run_seed(seed, ClusterOptions(seconds=8, streams=1, groups=1, faults=faults))
     assert result.consumer_rounds > 0
+
+
+def test_a_partition_in_need_of_repair_hides_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is stored twice is seen at the end only."""
+
+    def last_failure(self: Simulation, name: str, index: int, state: PartitionState) -> str:
+        return "its last replica is damaged" if name == "s0" else ""
+
+    monkeypatch.setattr(Simulation, "_last_failure", last_failure)
+    options = ClusterOptions(
+        seconds=6, streams=3, groups=0, traits="plain", faults="planned election,planned stop"
+    )
+    assert run_seed(0, options).unrepaired == 1
+    with CLUSTER_MUTANTS["nothing compared in a handover"].patch():
+        for seed in range(20):
+            try:
+                run_seed(seed, options)
+            except SimulationFailed as failed:
+                assert (
+                    failed.invariant in CLUSTER_MUTANTS["nothing compared in a handover"].found_by
+                )
+                return
+    pytest.fail("the other partitions were not checked at the end")
 
 
 def test_a_seed_replays_exactly_in_another_process() -> None:

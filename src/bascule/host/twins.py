@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def loaded_twins() -> Mapping[str, str]:
     return found
 
 
+@cache
 def twin_of_all() -> str:
-    """`compiled`, `interpreted`, or `mixed` if only some modules are compiled."""
+    """`compiled`, `interpreted`, or `mixed` if only some modules are compiled; as they were at the
+    first call, since a status asks for it and the directories take milliseconds."""
     kinds = set(loaded_twins().values())
     return kinds.pop() if len(kinds) == 1 else "mixed"

@@ -35,7 +35,7 @@ CHUNK_SEEDS: Final = 2
 PARTS_PER_PROCESS: Final = 20
 """The suspended threads and tasks of a simulated node stay in memory, some 20 MB a seed."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "ended_early")
+COUNTED: Final = ("events", "published", "acked", "starts", "read", "unrepaired")
 """Fields of `ClusterResult` that are added up."""
 
 
@@ -55,6 +55,9 @@ def cluster(
     nodes: Annotated[int, typer.Option(help="Number of nodes; 0: drawn.")] = 0,
     streams: Annotated[int, typer.Option(help="Number of streams; 0: drawn.")] = 0,
     groups: Annotated[int, typer.Option(help="Number of groups of consumers; -1: drawn.")] = -1,
+    readers: Annotated[
+        int, typer.Option(help="Number of consumers without a group; -1: drawn.")
+    ] = -1,
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")
     ] = False,
@@ -74,8 +77,8 @@ def cluster(
     _check_names("fault", faults, ClusterFault)
     _check_names("trait", traits, StreamTrait)
     options = ClusterOptions(
-        nodes=nodes, streams=streams, groups=groups, seconds=seconds, all_faults=all_faults,
-        faults=faults, traits=traits,
+        nodes=nodes, streams=streams, groups=groups, readers=readers, seconds=seconds,
+        all_faults=all_faults, faults=faults, traits=traits,
     )  # fmt: skip
     if mutant and not seeds and seed is None:
         found = CLUSTER_MUTANTS[mutant]

@@ -42,6 +42,8 @@ class ClusterEnvironment:
         self.on_purge: Callable[[str, int, int, bool], None] = lambda *_: None
         """Called with a stream, a partition, the offset up to which it is purged, and whether that
         is confirmed, and not only asked for."""
+        self.is_damaged: Callable[[int], bool] = lambda _: False
+        """Whether a log on the disk of a node was damaged."""
         self.on_process_ends: Callable[[int], None] = lambda _: None
         """Called with the node of a process that is about to end."""
 

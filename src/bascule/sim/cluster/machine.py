@@ -24,6 +24,7 @@ from bascule.raft.testing.memory_store import MemoryStore
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.cluster.environment import ClusterEnvironment
+from bascule.sim.cluster.plan import rack_of
 from bascule.sim.cluster.world.damage import cut_end, flip_bit
 from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
 from bascule.sim.cluster.world.loop import NS, process_now
@@ -150,6 +151,7 @@ class Machine:
             peer=PeerConfig(host=self.host, port=PEER_PORT),
             cluster=ClusterConfig(
                 replica_lag_ms_max=LAG_MS_MAX,
+                rack=rack_of(self.node) if self.world.plan.has_racks else "",
                 peers=() if self.joins else tuple(f"{n}@{at}" for n, at in peers.items()),
                 join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),

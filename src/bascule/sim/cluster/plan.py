@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from bascule.host.real import RealRandom
 from bascule.sim.cluster.streams import StreamPlan, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
 MS: Final = 1_000_000
 NODES: Final = (3, 3, 3, 4, 5)
+LATER: Final = 0x1A7E << 48
+"""Makes the seed of what is drawn with numbers of its own."""
 
 
 class ClusterFault(Enum):
@@ -119,6 +122,10 @@ class ClusterPlan:
     """After this time without an ack a message with an id is sent again."""
     payload_bytes_max: int
     groups: tuple[GroupPlan, ...] = ()
+    readers: int = 0
+    """Consumers without a group, each of one partition."""
+    has_racks: bool = False
+    """Whether nodes and readers are in racks, so that readers are sent to closest replicas."""
     faults: dict[ClusterFault, int] = field(default_factory=dict)
     """Mean time between two faults of a kind; kinds without one do not occur."""
     fault_lasts_ns: int
@@ -131,10 +138,12 @@ class ClusterPlan:
 
 def draw_plan(
     seed: int, prng: Prng, *, nodes: int = 0, streams: int = 0, seconds: int = 0, groups: int = -1,
-    all_faults: bool = False, faults: Collection[str] = (), traits: Collection[str] = (),
+    readers: int = -1, all_faults: bool = False, faults: Collection[str] = (),
+    traits: Collection[str] = (),
 ) -> ClusterPlan:  # fmt: skip
     """The plan of a seed, with these restrictions. Chosen `faults` are frequent, and all streams
-    have the `traits`, if there are any."""
+    have the `traits`, if there are any. Without a number there are `readers` only where no faults
+    are chosen."""
     count = nodes or prng.pick(NODES)
     drawn_streams = prng.pick((1, 1, 2, 3, 5))
     drawn_seconds = prng.between(10, 30)
@@ -174,7 +183,23 @@ def draw_plan(
     drawn = draw_streams(prng, streams or drawn_streams, replicas=plan.replicas, traits=traits)
     if groups < 0:
         groups = prng.pick((0, 0, 0, 1, 2))
-    return replace(plan, streams=drawn, groups=_draw_groups(prng, groups, drawn))
+    # Numbers of their own: seeds from before there were readers draw the same.
+    later = Prng(RealRandom(seed ^ LATER))
+    drawn_readers = later.pick((0, 0, 1, 2, 4))
+    if readers < 0:
+        readers = 0 if faults else drawn_readers
+    return replace(
+        plan,
+        streams=drawn,
+        groups=_draw_groups(prng, groups, drawn),
+        readers=readers,
+        has_racks=later.happens(0.5) and readers > 0,
+    )
+
+
+def rack_of(number: int) -> str:
+    """The rack of a node, or of a reader."""
+    return f"r{number % 2}"
 
 
 def _draw_groups(prng: Prng, count: int, streams: tuple[StreamPlan, ...]) -> tuple[GroupPlan, ...]:

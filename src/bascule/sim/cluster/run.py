@@ -31,6 +31,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """0: drawn."""
     groups: int = -1
     """Of consumers; -1: drawn."""
+    readers: int = -1
+    """Consumers without a group; -1: drawn where no faults are chosen, otherwise none."""
     seconds: int = 0
     """Simulated length of the phase with faults; 0: drawn."""
     all_faults: bool = False
@@ -50,6 +52,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]  # fmt: skip
         if self.groups >= 0:
             parts.append(f" --groups {self.groups}")
+        if self.readers >= 0:
+            parts.append(f" --readers {self.readers}")
         if self.all_faults:
             parts.append(" --all-faults")
         if self.faults:
@@ -72,10 +76,13 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
     starts: int
     """Processes that were started."""
-    ended_early: int
-    """1: nothing but a repair by hand went on; what was checked until then held."""
+    unrepaired: int
+    """Partitions that only a repair by hand would bring back. All others were checked to the end.
+    """
     consumer_rounds: int
     """Heartbeats of consumers that were answered: all is well."""
+    read: int
+    """Records that readers got, again and again."""
     faults: dict[str, int]
     digest: str
     """Equal runs have equal digests."""
@@ -96,8 +103,8 @@ def run_seed(
     prng = make_prng(seed)
     plan = draw_plan(
         seed, prng, nodes=options.nodes, streams=options.streams, seconds=options.seconds,
-        groups=options.groups, all_faults=options.all_faults, faults=_names(options.faults),
-        traits=_names(options.traits),
+        groups=options.groups, readers=options.readers, all_faults=options.all_faults,
+        faults=_names(options.faults), traits=_names(options.traits),
     )  # fmt: skip
     loop = ClusterLoop(prng)  # type: ignore[abstract]
     trace = ClusterTrace(loop, write)
@@ -156,8 +163,9 @@ def _result(simulation: Simulation) -> ClusterResult:
         published=sum(len(publisher.sent) for publisher in simulation.publishers),
         acked=sum(publisher.acked for publisher in simulation.publishers),
         starts=sum(machine.starts for machine in simulation.machines.values()),
-        ended_early=int(simulation.ended_early),
+        unrepaired=len(simulation.unrepaired()),
         consumer_rounds=sum(member.rounds for member in simulation.members),
+        read=sum(reader.has_read for reader in simulation.readers),
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},
         digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",
     )

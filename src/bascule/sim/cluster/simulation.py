@@ -14,6 +14,8 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
+from bascule.sim.cluster.consumers.read_history import ReadHistory
+from bascule.sim.cluster.consumers.reader import SimReader
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
@@ -31,11 +33,6 @@ STEP_NS: Final = 100 * MS
 START_NS: Final = 60 * NS
 HELP_NS: Final = 2 * NS
 """Between two looks of the operator whether somebody has to decide something."""
-
-
-class _NeedsRepair(Exception):
-    """The last replica in sync of a partition is damaged, and nobody is sure to have its records:
-    only `bascule stream repair --accept-loss` goes on from there."""
 
 
 class Simulation:
@@ -65,9 +62,15 @@ class Simulation:
                     is_newer = world.prng.happens(0.5)
                 kind = SimNewerConsumer if is_newer else SimConsumer
                 self.members.append(kind(world, len(self.members), group, history))
+        world.is_damaged = lambda node: bool(self.machines[node].damaged_ms)
+        plans = {plan.name: plan for plan in world.plan.streams}
+        self.reads = ReadHistory(plans, self.checkers.losses, world.loop.report)
+        self.readers = [
+            SimReader(world, number, world.prng.pick(world.plan.streams), self.reads)
+            for number in range(world.plan.readers)
+        ]
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
-        self.ended_early = False
 
     def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
         self.checkers.on_ack(publication, answer)
@@ -87,29 +90,29 @@ class Simulation:
             publisher.start()
         for member in self.members:
             self.world.after(self.world.prng.wait(NS), member.start)
+        for reader in self.readers:
+            self.world.after(self.world.prng.wait(NS), reader.start)
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
         self.faults.stop()
         before = [publisher.acked for publisher in self.publishers]
-        try:
-            self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
-        except _NeedsRepair as reason:
-            # What was checked until now holds; nothing more can be expected.
-            self.world.note(0, f"ends early: {reason}")
-            self.ended_early = True
-            return
+        self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        places = [(reader.position, reader.has_read) for reader in self.readers]
+        self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
         for member in self.members:
             member.kill()
+        for reader in self.readers:
+            reader.stop()
         for publisher in self.publishers:
             publisher.is_active = False
         self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
         self._is_looking = False
         self.checkers.look()
-        self.checkers.at_end(self.publishers)
+        self.checkers.at_end(self.publishers, self.reads, unrepaired=self.unrepaired())
 
     def _look(self) -> None:
         if self._is_looking:
@@ -173,29 +176,53 @@ class Simulation:
         """Why not every partition is fully replicated and used; empty if all are."""
         if reason := self._not_ready():
             return reason
-        images = self._images()
+        images, unrepaired = self._images(), self.unrepaired()
         for name in self.world.stream_names:
             for image in images:
                 definition = image.streams.get(name)
                 if definition is None:
                     return f"a node does not know stream {name}"
                 for index, state in enumerate(image.partitions[definition.id]):
-                    self._check_last_replica(name, index, state)
-                    if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
+                    is_whole = set(state.isr) == set(state.replicas) and state.leader in state.isr
+                    if not is_whole and (name, index) not in unrepaired:
                         return f"{name} is not fully replicated: {state}"
+        broken = {name for name, _ in unrepaired}
         for publisher, acked in zip(self.publishers, before, strict=True):
-            if publisher.acked <= acked:
+            if publisher.acked <= acked and publisher.stream not in broken:
                 return f"publisher {publisher.number} to {publisher.stream} gets no acks"
         return ""
 
-    def _check_last_replica(self, name: str, index: int, state: PartitionState) -> None:
+    def unrepaired(self) -> dict[Key, str]:
+        """The partitions whose last replica in sync is damaged, while nobody is sure to have its
+        records, and its failure: only `bascule stream repair --accept-loss` goes on from there."""
+        found = {}
+        for image in self._images():
+            for name in self.world.stream_names:
+                definition = image.streams.get(name)
+                states = image.partitions[definition.id] if definition else ()
+                for index, state in enumerate(states):
+                    if failure := self._last_failure(name, index, state):
+                        found[name, index] = failure
+        return found
+
+    def _last_failure(self, name: str, index: int, state: PartitionState) -> str:
         machine = self.machines.get(state.isr[0]) if len(state.isr) == 1 else None
         if machine is None or machine.running is None or not machine.damaged_ms:
-            return
+            return ""
         held = machine.running.partitions.stream(name) or ()
         failure = held[index].failure if index < len(held) else None
-        if failure is not None and failure.is_damage and not state.eligible:
-            raise _NeedsRepair(f"{name} {index} on node {machine.node}: {failure}")
+        is_last = failure is not None and failure.is_damage and not state.eligible
+        return f"node {machine.node}: {failure}" if is_last else ""
+
+    def _not_read(self, before: list[tuple[int, int]]) -> str:
+        """Which reader reads no further, although there is more."""
+        unrepaired = self.unrepaired()
+        for reader, place in zip(self.readers, before, strict=True):
+            is_at_end = reader.position >= self.checkers.committed_end(reader.key)
+            is_same = (reader.position, reader.has_read) == place
+            if is_same and not is_at_end and reader.key not in unrepaired:
+                return f"{reader.name} reads nothing of {reader.key} at {reader.position}"
+        return ""
 
     def _not_assigned(self, before: list[int]) -> str:
         """Which group does not have its partitions assigned to members that go on; empty: none."""
@@ -212,11 +239,15 @@ class Simulation:
 
     def _not_settled(self) -> str:
         """Why the replicas may still differ; empty if they do not."""
+        unrepaired = self.unrepaired()
+        broken = {name for name, _ in unrepaired}
         for publisher in self.publishers:
-            if publisher.is_busy:
+            if publisher.is_busy and publisher.stream not in broken:
                 return f"publisher {publisher.number} waits for acks"
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in self.checkers.replicas():
+            if key_of(partition) in unrepaired:
+                continue
             if partition.failure is not None:
                 return f"partition {partition.definition.name} has failed: {partition.failure}"
             if reason := self.machines[node].not_scrubbed(partition):
@@ -228,7 +259,7 @@ class Simulation:
         for key, partitions in held.items():
             if reason := self._log_difference(key, partitions):
                 return reason
-        return why_not_settled(self.world, self.machines)
+        return why_not_settled(self.world, self.machines, unrepaired)
 
     def _log_difference(self, key: Key, partitions: Mapping[int, Partition]) -> str:
         """In what logs still differ, or why retention has not done its work yet."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 from bascule.metadata.image import Image
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.committed import UNDONE, CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents
-from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
@@ -23,6 +23,12 @@ from bascule.sim.cluster.world.process import SimProcess
 
 FOLLOWERS_LOOKS: Final = 10
 """Followers' logs are read at every so many looks: consumers may read there, too."""
+
+
+class ReadContents(Protocol):
+    """What consumers have read."""
+
+    def compare(self, key: Key, records: Mapping[int, StoredRecord], start: int) -> str: ...
 
 
 class ClusterCheckers:
@@ -79,19 +85,20 @@ class ClusterCheckers:
 
     def _look_at_set(self, key: Key) -> None:
         """Who is in sync may have changed just now."""
-        held = {node: each for node, each in self.replicas() if key_of(each) == key}
+        held = self._replicas_of(key)
         for partition in held.values():
             self._committed.note_end(partition)
         try:
-            self._check_sets({key: held}, self._images())
+            self._check_sets({key: held})
         except InvariantBroken as broken:
             self._world.loop.report(broken.name, broken.text)
 
-    def _check_sets(
-        self, held: Mapping[Key, Mapping[int, Partition]], images: Iterable[Image]
-    ) -> None:
+    def _check_sets(self, held: Mapping[Key, Mapping[int, Partition]]) -> None:
         """Check the replicas in sync, of which each may lead next. Raises: InvariantBroken."""
-        self._states.look_at_sets(held, images, self._committed.ends)
+        for node, machine in self._machines.items():
+            if machine.running is not None:
+                self._states.note_image(node, machine.running.controller.image)
+        self._states.look_at_sets(held, self._committed.ends)
         for key, replicas in held.items():
             in_sync = ((node, each) for node, each, _ in self._states.in_sync(key, replicas))
             self._starts.look_at_set(key, in_sync)
@@ -150,12 +157,24 @@ class ClusterCheckers:
                 committed=self._committed.ends.get(key, 0),
                 latest_epoch=latest_epoch,
             )
-        self._check_sets(held, images)
+        self._check_sets(held)
 
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""
         for node in self._machines:
             yield from self._replicas_on(node)
+
+    def _replicas_of(self, key: Key) -> dict[int, Partition]:
+        """The replicas of a partition by node, as `replicas` has them."""
+        name, index = key
+        found = {}
+        for node, machine in self._machines.items():
+            if machine.running is None or not machine.is_ready:
+                continue
+            held = machine.running.partitions.stream(name) or ()
+            if index < len(held) and held[index].log is not None and not held[index].deleted:
+                found[node] = held[index]
+        return found
 
     def _replicas_on(self, node: int) -> Iterator[tuple[int, Partition]]:
         machine = self._machines[node]
@@ -168,14 +187,29 @@ class ClusterCheckers:
 
     # -- at the end ---------------------------------------------------------------------------
 
-    def at_end(self, publishers: list[SimPublisher]) -> None:
-        """All replicas have everything: compare them, and what was acknowledged.
+    def committed_end(self, key: Key) -> int:
+        """The end of what any node has for committed."""
+        return self._committed.ends.get(key, 0)
+
+    def at_end(
+        self,
+        publishers: list[SimPublisher],
+        reads: ReadContents,
+        *,
+        unrepaired: Collection[Key],
+    ) -> None:
+        """All replicas have everything: compare them, and what was acknowledged and read. Nobody
+        knows what is left of the `unrepaired` partitions.
 
         Raises: InvariantBroken.
         """
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in self.replicas():
-            held.setdefault(key_of(partition), {})[node] = partition
+            if key_of(partition) not in unrepaired:
+                held.setdefault(key_of(partition), {})[node] = partition
         contents = FinalContents(self._machines, self._plans, self._committed, self.losses)
         is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
-        contents.check(held, publishers, is_lossless=is_lossless)
+        logs = contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)
+        for key, log in logs.items():
+            if wrong := reads.compare(key, log.records, log.start):
+                raise InvariantBroken(UNDONE, wrong)

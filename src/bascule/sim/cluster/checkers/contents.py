@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,9 +53,14 @@ class FinalContents:
         publishers: Iterable[SimPublisher],
         *,
         is_lossless: bool,
-    ) -> None:
-        """All replicas have everything. `is_lossless`: no fault may have lost a message that was
-        sent once. Raises: InvariantBroken."""
+        unrepaired: Collection[Key] = (),
+    ) -> Mapping[Key, Log]:
+        """All replicas have everything, and are all that there is of their partitions, except of
+        `unrepaired` ones. `is_lossless`: no fault may have lost a message that was sent once.
+        Returns the logs that are not compacted.
+
+        Raises: InvariantBroken.
+        """
         every = list(publishers)
         logs: dict[Key, Log] = {}
         for key, held in replicas.items():
@@ -74,7 +79,8 @@ class FinalContents:
                     f"{publisher.given_up[0].id} to {publisher.stream} got no ack: "
                     f"{publisher.given_up[0].errors}",
                 )
-            self._check_acked(publisher, logs)
+            self._check_acked(publisher, logs, unrepaired)
+        return logs
 
     # -- logs that are not compacted ----------------------------------------------------------
 
@@ -131,12 +137,16 @@ class FinalContents:
                         f"{(record.body or b'')[:20]!r} of {name} is at {found} and {at}",
                     )
 
-    def _check_acked(self, publisher: SimPublisher, logs: Mapping[Key, Log]) -> None:
+    def _check_acked(
+        self, publisher: SimPublisher, logs: Mapping[Key, Log], unrepaired: Collection[Key] = ()
+    ) -> None:
         lasts: dict[int, int] = {}
         for publication in publisher.sent:
             if publication.offset < 0:
                 continue
             key, offset = (publication.stream, publication.partition), publication.offset
+            if key in unrepaired:
+                continue
             log = logs.get(key) or Log(0)
             stored = log.records.get(offset)
             has_left = offset < log.start or bool(self._losses.epoch(key))

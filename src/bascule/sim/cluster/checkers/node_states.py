@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionBy
 from bascule.replica.roles import PartitionRole
+from bascule.sim.cluster.checkers.log_contents import Key
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import DATA, Machine, SimulatedNode
 
 
-def why_not_settled(world: ClusterEnvironment, machines: Mapping[int, Machine]) -> str:
+def why_not_settled(
+    world: ClusterEnvironment, machines: Mapping[int, Machine], unrepaired: Collection[Key]
+) -> str:
     """In what a node differs from the image, or its image from that of another node; empty: in
-    nothing."""
+    nothing. The roles of `unrepaired` partitions are not compared: they have no leader."""
     nodes = {n: each.running for n, each in machines.items() if each.running is not None}
     images = {n: node.controller.image for n, node in nodes.items()}
     if len(nodes) != len(machines) or not images:
@@ -23,12 +26,12 @@ def why_not_settled(world: ClusterEnvironment, machines: Mapping[int, Machine]) 
         if found := _image_difference(image, other):
             return f"the image of node {number} has other {found}"
     for number, node in nodes.items():
-        reason = _role_difference(number, node, image) or _directory_difference(
+        reason = _role_difference(number, node, image, unrepaired) or _directory_difference(
             machines[number], image
         )
         if reason:
             return f"node {number} is not as the image says: {reason}"
-    return _subscription_difference(world, image)
+    return _subscription_difference(world, image, {name for name, _ in unrepaired})
 
 
 def _image_difference(image: Image, other: Image) -> str:
@@ -38,7 +41,9 @@ def _image_difference(image: Image, other: Image) -> str:
     return "deletions that nobody carries out" if image.deletions else ""
 
 
-def _role_difference(number: int, node: SimulatedNode, image: Image) -> str:
+def _role_difference(
+    number: int, node: SimulatedNode, image: Image, unrepaired: Collection[Key]
+) -> str:
     for name, definition in image.streams.items():
         present = node.partitions.stream(name) or ()
         for index, state in enumerate(image.partitions[definition.id]):
@@ -50,6 +55,8 @@ def _role_difference(number: int, node: SimulatedNode, image: Image) -> str:
             if index >= len(present):
                 return f"{name} {index} is not there"
             partition = present[index]
+            if (name, index) in unrepaired:
+                continue
             if partition.role is not wanted or partition.leader_epoch != state.leader_epoch:
                 return f"{name} {index} is {partition.role} of {partition.leader_epoch}: {state}"
     unknown = [name for name in node.partitions.streams() if name not in image.streams]
@@ -76,8 +83,12 @@ def _directory_difference(machine: Machine, image: Image) -> str:
     return f"data of removed streams is there still: {left}" if left else ""
 
 
-def _subscription_difference(world: ClusterEnvironment, image: Image) -> str:
+def _subscription_difference(
+    world: ClusterEnvironment, image: Image, unrepaired: Collection[str]
+) -> str:
     for name, definition in image.streams.items():
+        if name in unrepaired:
+            continue
         leaders = sorted(state.leader for state in image.partitions[definition.id])
         found = sorted(world.nats.subscribers(definition.config.subject))
         if definition.config.partition_by is not PartitionBy.GROUP:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from bascule.metadata.image import Image
@@ -48,6 +48,8 @@ class ReplicaStates:
         """Of each process that runs, and each time that a replica is there."""
         self._states: dict[Key, PartitionState] = {}
         """The latest ones that any node had."""
+        self._images: dict[int, Image] = {}
+        """Node -> its image at the last look."""
 
     def on_role(self, process: str, partition: Partition) -> str:
         """A partition has another role; what is wrong about it."""
@@ -121,12 +123,9 @@ class ReplicaStates:
     def look_at_sets(
         self,
         replicas: Mapping[Key, Mapping[int, Partition]],
-        images: Iterable[Image],
         ends: Mapping[Key, int],
     ) -> None:
         """Replicas in sync have everything that is committed. Raises: InvariantBroken."""
-        for image in images:
-            self._note_states(image)
         for key, held in replicas.items():
             end = ends.get(key, 0)
             for node, partition, state in self.in_sync(key, held):
@@ -139,7 +138,11 @@ class ReplicaStates:
                         f"{key} on node {node} has {has}, and {end} is committed; {state}",
                     )
 
-    def _note_states(self, image: Image) -> None:
+    def note_image(self, node: int, image: Image) -> None:
+        """Note the states of all partitions, as a node has them."""
+        if self._images.get(node) is image:
+            return  # an image never changes
+        self._images[node] = image
         for name in self._plans:
             definition = image.streams.get(name)
             for index, state in enumerate(image.partitions[definition.id] if definition else ()):

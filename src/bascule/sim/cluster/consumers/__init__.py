@@ -1,13 +1,15 @@
-"""Consumers that are members of groups, over the wire, and what must hold for their groups.
+"""Consumers over the wire: members of groups, and readers without one, and what must hold for them.
 
 A member runs on a machine of its own, on a simulated thread, with the blocking connection of the
 Python client. It does not read records: what it has "read" is a position that it makes up and
-commits. So a run checks what groups promise, and not what fetches do.
+commits. So a run checks what groups promise, and not what fetches do. Readers do fetch.
 
 ```
 consumer  one member: joins, is assigned partitions, commits, leaves, dies, comes back
 newer     one that speaks the protocol of KIP-848
 history   what all members of one group have seen, and whether it agrees
+reader    one reader of a partition, which fetches from the leader or the closest replica
+read_history  what all readers have read, and whether it agrees
 ```
 """
 

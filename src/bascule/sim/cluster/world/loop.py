@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import socket
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol, TypeVar
@@ -119,6 +120,9 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     def __init__(self, prng: Prng) -> None:
         self._prng = prng
         self._heap: list[tuple[int, int, LoopHandle]] = []
+        """Of a later time when they were scheduled: each has a lower number than all in `_due`."""
+        self._due: deque[tuple[int, int, LoopHandle]] = deque()
+        """What was scheduled for the present time, in order."""
         self._number = 0
         self._at_once = 0
         self._is_closed = False
@@ -135,9 +139,14 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     def run_for(self, duration_ns: int) -> None:
         """Run everything that is due in `duration_ns`. Raises: InvariantBroken."""
         until = self.now_ns + duration_ns
-        heap = self._heap
-        while heap and heap[0][0] <= until:
-            when, number, handle = heappop(heap)
+        heap, due = self._heap, self._due
+        while True:
+            if due and not (heap and heap[0][0] <= self.now_ns):
+                when, number, handle = due.popleft()
+            elif heap and heap[0][0] <= until:
+                when, number, handle = heappop(heap)
+            else:
+                break
             if handle.is_cancelled:
                 continue
             process = handle.process
@@ -194,7 +203,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> LoopHandle:
         """Run a callback in a context at a time, or now if that has passed."""
         handle = LoopHandle(when_ns, callback, args, context)
-        self._push(max(when_ns, self.now_ns), handle)
+        self._push(max(self.now_ns, when_ns), handle)
         return handle
 
     def thread_delay_ns(self) -> int:
@@ -208,7 +217,10 @@ class ClusterLoop(asyncio.AbstractEventLoop):
 
     def _push(self, when_ns: int, handle: LoopHandle) -> None:
         self._number += 1
-        heappush(self._heap, (when_ns, self._number, handle))
+        if when_ns <= self.now_ns:
+            self._due.append((when_ns, self._number, handle))
+        else:
+            heappush(self._heap, (when_ns, self._number, handle))
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -221,8 +233,10 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> LoopHandle:
-        handle = LoopHandle(self.now_ns, callback, args, context or contextvars.copy_context())
-        self._push(self.now_ns, handle)
+        now_ns = self.now_ns
+        handle = LoopHandle(now_ns, callback, args, context or contextvars.copy_context())
+        self._number += 1
+        self._due.append((now_ns, self._number, handle))
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -302,6 +316,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         self._is_closed = True
         self._heap.clear()
+        self._due.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Called for exceptions that nobody retrieves, when the collector finds them."""

@@ -5,6 +5,7 @@ copies     logs that differ, acks that are early, ids that are forgotten
 groups     members of groups, and their commits
 in_sync    who is in sync, who may lead, what is committed
 messages   what is lost or stored twice when leaders change
+reads      what consumers read
 upkeep     log starts, compaction, directories, requests to the controller
 ```
 """
@@ -14,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bascule.sim.mutants.cluster import copies, groups, in_sync, messages, upkeep
+from bascule.sim.mutants.cluster import copies, groups, in_sync, messages, reads, upkeep
 from bascule.sim.mutants.cluster.base import ClusterMutant
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant
-    for module in (copies, groups, in_sync, messages, upkeep)
+    for module in (copies, groups, in_sync, messages, reads, upkeep)
     for mutant in module.MUTANTS
 }
 """All mutants by name."""

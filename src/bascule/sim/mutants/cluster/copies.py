@@ -168,7 +168,7 @@ MUTANTS: Final = (
         FollowedPartition, "report", _report_unsynced, OUTAGES, first_seed=3,
     ),
     ClusterMutant(
-        "ack before any sync", LOST,
+        "position counted before sync", LOST,
         LeaderReplication, "__init__", _count_appended, OUTAGES,
     ),
     ClusterMutant(

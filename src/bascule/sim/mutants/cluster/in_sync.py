@@ -10,11 +10,11 @@ from typing import Any, Final
 from bascule.metadata import elections
 from bascule.metadata.commands import CreateStream
 from bascule.metadata.image import Image
-from bascule.model import NO_LEADER, PartitionState
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 from bascule.node.last_run import KeptLastRun
 from bascule.replica.roles import FollowerWatermark, PartitionRole
 from bascule.replica.roles.commitment import Commitment
-from bascule.replication.leader import LeaderReplication
+from bascule.replication.leader import UNKNOWN, LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
     CUTS,
@@ -124,6 +124,22 @@ def _allow_losses(create: Any) -> Any:
     return mutant
 
 
+def _let_in(_: Any) -> Any:
+    def mutant(self: LeaderReplication, follower: Any, _: int) -> bool:
+        """Take a replica for in sync that lacks what is committed."""
+        return bool(follower.position != UNKNOWN)
+
+    return mutant
+
+
+def _need_nobody(_: Any) -> Any:
+    def mutant(self: StreamDefinition, state: PartitionState) -> int:
+        """Append and commit however few replicas are in sync."""
+        return 1
+
+    return mutant
+
+
 def _lead_on(changes: Any) -> Any:
     def mutant(image: Image, lost: int, *, is_back: bool = False, **kwargs: Any) -> Any:
         """Let a process that starts lead what the one before it led."""
@@ -157,6 +173,9 @@ _POWER: Final = ClusterOptions(
 _LENIENT: Final = ClusterOptions(
     groups=0, seconds=15, streams=3, traits="lenient", faults="kill,power loss,outage,split"
 )
+_STRICT: Final = ClusterOptions(
+    groups=0, seconds=10, streams=2, traits="strict", faults="kill,isolate"
+)
 
 MUTANTS: Final = (
     ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL,
@@ -182,6 +201,13 @@ MUTANTS: Final = (
     ClusterMutant(
         "process leads in an old epoch", (ONE_LEADER, *LOST, PROGRESS),
         _DECIDE, "changes_after_loss", _lead_on, DEATHS, first_seed=1,
+    ),
+    ClusterMutant(
+        "unclean member let in", LOST, LeaderReplication, "_may_join", _let_in, DEATHS
+    ),
+    ClusterMutant(
+        "min_isr not needed", ("min_isr", *LOST),
+        StreamDefinition, "needed_in_sync", _need_nobody, _STRICT,
     ),
     ClusterMutant(
         "watermark beyond the log", ("watermarks are in logs",),
