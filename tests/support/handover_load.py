@@ -103,10 +103,11 @@ class HandoverLoad:
 
     def stop(self) -> int:
         """Publish no more; return how many messages were sent, all of which the server has."""
-        self._stopping.set()
-        self._threads[0].join()
-        self._publisher.flush()
-        self._publisher.close()
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._threads[0].join()
+            self._publisher.flush()
+            self._publisher.close()
         self.asked = len(range(0, self.sent, self.ack_every))
         return self.sent
 
