@@ -116,6 +116,7 @@ $(FOREIGN_CLIENTS): $(wildcard $(FOREIGN)/node/* $(FOREIGN)/go/* $(FOREIGN)/java
 	@cd $(FOREIGN)/go && go build -o $(abspath $(@D))/member .
 	@mvn -q -B -f $(FOREIGN)/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory=$(abspath $(@D))/jars
+	@javac -d $(@D)/classes -cp '$(@D)/jars/*' $(FOREIGN)/java/GroupMember.java
 	@touch $@
 
 .PHONY: foreign-clients

@@ -13,7 +13,7 @@ from bascule.wire.offsets import OFFSETS_STREAM
 from support import http_calls
 from support.clusters import RunningCluster
 from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
-from support.processes import Node
+from support.processes import Node, wait_for
 
 PARTITIONS = 6
 SESSION_MS_STOPPED = 12_000
@@ -40,6 +40,18 @@ def wait_read(cluster: RunningCluster, members: GroupMembers) -> None:
 def metric(cluster: RunningCluster, node: int, name: str) -> float:
     text = http_calls.get(cluster.nodes[node].addresses["http"] + "/metrics")
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def elect(cluster: RunningCluster, stream: str, node: int) -> int:
+    """Have a node lead a stream, and return it once it does."""
+    asked = cluster.alive()[0]
+    asked.call("POST", f"/v1/streams/{stream}/elect-leader", {"node": node})
+
+    def is_led() -> bool | None:
+        return cluster.leader(stream) == node or None
+
+    wait_for(is_led, asked.process, asked.log)
+    return node
 
 
 def end(node: Node) -> None:
@@ -113,10 +125,30 @@ def test_members_go_on_when_their_coordinator_ends(
             return True if ends <= {(o["partition"], o["offset"]) for o in found} else None
 
         members.wait(committed)
-        # Nobody has joined again.
-        assert members.share() == shared
-        assert [each.assignments() for each in members.members] == assignments
-        assert metric(cluster, successor, "bascule_group_rebalances_total") == 0
-        assert metric(cluster, successor, 'bascule_groups{state="Stable"}') == 1
-        assert metric(cluster, successor, "bascule_group_members ") == 3
+
+        def check_nobody_has_joined_again(coordinator: int) -> None:
+            assert members.share() == shared
+            assert [each.assignments() for each in members.members] == assignments
+            assert metric(cluster, coordinator, "bascule_group_rebalances_total") == 0
+            assert metric(cluster, coordinator, 'bascule_groups{state="Stable"}') == 1
+            assert metric(cluster, coordinator, "bascule_group_members ") == 3
+
+        check_nobody_has_joined_again(successor)
+
+        # The node comes back, and then coordinates the group again.
+        cluster.nodes[coordinator] = ended
+        if number is signal.SIGSTOP:
+            assert ended.process
+            ended.process.send_signal(signal.SIGCONT)
+        else:
+            cluster.start(coordinator)
+        for stream in (OFFSETS_STREAM, "flights"):
+            cluster.wait_in_sync(stream)
+        publish(cluster, 600, 300)
+        wait_read(cluster, members)
+        successor = elect(cluster, OFFSETS_STREAM, coordinator)
+        publish(cluster, 900, 300)
+        wait_read(cluster, members)
+        members.wait(committed)
+        check_nobody_has_joined_again(coordinator)
         members.check_order()

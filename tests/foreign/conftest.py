@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.clusters import RunningCluster, running_cluster
-from support.foreign_clients import INSTALLED
+from support.foreign_clients import INSTALLED, SHORT_SESSIONS
 from support.processes import running_nats
 
 
@@ -20,9 +20,9 @@ def installed_clients() -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    """Three nodes with their defaults."""
+    """Three nodes, with short sessions of the consumer protocol."""
     with (
         running_nats(tmp_path / "nats") as server,
-        running_cluster(tmp_path, nats=server.url) as running,
+        running_cluster(tmp_path, nats=server.url, environment=SHORT_SESSIONS) as running,
     ):
         yield running

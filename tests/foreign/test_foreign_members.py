@@ -9,9 +9,10 @@ import pytest
 
 import bascule
 from bascule.wire.offsets import OFFSETS_STREAM
+from support import http_calls
 from support.clusters import RunningCluster
-from support.foreign_clients import PROGRAMS
-from support.group_members import PYTHON, GroupMembers, group_members
+from support.foreign_clients import PROGRAMS, SHORT_SESSIONS, program_of
+from support.group_members import GroupMembers, group_members
 from support.processes import Node, running_node
 
 PARTITIONS = 6
@@ -33,11 +34,20 @@ def wait_read(node: Node, members: GroupMembers) -> None:
     members.wait(look)
 
 
+def rebalances_of(cluster: RunningCluster) -> float:
+    """How many rebalances the nodes that are alive have begun."""
+    texts = [http_calls.get(node.addresses["http"] + "/metrics") for node in cluster.alive()]
+    lines = [line for text in texts for line in text.splitlines()]
+    name = "bascule_group_rebalances_total"
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
 @pytest.mark.parametrize("client", PROGRAMS)
 def test_members_live_through_deaths_of_members_and_of_the_node(
     tmp_path: Path, client: str
 ) -> None:
-    with running_node(tmp_path / "node", keep_ports=True) as node:
+    environment = dict(SHORT_SESSIONS)
+    with running_node(tmp_path / "node", keep_ports=True, environment=environment) as node:
         node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
         publish(node, 0, 300)
         with group_members(tmp_path, node, "billing", "flights", PARTITIONS) as members:
@@ -91,9 +101,21 @@ def test_members_live_through_the_death_of_their_coordinator(
         members.node = cluster.alive()[0]
         publish(cluster.alive()[0], 300, 300)
         wait_read(cluster.alive()[0], members)
-        assert len(members.wait_shared()) == 3
+        shared = members.wait_shared()
+        assert len(shared) == 3
+
+        # The node comes back, and nobody has to join again.
+        rebalances = rebalances_of(cluster)
+        cluster.start(coordinator)
+        for stream in (OFFSETS_STREAM, "flights"):
+            cluster.wait_in_sync(stream)
+        publish(cluster.nodes[coordinator], 600, 300)
+        wait_read(cluster.nodes[coordinator], members)
+        assert members.share() == shared
+        assert rebalances_of(cluster) == rebalances
+
         members.members[0].kill()
-        publish(cluster.alive()[0], 600, 300)
+        publish(cluster.alive()[0], 900, 300)
         assert len(members.wait_shared()) == 2
         wait_read(cluster.alive()[0], members)
         members.check_order()
@@ -119,7 +141,7 @@ def test_members_of_several_languages_form_one_group(
         publish(node, 0, 300)
         with group_members(tmp_path, node, "mixed", "flights", PARTITIONS) as members:
             for client in clients:
-                members.add(client, program=PROGRAMS.get(client, PYTHON))
+                members.add(client, program=program_of(client))
                 members.wait_shared()
             wait_read(node, members)
             members.members[1].kill()

@@ -8,13 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from support.group_members import SESSION_MS_MIN, MemberProgram
+from support.group_members import PYTHON, SESSION_MS_MIN, MemberProgram
 
 INSTALLED: Final = Path(__file__).parents[2] / "build" / "foreign-clients"
-JARS: Final = f"{INSTALLED / 'jars'}/*"
+JARS: Final = f"{INSTALLED / 'jars'}/*:{INSTALLED / 'classes'}"
 JAVA: Final = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", JARS)
 SILENT: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 TOOL_SECONDS_MAX: Final = 120
+SHORT_SESSIONS: Final[Mapping[str, str]] = {
+    "BASCULE_GROUPS_CONSUMER_SESSION_MS": "6000",
+    "BASCULE_GROUPS_CONSUMER_HEARTBEAT_MS": "500",
+}
+"""Environment of a node on which members of the consumer protocol die as fast as others."""
 
 
 def _node_command(
@@ -27,6 +32,15 @@ def _go_command(
     client: str, address: str, group: str, topic: str, _instance: str | None
 ) -> Sequence[str | Path]:
     return [INSTALLED / "member", client, address, group, topic]
+
+
+def _java_command(
+    client: str, address: str, group: str, topic: str, instance: str | None
+) -> Sequence[str | Path]:
+    """`client` ends with the protocol."""
+    protocol = client.rpartition("/")[2]
+    more = [instance] if instance else []
+    return [*JAVA, SILENT, "GroupMember", protocol, address, group, topic, *more]
 
 
 def _verifiable_command(
@@ -78,6 +92,7 @@ def _console_line(line: str) -> list[dict[str, Any]]:
 
 
 _NODE: Final = MemberProgram(_node_command)
+_JAVA: Final = MemberProgram(_java_command)
 _VERIFIABLE: Final = MemberProgram(_verifiable_command, _verifiable_line)
 PROGRAMS: Final[Mapping[str, MemberProgram]] = {
     "kafkajs": _NODE,
@@ -85,8 +100,16 @@ PROGRAMS: Final[Mapping[str, MemberProgram]] = {
     "franz-go": MemberProgram(_go_command),
     "java:RangeAssignor": _VERIFIABLE,
     "java:CooperativeStickyAssignor": _VERIFIABLE,
+    "java/consumer": _JAVA,
 }
+"""By client. `java/consumer` speaks the consumer protocol (KIP-848), the others the classic one."""
 CONSOLE: Final = MemberProgram(_console_command, _console_line)
+
+
+def program_of(client: str) -> MemberProgram:
+    """The program of a client, those for Python included. `java/classic` is Java's with the classic
+    protocol."""
+    return _JAVA if client == "java/classic" else PROGRAMS.get(client, PYTHON)
 
 
 def run_tool(name: str, *arguments: str, check: bool = True) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,35 +22,12 @@ SESSION_MS_LONG = 60_000
 PROGRAM = Path(__file__).with_name("group_member.py")
 
 
-JAVA_PROGRAM = PROGRAM.with_name("GroupMember.java")
-
-
-def java_class_path() -> str | None:
-    """The jars of Kafka's own client from the local Maven repository; None: they are not there."""
-    repository = Path.home() / ".m2/repository"
-    clients = sorted(repository.glob("org/apache/kafka/kafka-clients/4.*/kafka-clients-*.jar"))
-    logging = sorted(repository.glob("org/slf4j/slf4j-api/1.7.*/slf4j-api-*.jar"))
-    if not clients or not logging or shutil.which("java") is None:
-        return None
-    return f"{clients[-1]}:{logging[-1]}"
-
-
-def _program(client: str) -> list[str | Path]:
-    """`java/classic` and `java/consumer` are Kafka's own client."""
-    language, _, protocol = client.partition("/")
-    if language != "java":
-        return [sys.executable, PROGRAM, client]
-    jars = java_class_path()
-    assert jars is not None, "callers look whether the jars are there"
-    return ["java", "-Xmx128m", "-cp", jars, JAVA_PROGRAM, protocol]
-
-
 def command_of(
     client: str, address: str, group: str, topic: str, instance: str | None
 ) -> Sequence[str | Path]:
-    """The command of a member with a client for Python, or Kafka's own."""
+    """The command of a member with a client for Python."""
     more = [instance] if instance else []
-    return [*_program(client), address, group, topic, *more]
+    return [sys.executable, PROGRAM, client, address, group, topic, *more]
 
 
 def read_line(line: str) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def _described(name: str, context: Context) -> DescribedConsumerGroup:
     if group is None:
         return DescribedConsumerGroup(
             ErrorCode.GROUP_ID_NOT_FOUND,
-            f"there is no group {name!r} of the consumer protocol with members",
+            f"group {name!r} does not exist, or has no members of the consumer protocol",
             name,
         )
     return DescribedConsumerGroup(

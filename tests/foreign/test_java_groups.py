@@ -1,7 +1,4 @@
-"""Kafka's own client as a member of groups, by both protocols.
-
-The client is `kafka-clients` 4 in the local Maven repository; without it the tests are skipped.
-"""
+"""Kafka's own client as a member of groups, by both protocols."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import bascule
-from support.group_members import GroupMembers, group_members, java_class_path
+from support.foreign_clients import program_of
+from support.group_members import GroupMembers, group_members
 from support.processes import Node, running_node
-
-pytestmark = pytest.mark.skipif(java_class_path() is None, reason="no kafka-clients 4 in ~/.m2")
 
 PARTITIONS = 6
 ENVIRONMENT = {
@@ -46,7 +42,7 @@ def test_members_share_a_stream_and_go_on_after_a_restart(tmp_path: Path, topic:
         publish(node, 0, 300)
         with group_members(tmp_path, node, "billing", topic, PARTITIONS) as members:
             for _ in range(3):
-                members.add("java/consumer")
+                members.add("java/consumer", program=program_of("java/consumer"))
             members.wait_shared()
             wait_read(node, members)
 
@@ -55,7 +51,7 @@ def test_members_share_a_stream_and_go_on_after_a_restart(tmp_path: Path, topic:
             assert len(members.wait_shared()) == 2
             wait_read(node, members)
 
-            members.add("java/consumer")
+            members.add("java/consumer", program=program_of("java/consumer"))
             shared = members.wait_settled()
             assert sorted(map(len, shared)) == [2, 2, 2]
             assignments = [each.assignments() for each in members.alive()]
@@ -77,14 +73,14 @@ def test_members_of_other_clients_and_protocols_share_a_group(tmp_path: Path, ot
         node.create("flights", "flights.*", partitions=PARTITIONS, partition_by="subject")
         publish(node, 0, 300)
         with group_members(tmp_path, node, "mixed", "flights", PARTITIONS) as members:
-            members.add(other)
+            members.add(other, program=program_of(other))
             members.wait_shared()
-            members.add("java/consumer")
+            members.add("java/consumer", program=program_of("java/consumer"))
             assert len(members.wait_shared()) == 2
             wait_read(node, members)
             members.alive()[0].stop()
             members.wait_shared()
-            members.add(other)
+            members.add(other, program=program_of(other))
             assert len(members.wait_shared()) == 2
             members.alive()[0].stop()
             members.wait_shared()
