@@ -19,14 +19,15 @@ from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.table_results import TableKey
 from bascule.tables import _hot
 from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import PageRange, TableFile, TablePosition
+from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
-from bascule.wire.tables.keys import TableKeys, prefix_end
+from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
 
 log = logging.getLogger("bascule.tables")
@@ -76,6 +77,10 @@ class TableReplica:
         self.watches = TableWatches(self, watch_counts)
         self._indexed_ttl_ms: int | None = None
         """The table's time to live that the open file is prepared for."""
+        self._apart = asyncio.Lock()
+        """Held while the whole file is read, so that this takes one thread at most."""
+        self._counted: tuple[tuple[int, int], int] | None = None
+        """Position, first offset and the number of keys there, as last counted."""
         self._next_deadline_ms: float = 0
         """No key expires before; 0 where that has to be looked up."""
 
@@ -153,12 +158,19 @@ class TableReplica:
         """As `count`; in a large table how many keys were ever set, which needs no reading."""
         return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
 
-    async def versions(self, pattern: KeyPattern, *, below: int) -> list[tuple[int, bytes]]:
-        """Version and key of all keys with a value that match, with versions below a limit, by
-        version; reads the keys with the pattern's prefix. Raises: as `count`."""
-        oldest, end = self._oldest(), prefix_end(pattern.prefix)
-        found = await self._read(lambda file: file.matching(pattern, end, oldest=oldest))
-        return [each for each in found if each[0] < below]
+    async def state(self, patterns: Sequence[KeyPattern], *, below: int) -> KeyState:
+        """All keys with a value that match one of the patterns, with versions below a limit; reads
+        the keys with the prefix of a single pattern, else all. Raises: as `count`."""
+        oldest = self._oldest()
+        read = partial(TableFile.state, patterns=patterns, oldest=oldest, below=below)
+        if is_one_key(patterns):
+            return await self._read(read)
+        async with self._apart:
+            return await self._read(read)
+
+    async def rows_of(self, part: KeyPart) -> list[Row]:
+        """The rows of a part of a state, without those that have changed. Raises: as `count`."""
+        return await self._read(lambda file: file.rows_of(part))
 
     async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
         """At most `limit` rows with a value, by key. Raises: PartitionFailed, CorruptData."""
@@ -166,9 +178,16 @@ class TableReplica:
         return await self._read(lambda file: file.scan(first, end, limit, oldest=oldest))
 
     async def count(self) -> int:
-        """The number of keys; reads the whole file. Raises: PartitionFailed, CorruptData."""
-        oldest = self._oldest()
-        return await self._read(lambda file: file.count(oldest=oldest))
+        """The number of keys; reads the whole file, once for all who ask at one position.
+
+        Raises: PartitionFailed, CorruptData.
+        """
+        async with self._apart:
+            asked = self.position, self._oldest()
+            if self._counted is None or self._counted[0] != asked:
+                found = await self._read(lambda file: file.count(oldest=asked[1]))
+                self._counted = asked, found
+            return self._counted[1]
 
     async def changes(
         self,
