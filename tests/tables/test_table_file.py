@@ -45,6 +45,34 @@ def test_rows_and_position_are_there_after_a_restart(tmp_path: Path) -> None:
     file.close()
 
 
+@given(
+    st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=9)), max_size=20),
+    st.lists(st.binary(max_size=2), min_size=1, max_size=9),
+    st.integers(1, 20),
+)
+def test_keys_are_read_at_once_as_otherwise(
+    tmp_path_factory: pytest.TempPathFactory,
+    changes: list[tuple[bytes, bytes | None]],
+    keys: list[bytes],
+    bytes_max: int,
+) -> None:
+    file = open_file(tmp_path_factory.mktemp("now"))
+    file.apply(rows(*changes), 0)
+    found = file.read_now(keys, bytes_max)
+    try:
+        position, wanted = file.read(list(dict.fromkeys(keys)), bytes_max=bytes_max)
+    except LimitExceeded:
+        assert found is None
+    else:
+        if found is not None:
+            assert found[0] == position
+            assert {row[0]: Row(*row) for row in found[1] if row[0] is not None} == wanted
+        else:
+            assert len(keys) > 1
+            assert sum(len(row.value or b"") for row in wanted.values()) > bytes_max
+    file.close()
+
+
 def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     file.apply(rows((b"a", b"1")), 0)

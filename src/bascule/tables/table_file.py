@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.table_results import TableKey
@@ -80,12 +80,22 @@ _VERSIONS: Final = "select key, version, value is not null from entries where ke
 _KEY: Final = "select key from entries where "
 _SIZE: Final = "select sum(length(value)) from entries where "
 _HEAD: Final = "select key, version, timestamp, length(value), content_type from entries where "
+_AT_ONCE: Final = (
+    "select position, key, version, timestamp, value, content_type from state "
+    "left join entries on key in "
+)
 _ROW: Final = "select key, version, timestamp, value, content_type from entries where "
 
 
 @cache
 def _versions_of(keys: int) -> str:
     return _VERSIONS + f"({','.join('?' * keys)})"
+
+
+@cache
+def _rows_at_once(keys: int) -> str:
+    """A statement that is one transaction by itself: the position is that of the rows."""
+    return f"{_AT_ONCE}({','.join('?' * keys)})"
 
 
 def _range(first: bytes, end: bytes | None, oldest: int) -> tuple[str, tuple[object, ...]]:
@@ -297,6 +307,36 @@ class TableFile:
             if bytes_max and len(keys) > 1:
                 _check_size(reader, keys, bytes_max)
             return _position(reader), _rows(reader, keys)
+
+    def read_now(
+        self, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[int, list[tuple[Any, ...]]] | None:
+        """As `read`, the rows as plain tuples, with one statement; None while another one reads.
+
+        None, too, if the values of several keys have more than `bytes_max`. The rows may end with
+        one of nulls. Raises: CorruptData, LogFailed.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            with self._failing():
+                return self._read_at_once(keys, bytes_max)
+        finally:
+            self._lock.release()
+
+    def _read_at_once(
+        self, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[int, list[tuple[Any, ...]]] | None:
+        # Few statements of different lengths, which stay compiled. A key may be there twice.
+        length = 1 << (len(keys) - 1).bit_length()
+        asked = [*keys, *[keys[-1]] * (length - len(keys))]
+        rows, size = [], 0
+        for row in self._reader.execute(_rows_at_once(length), asked):
+            size += len(row[4] or b"")
+            if size > bytes_max and len(keys) > 1:
+                return None
+            rows.append(row)
+        return int(rows[0][0]), [row[1:] for row in rows]
 
     def versions(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int, int]]:
         """Key, version, and 1 if it has a value, else 0, of those of the keys that have a row.

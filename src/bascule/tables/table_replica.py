@@ -12,11 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bascule.errors import BasculeError, CorruptData, Indeterminate, PartitionFailed
+from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, PartitionFailed
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.table_results import TableKey
+from bascule.table_results import TableEntry, TableKey
 from bascule.tables import _hot
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
@@ -38,6 +38,10 @@ READ_BYTES: Final = 4 << 20
 """Read, and applied in one transaction."""
 WAIT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
+KEYS_NOW_MAX: Final = 512
+READ_NOW_SECONDS_MAX: Final = 0.005
+"""Of a read on the event loop; above that its pages were not in memory."""
+SLOW_SECONDS: Final = 1.0
 FILE_SUFFIXES: Final = ("", "-wal", "-shm")
 
 
@@ -77,6 +81,8 @@ class TableReplica:
         self.watches = TableWatches(self, watch_counts)
         self._indexed_ttl_ms: int | None = None
         """The table's time to live that the open file is prepared for."""
+        self._slow_until = 0.0
+        """Loop time until which nothing is read on the event loop."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
@@ -122,6 +128,35 @@ class TableReplica:
             key: row
             for key, row in found.items()
             if row.value is not None and row.version >= oldest
+        }
+
+    def read_now(
+        self, keys: Sequence[bytes], *, bytes_max: int
+    ) -> tuple[int, dict[bytes, TableEntry]] | None:
+        """The position and the entries of those keys that have a value, without waiting; None where
+        that takes a thread: see `read`.
+
+        A few keys take some 20 us while their pages are in memory. Once they took long, threads
+        read for a while: a disk must not hold the event loop.
+        """
+        file, loop = self._file, asyncio.get_running_loop()
+        began = loop.time()
+        if file is None or self._is_damaged or len(keys) > KEYS_NOW_MAX or began < self._slow_until:
+            return None
+        try:
+            found = file.read_now(keys, bytes_max)
+        except (CorruptData, LogFailed):
+            return None  # so will the thread find it
+        if loop.time() - began > READ_NOW_SECONDS_MAX:
+            self._slow_until = loop.time() + SLOW_SECONDS
+        if found is None:
+            return None
+        position, rows = found
+        oldest = self._oldest()
+        return position, {
+            row[0]: TableEntry(*row)
+            for row in rows
+            if row[1] >= oldest and row[3] is not None and row[0] is not None
         }
 
     async def page(
