@@ -53,6 +53,9 @@ async def test_reads_together_are_those_of_each_alone(node: Node) -> None:
             written[name, key] = position, b"%s %d" % (name.encode(), n)
         await tables["one"].remove(b"k0")
         reader = reader_of(node)
+        nothing = await reader.read(KeyRead("one", [b"absent"]))
+        assert nothing is not None
+        assert nothing.entries == []
         asked = [
             KeyRead(name, [key, b"absent", key], position, linearizable=linearizable)
             for (name, key), (position, _) in written.items()

@@ -156,7 +156,7 @@ class TableReplica:
         return position, {
             row[0]: TableEntry(*row)
             for row in rows
-            if row[1] >= oldest and row[3] is not None and row[0] is not None
+            if row[0] is not None and row[3] is not None and row[1] >= oldest
         }
 
     async def page(

@@ -68,7 +68,9 @@ class _ReadProtocol(asyncio.Protocol):
     def read(self, read: KeyRead) -> asyncio.Future[TableValues | None]:
         answer: asyncio.Future[TableValues | None] = self._loop.create_future()
         self._waiting.append((read, answer))
-        if not self._is_scheduled and len(self._sent) < REQUESTS_MAX:
+        if not self._sent and not self._is_scheduled:
+            self._send()
+        elif not self._is_scheduled and len(self._sent) < REQUESTS_MAX:
             self._is_scheduled = True
             self._loop.call_soon(self._send)
         return answer
