@@ -45,6 +45,34 @@ def test_rows_and_position_are_there_after_a_restart(tmp_path: Path) -> None:
     file.close()
 
 
+@given(
+    st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=9)), max_size=20),
+    st.lists(st.binary(max_size=2), min_size=1, max_size=9),
+    st.integers(1, 20),
+)
+def test_keys_are_read_at_once_as_otherwise(
+    tmp_path_factory: pytest.TempPathFactory,
+    changes: list[tuple[bytes, bytes | None]],
+    keys: list[bytes],
+    bytes_max: int,
+) -> None:
+    file = open_file(tmp_path_factory.mktemp("now"))
+    file.apply(rows(*changes), 0)
+    found = file.read_now(keys, bytes_max)
+    try:
+        position, wanted = file.read(list(dict.fromkeys(keys)), bytes_max=bytes_max)
+    except LimitExceeded:
+        assert found is None
+    else:
+        if found is not None:
+            assert found[0] == position
+            assert {row[0]: Row(*row) for row in found[1] if row[0] is not None} == wanted
+        else:
+            assert len(keys) > 1
+            assert sum(len(row.value or b"") for row in wanted.values()) > bytes_max
+    file.close()
+
+
 def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     file.apply(rows((b"a", b"1")), 0)
@@ -206,3 +234,86 @@ def test_a_file_is_not_closed_under_who_writes(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     assert file.position.offset == 1
     file.close()
+
+
+def test_keys_are_read_while_pages_and_states_are(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"k.a", b"1"), (b"k.b", b"2")), 0)
+    found = []
+
+    class Reading(KeyPattern):
+        def matches(self, key: bytes) -> bool:
+            found.append(file.get([key])[key].value)
+            return super().matches(key)
+
+    pattern = Reading(b"k.*")
+
+    def read() -> None:
+        file.page(PageRange(b"", pattern=pattern), 10, bytes_max=100)
+        file.key_page(PageRange(b"", pattern=pattern), 10)
+        file.state([pattern], oldest=0, below=10)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == [b"1", b"2"] * 3
+    file.close()
+
+
+def test_pages_are_read_while_a_state_is(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"k.a", b"1"), (b"k.b", b"2")), 0)
+    found = []
+
+    class Reading(KeyPattern):
+        def matches(self, key: bytes) -> bool:
+            found.append(len(file.scan(b"", None, 10)))
+            return super().matches(key)
+
+    thread = threading.Thread(
+        target=lambda: file.state([Reading(b">")], oldest=0, below=10), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+    assert found == [2, 2]
+    file.close()
+
+
+def test_a_state_is_by_version_and_leaves_out_what_has_changed(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    changes = [(b"k.%d" % n, b"%d" % n) for n in range(6)]
+    file.apply(rows(*changes, (b"k.0", b"6"), (b"k.1", None), (b"other", b"8")), 0)
+    patterns = [KeyPattern(b"k.*")]
+    state = file.state(patterns, oldest=3, below=7)
+    assert len(state) == 4
+    file.apply(rows((b"k.4", b"9"), start=9), 0)
+    parts = list(state.pages(2))
+    found = [row for part in parts for row in file.rows_of(part)]
+    assert [(row.version, row.key) for row in found] == [(3, b"k.3"), (5, b"k.5"), (6, b"k.0")]
+    assert len(file.state([KeyPattern(b"k.2")], oldest=0, below=10)) == 1
+    assert len(file.state([KeyPattern(b"k.2"), KeyPattern(b"other")], oldest=0, below=10)) == 2
+    file.close()
+
+
+def test_a_file_is_closed_once_a_state_is_read(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1")), 0)
+    began, goes_on, order = threading.Event(), threading.Event(), []
+
+    class Waiting(KeyPattern):
+        def matches(self, key: bytes) -> bool:
+            began.set()
+            assert goes_on.wait(20)
+            order.append("read")
+            return True
+
+    with ThreadPoolExecutor(2) as pool:
+        state = pool.submit(file.state, [Waiting(b">")], oldest=0, below=9)
+        assert began.wait(20)
+        closed = pool.submit(lambda: (file.close(), order.append("closed")))
+        goes_on.set()
+        assert len(state.result(20)) == 1
+        closed.result(20)
+    assert order == ["read", "closed"]
+    with pytest.raises(LogFailed):
+        file.count()

@@ -26,6 +26,7 @@ from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
 from bascule.client.tables import TableClient
+from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.replica import Conflicts, LocalReplica, open_replica
 from bascule.client.tables.table import Consistency
 from bascule.errors import Broken, Closed, ConfigError, UnknownStream
@@ -99,6 +100,7 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         self._nats: NatsConnection | None = None
         self._publisher: Publisher | None = None
         self._opening = asyncio.Lock()
+        self._reader = TableReader(self._client_listeners)
         self._readers: WeakSet[StreamReader] = WeakSet()
         self._members: WeakSet[GroupConsumer] = WeakSet()
 
@@ -123,6 +125,7 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
             reader.close()
         if self._nats is not None:
             await self._nats.close()
+        self._reader.close()
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
@@ -331,7 +334,13 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         has what the replica has that is asked; with "linearizable" it is one of the leader, and has
         every write that was acknowledged before. Raises: ConfigError.
         """
-        return TableClient(name, self._opened, self.publish, consistency=consistency)
+        return TableClient(
+            name,
+            self._opened,
+            self.publish,
+            lambda: self.table_reader,
+            consistency=consistency,
+        )
 
     def replica(
         self, table: str, directory: str | Path, *, conflicts: Conflicts = "reject"
@@ -460,6 +469,18 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         if self._admin is None:
             raise Closed("the client is not open: use `async with bascule.connect() as client`")
         return self._admin
+
+    @property
+    def table_reader(self) -> TableReader:
+        """Reads of tables by key, over the client listener."""
+        self._opened()
+        return self._reader
+
+    def _client_listeners(self) -> list[str]:
+        """Of the node that has answered first, and of the others."""
+        assert self._node is not None
+        others = self._node.bootstrap.split(",") if self._node.bootstrap else []
+        return list(dict.fromkeys((self._node.client, *others)))
 
     def _bootstrap(self) -> str:
         self._opened()

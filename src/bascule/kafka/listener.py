@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from bascule.config import Config
-from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
+from bascule.kafka.handlers import SERVED_REQUESTS, SERVED_VERSIONS, handle
 from bascule.kafka.handlers.context import (
     ClusterView,
     Context,
@@ -15,6 +15,7 @@ from bascule.kafka.handlers.context import (
     ServedGroups,
     ServedOffsets,
     ServedPartitions,
+    ServedTables,
     TopicAdministration,
 )
 from bascule.listening.connection import ServedConnection
@@ -43,6 +44,7 @@ class ClientListener(FrameListener):
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
         on_datastream: Callable[[socket.socket, str], None] = lambda sock, _: sock.close(),
+        tables: ServedTables | None = None,
     ) -> None:
         """`advertised` is the address in Metadata; by default the one the client connected to.
         `on_datastream` takes over a connection on which payloads are sent."""
@@ -56,6 +58,7 @@ class ClientListener(FrameListener):
         self._cluster = cluster
         self._streams = streams
         self._config = config
+        self._tables = tables
 
     def open(self) -> None:
         """See `FrameListener.open`."""
@@ -69,7 +72,9 @@ class ClientListener(FrameListener):
         return ServedConnection(
             sock,
             ServerConnection(
-                served=SUPPORTED_VERSIONS, frame_bytes_max=self._limits.request_bytes_max
+                served=SERVED_VERSIONS,
+                requests=SERVED_REQUESTS,
+                frame_bytes_max=self._limits.request_bytes_max,
             ),
             lambda request: handle(request, context),
             peer=peer,
@@ -97,4 +102,5 @@ class ClientListener(FrameListener):
             cluster=self._cluster,
             config=self._config,
             streams=self._streams,
+            tables=self._tables,
         )

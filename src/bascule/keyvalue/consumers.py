@@ -25,6 +25,7 @@ from bascule.keyvalue.messages import (
     time_text,
 )
 from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
+from bascule.tables.key_state import KeyState
 from bascule.tables.watching import Begin, Change, Start, WatchPosition
 from bascule.wire.subjects import check_subject
 from bascule.wire.tables.keys import unescape
@@ -88,9 +89,9 @@ class _Consumer:
         config: ConsumerConfig,
         patterns: Sequence[KeyPattern],
         start: Start,
-        state: Sequence[tuple[int, bytes]],
+        state: KeyState,
     ) -> None:
-        """`state`: versions and keys to deliver before what follows `start`, in their order."""
+        """`state`: what to deliver before what follows `start`."""
         self.name = name
         self.bucket = table.bucket
         self.config = config
@@ -98,6 +99,7 @@ class _Consumer:
         self.delivered = self.sequence = 0
         """Messages sent, and the sequence of the last one."""
         self.pending = len(state)
+        """Those of the state that are not delivered, at most."""
         self._state = state
         self._owner = owner
         self._table = table
@@ -160,12 +162,7 @@ class _Consumer:
             async with aclosing(watch) as steps:
                 async for step in steps:
                     if isinstance(step, list):
-                        await self._send(
-                            each
-                            for each in step
-                            if len(self._patterns) == 1
-                            or any(one.matches(each.key) for one in self._patterns)
-                        )
+                        await self._send(each for each in step if self._wants(each.key))
         except TimeoutError:
             self._owner.counts.gone += 1
         except BasculeError as error:
@@ -184,17 +181,11 @@ class _Consumer:
         The client takes the message behind which nothing is pending for the end of the state, so
         the last one is held back until it is known that there is no other.
         """
-        state, self._state = self._state, ()
+        state, self._state = self._state, KeyState()
         held: list[Change] = []
-        for at in range(0, len(state), PAGE_KEYS):
-            page = state[at : at + PAGE_KEYS]
-            rows = await self._table.replica.last([key for _, key in page])
-            found = [
-                Change(*row, -1)
-                for version, key in page
-                if (row := rows.get(key)) is not None and row.version == version
-            ]
-            held += found
+        for part in state.pages(PAGE_KEYS):
+            rows = await self._table.replica.rows_of(part)
+            held += [Change(*row, -1) for row in rows]
             await self._send(held[:-1], in_state=True)
             held = held[-1:]
         self.pending = 0
@@ -215,9 +206,13 @@ class _Consumer:
         """Deliver a change at once, unless the client or the connection has too much unread."""
         if self._is_full or not self._owner.link.is_writable:
             return False
-        if len(self._patterns) == 1 or any(one.matches(change.key) for one in self._patterns):
+        if self._wants(change.key):
             self._deliver(change)
         return True
+
+    def _wants(self, key: bytes) -> bool:
+        """Whether a key that matches what is common to the patterns matches one of them."""
+        return len(self._patterns) == 1 or any(one.matches(key) for one in self._patterns)
 
     @property
     def _is_full(self) -> bool:
@@ -321,15 +316,11 @@ class PushConsumers:
             raise ApiError(503, BAD_REQUEST, f"this node has {CONSUMERS_MAX} consumers, no more")
         patterns = _patterns(table, config)
         await table.replica.wait_position(table.partition.high_watermark.offset)
-        start, state = _start(table, config), list[tuple[int, bytes]]()
+        start, state = _start(table, config), KeyState()
         if start is Begin.STATE:
             offset = table.replica.position
             start = WatchPosition(offset, table.replica.epoch_of(offset - 1))
-            state = await table.replica.versions(_common(patterns), below=offset)
-            if len(patterns) > 1:
-                state = [
-                    found for found in state if any(each.matches(found[1]) for each in patterns)
-                ]
+            state = await table.replica.state(patterns, below=offset)
         name = request.rest.split(".")[0] or config.name or self._dice.bytes(8).hex()
         try:
             check_subject(config.deliver_subject, wildcards=False)

@@ -447,6 +447,8 @@ class Node:
         cluster_groups: ClusterGroups,
     ) -> None:
         config, limits = self._config, self._config.limits
+        tables = self._controller.attach_tables(self._tables, self._publisher)
+        self.status.table_followers = tables.followers
         self._client_listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
@@ -468,16 +470,13 @@ class Node:
             streams=self._controller,
             config=config,
             on_datastream=self._controller.payloads.streams.adopt,
+            tables=tables.batches,
         )
         self.status.client_statistics = self._client_listener.statistics
         self.status.client_address = await bind_listener(
-            "client listener",
-            "client",
-            config,
+            "client listener", "client", config,
             self._client_listener.start(config.client.host, config.client.port),
-        )
-        tables = self._controller.attach_tables(self._tables, self._publisher)
-        self.status.table_followers = tables.followers
+        )  # fmt: skip
         app = create_app(
             self._controller,
             cluster_groups,

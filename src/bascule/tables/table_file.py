@@ -12,30 +12,32 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.table_results import TableKey
 from bascule.tables import deadlines
 from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.oplog.recorder import NO_MARK, OplogRecorder
 from bascule.tables.rows import Row, Rows
+from bascule.wire.tables.keys import prefix_end
 from bascule.wire.tables.patterns import KeyPattern
 
 FORMAT: Final = 3
 """A file of another format is made anew from the log. 3 has times to live."""
 CACHE_KIB: Final = 8 << 10
-"""Of each of the two connections; what is read often is in the page cache, too."""
+"""Of each connection; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
 SCANNED_KEYS: Final = 20_000
-"""Keys that are compared with a pattern at a time, some 20 ms; other readers wait meanwhile."""
+"""Keys that are compared with a pattern at a time, some 20 ms; other scans wait meanwhile."""
 COUNTED_KEYS: Final = 200_000
 KEYS_AT_ONCE: Final = 500
 """Keys of one statement. SQLite takes at least 999 variables."""
@@ -78,6 +80,10 @@ _VERSIONS: Final = "select key, version, value is not null from entries where ke
 _KEY: Final = "select key from entries where "
 _SIZE: Final = "select sum(length(value)) from entries where "
 _HEAD: Final = "select key, version, timestamp, length(value), content_type from entries where "
+_AT_ONCE: Final = (
+    "select position, key, version, timestamp, value, content_type from state "
+    "left join entries on key in "
+)
 _ROW: Final = "select key, version, timestamp, value, content_type from entries where "
 
 
@@ -86,12 +92,23 @@ def _versions_of(keys: int) -> str:
     return _VERSIONS + f"({','.join('?' * keys)})"
 
 
+@cache
+def _rows_at_once(keys: int) -> str:
+    """A statement that is one transaction by itself: the position is that of the rows."""
+    return f"{_AT_ONCE}({','.join('?' * keys)})"
+
+
 def _range(first: bytes, end: bytes | None, oldest: int) -> tuple[str, tuple[object, ...]]:
     """The condition for rows with a value from `first` on and below `end`, and its variables."""
     where = "value is not null and version >= ? and key >= ? "
     if end is None:
         return where, (oldest, first)
     return f"{where} and key < ? ", (oldest, first, end)
+
+
+def is_one_key(patterns: Sequence[KeyPattern]) -> bool:
+    """Whether only one key can match."""
+    return len(patterns) == 1 and patterns[0].literal is not None
 
 
 def _position(reader: sqlite3.Connection) -> int:
@@ -139,6 +156,15 @@ def _page_keys(
     return keys, after
 
 
+@contextmanager
+def _transaction(reader: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    reader.execute("begin")
+    try:
+        yield reader
+    finally:
+        reader.execute("commit")
+
+
 class PageRange(NamedTuple):
     """Which keys are asked for."""
 
@@ -170,9 +196,15 @@ class TableFile:
         """
         self.path = path
         self._lock = threading.Lock()
-        """Held by the reader that uses the connection."""
+        """Held by the reader of keys that uses the connection."""
+        self._scan_lock = threading.Lock()
+        """Held by the scan that uses the connection. Readers of keys never wait for a scan."""
         self._versions_lock = threading.Lock()
         """The log writer never waits for a reader."""
+        self._apart_lock = threading.Lock()
+        """Held by who reads the whole file. A connection that outlives the file would remove the
+        write-ahead log of the one made anew."""
+        self._is_closed = False
         self._write_lock = threading.Lock()
         """Held by who writes: a task that is cancelled leaves a thread that still does."""
         with self._failing():
@@ -183,6 +215,7 @@ class TableFile:
                 self._recorder.open(mark, self.position.offset)
                 self._changes = ChangesReader(self._connect, oplog)
                 self._reader = self._connect()
+                self._scanner = self._connect()
                 self._versions = self._connect()
             except BaseException:
                 self._writer.close()
@@ -275,6 +308,36 @@ class TableFile:
                 _check_size(reader, keys, bytes_max)
             return _position(reader), _rows(reader, keys)
 
+    def read_now(
+        self, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[int, list[tuple[Any, ...]]] | None:
+        """As `read`, the rows as plain tuples, with one statement; None while another one reads.
+
+        None, too, if the values of several keys have more than `bytes_max`. The rows may end with
+        one of nulls. Raises: CorruptData, LogFailed.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            with self._failing():
+                return self._read_at_once(keys, bytes_max)
+        finally:
+            self._lock.release()
+
+    def _read_at_once(
+        self, keys: Sequence[bytes], bytes_max: int
+    ) -> tuple[int, list[tuple[Any, ...]]] | None:
+        # Few statements of different lengths, which stay compiled. A key may be there twice.
+        length = 1 << (len(keys) - 1).bit_length()
+        asked = [*keys, *[keys[-1]] * (length - len(keys))]
+        rows, size = [], 0
+        for row in self._reader.execute(_rows_at_once(length), asked):
+            size += len(row[4] or b"")
+            if size > bytes_max and len(keys) > 1:
+                return None
+            rows.append(row)
+        return int(rows[0][0]), [row[1:] for row in rows]
+
     def versions(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int, int]]:
         """Key, version, and 1 if it has a value, else 0, of those of the keys that have a row.
 
@@ -293,7 +356,7 @@ class TableFile:
         Raises: CorruptData, LogFailed.
         """
         where, bounds = _range(first, end, oldest)
-        with self._reading() as reader:
+        with self._scanning() as reader:
             found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
             return [Row(*row) for row in found]
 
@@ -309,7 +372,7 @@ class TableFile:
         """
         rows: list[Row] = []
         size = 0
-        with self._reading() as reader:
+        with self._scanning() as reader:
             keys, after = _page_keys(reader, asked, limit, oldest)
             for key in keys:
                 row = Row(*reader.execute(_ROW + "key = ?", (key,)).fetchone())
@@ -325,7 +388,7 @@ class TableFile:
     ) -> tuple[int, list[TableKey], bytes | None]:
         """As `page`, without reading the values. Raises: CorruptData, LogFailed."""
         found: list[TableKey] = []
-        with self._reading() as reader:
+        with self._scanning() as reader:
             keys, after = _page_keys(reader, asked, limit, oldest)
             for some, where in _parts(keys):
                 rows = reader.execute(f"{_HEAD}{where} order by key", some)
@@ -337,7 +400,7 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        with self._reading() as reader:
+        with self._scanning() as reader:
             largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
             if largest >= COUNTED_KEYS:
                 return None
@@ -345,9 +408,12 @@ class TableFile:
         return None if found is None else Row(*found)
 
     def count(self, *, oldest: int = 0) -> int:
-        """The number of keys with a value; reads the whole file. Raises: CorruptData, LogFailed."""
+        """The number of keys with a value; reads the whole file, with a connection of its own.
+
+        Raises: CorruptData, LogFailed.
+        """
         select = "select count(*) from entries where value is not null and version >= ?"
-        with self._reading() as reader:
+        with self._apart() as reader:
             found = reader.execute(select, (oldest,))
             return int(found.fetchone()[0])
 
@@ -356,26 +422,35 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        with self._reading() as reader:
+        with self._scanning() as reader:
             largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
         return self.count(oldest=oldest) if largest < COUNTED_KEYS else int(largest)
 
-    def matching(
-        self, pattern: KeyPattern, end: bytes | None, *, oldest: int = 0
-    ) -> list[tuple[int, bytes]]:
-        """Version and key of all keys with a value that match and are below `end`, by version.
+    def state(self, patterns: Sequence[KeyPattern], *, oldest: int, below: int) -> KeyState:
+        """All keys with a value that match one of the patterns, with versions below `below`.
+
+        Has a connection of its own, so that only its like waits. Raises: CorruptData, LogFailed.
+        """
+        prefix = patterns[0].prefix if len(patterns) == 1 else b""
+        where, bounds = _range(prefix, prefix_end(prefix), oldest)
+        reading = self._scanning if is_one_key(patterns) else self._apart
+        found = KeyState()
+        with reading() as reader:
+            found.fill(
+                reader,
+                f"{where} and version < ?",
+                (*bounds, below),
+                lambda key: any(each.matches(key) for each in patterns),
+            )
+        return found
+
+    def rows_of(self, part: KeyPart) -> list[Row]:
+        """The rows of a part of a state, without those that have changed.
 
         Raises: CorruptData, LogFailed.
         """
-        select = "select version, key from entries where value is not null and version >= ? "
-        bounds: tuple[object, ...] = (oldest, pattern.prefix)
-        select += "and key >= ? "
-        if end is not None:
-            select, bounds = select + "and key < ? ", (*bounds, end)
-        with self._reading() as reader:
-            return sorted(
-                found for found in reader.execute(select, bounds) if pattern.matches(found[1])
-            )
+        with self._scanning() as reader:
+            return part.read(reader)
 
     def index_ages(self, ttl_ms: int) -> None:
         """Prepare for the table's time to live; 0: none. Raises: CorruptData, LogFailed."""
@@ -390,7 +465,7 @@ class TableFile:
         `ttl_ms` is what `index_ages` was called with. Rows of a version below `oldest` are left
         out. Raises: CorruptData, LogFailed.
         """
-        with self._reading() as reader:
+        with self._scanning() as reader:
             found = deadlines.expired_keys(reader, ttl_ms, now_ms, limit)
             first = deadlines.first_deadline(reader, ttl_ms)
         if any(each.version < oldest for each in found):
@@ -401,20 +476,32 @@ class TableFile:
     def close(self) -> None:
         """Wait for who uses it, and close it. Whoever comes later gets LogFailed."""
         self._changes.close()
-        with self._write_lock, self._lock, self._versions_lock:
+        self._is_closed = True
+        with self._apart_lock, self._write_lock, self._lock, self._scan_lock, self._versions_lock:
             self._recorder.close()
-            for connection in (self._reader, self._versions, self._writer):
+            for connection in (self._reader, self._scanner, self._versions, self._writer):
                 connection.close()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """All that is read within is of one position."""
-        with self._lock, self._failing():
-            self._reader.execute("begin")
-            try:
-                yield self._reader
-            finally:
-                self._reader.execute("commit")
+        """All that is read within is of one position. For what takes no longer than its keys."""
+        with self._lock, self._failing(), _transaction(self._reader) as reader:
+            yield reader
+
+    @contextmanager
+    def _scanning(self) -> Iterator[sqlite3.Connection]:
+        """As `_reading`, for pages."""
+        with self._scan_lock, self._failing(), _transaction(self._scanner) as reader:
+            yield reader
+
+    @contextmanager
+    def _apart(self) -> Iterator[sqlite3.Connection]:
+        """As `_reading`, for what reads the whole file; the connection is made for it."""
+        with self._apart_lock, self._failing():
+            if self._is_closed:
+                raise sqlite3.ProgrammingError("the file is closed")
+            with closing(self._connect()) as connection, _transaction(connection) as reader:
+                yield reader
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -12,21 +12,22 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bascule.errors import BasculeError, CorruptData, Indeterminate, PartitionFailed
+from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, PartitionFailed
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.table_results import TableKey
+from bascule.table_results import TableEntry, TableKey
 from bascule.tables import _hot
 from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import PageRange, TableFile, TablePosition
+from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
-from bascule.wire.tables.keys import TableKeys, prefix_end
+from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
 
 log = logging.getLogger("bascule.tables")
@@ -37,6 +38,10 @@ READ_BYTES: Final = 4 << 20
 """Read, and applied in one transaction."""
 WAIT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
+KEYS_NOW_MAX: Final = 512
+READ_NOW_SECONDS_MAX: Final = 0.005
+"""Of a read on the event loop; above that its pages were not in memory."""
+SLOW_SECONDS: Final = 1.0
 FILE_SUFFIXES: Final = ("", "-wal", "-shm")
 
 
@@ -76,6 +81,12 @@ class TableReplica:
         self.watches = TableWatches(self, watch_counts)
         self._indexed_ttl_ms: int | None = None
         """The table's time to live that the open file is prepared for."""
+        self._slow_until = 0.0
+        """Loop time until which nothing is read on the event loop."""
+        self._apart = asyncio.Lock()
+        """Held while the whole file is read, so that this takes one thread at most."""
+        self._counted: tuple[tuple[int, int], int] | None = None
+        """Position, first offset and the number of keys there, as last counted."""
         self._next_deadline_ms: float = 0
         """No key expires before; 0 where that has to be looked up."""
 
@@ -119,6 +130,35 @@ class TableReplica:
             if row.value is not None and row.version >= oldest
         }
 
+    def read_now(
+        self, keys: Sequence[bytes], *, bytes_max: int
+    ) -> tuple[int, dict[bytes, TableEntry]] | None:
+        """The position and the entries of those keys that have a value, without waiting; None where
+        that takes a thread: see `read`.
+
+        A few keys take some 20 us while their pages are in memory. Once they took long, threads
+        read for a while: a disk must not hold the event loop.
+        """
+        file, loop = self._file, asyncio.get_running_loop()
+        began = loop.time()
+        if file is None or self._is_damaged or len(keys) > KEYS_NOW_MAX or began < self._slow_until:
+            return None
+        try:
+            found = file.read_now(keys, bytes_max)
+        except (CorruptData, LogFailed):
+            return None  # so will the thread find it
+        if loop.time() - began > READ_NOW_SECONDS_MAX:
+            self._slow_until = loop.time() + SLOW_SECONDS
+        if found is None:
+            return None
+        position, rows = found
+        oldest = self._oldest()
+        return position, {
+            row[0]: TableEntry(*row)
+            for row in rows
+            if row[0] is not None and row[3] is not None and row[1] >= oldest
+        }
+
     async def page(
         self, asked: PageRange, limit: int, *, bytes_max: int
     ) -> tuple[int, list[Row], bytes | None]:
@@ -153,12 +193,19 @@ class TableReplica:
         """As `count`; in a large table how many keys were ever set, which needs no reading."""
         return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
 
-    async def versions(self, pattern: KeyPattern, *, below: int) -> list[tuple[int, bytes]]:
-        """Version and key of all keys with a value that match, with versions below a limit, by
-        version; reads the keys with the pattern's prefix. Raises: as `count`."""
-        oldest, end = self._oldest(), prefix_end(pattern.prefix)
-        found = await self._read(lambda file: file.matching(pattern, end, oldest=oldest))
-        return [each for each in found if each[0] < below]
+    async def state(self, patterns: Sequence[KeyPattern], *, below: int) -> KeyState:
+        """All keys with a value that match one of the patterns, with versions below a limit; reads
+        the keys with the prefix of a single pattern, else all. Raises: as `count`."""
+        oldest = self._oldest()
+        read = partial(TableFile.state, patterns=patterns, oldest=oldest, below=below)
+        if is_one_key(patterns):
+            return await self._read(read)
+        async with self._apart:
+            return await self._read(read)
+
+    async def rows_of(self, part: KeyPart) -> list[Row]:
+        """The rows of a part of a state, without those that have changed. Raises: as `count`."""
+        return await self._read(lambda file: file.rows_of(part))
 
     async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
         """At most `limit` rows with a value, by key. Raises: PartitionFailed, CorruptData."""
@@ -166,9 +213,16 @@ class TableReplica:
         return await self._read(lambda file: file.scan(first, end, limit, oldest=oldest))
 
     async def count(self) -> int:
-        """The number of keys; reads the whole file. Raises: PartitionFailed, CorruptData."""
-        oldest = self._oldest()
-        return await self._read(lambda file: file.count(oldest=oldest))
+        """The number of keys; reads the whole file, once for all who ask at one position.
+
+        Raises: PartitionFailed, CorruptData.
+        """
+        async with self._apart:
+            asked = self.position, self._oldest()
+            if self._counted is None or self._counted[0] != asked:
+                found = await self._read(lambda file: file.count(oldest=asked[1]))
+                self._counted = asked, found
+            return self._counted[1]
 
     async def changes(
         self,

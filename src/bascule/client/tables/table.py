@@ -10,16 +10,18 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers
+from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
 from bascule.errors import ConfigError, NotATable, PublishRejected, UnknownKey, WrongVersion
 from bascule.host.real import RealRandom
 from bascule.model import KeyFrom
-from bascule.table_results import TableChange, TableEntry, TableInfo
+from bascule.table_results import TableChange, TableEntry, TableInfo, TableValues
 from bascule.wire.ack_codes import is_not_caught_up
 from bascule.wire.tables.conditions import expected_sequence, message_headers, refusal_of
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import is_pattern
+from bascule.wire.tables.read_batches import KeyRead
 
 PUBLISH_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.05
@@ -67,7 +69,13 @@ class TableClient:
     """
 
     def __init__(
-        self, name: str, admin: Callable[[], Admin], publish: Publish, *, consistency: Consistency
+        self,
+        name: str,
+        admin: Callable[[], Admin],
+        publish: Publish,
+        reader: Callable[[], TableReader],
+        *,
+        consistency: Consistency,
     ) -> None:
         if consistency not in CONSISTENCIES:
             chosen = ", ".join(CONSISTENCIES[:-1])
@@ -77,6 +85,7 @@ class TableClient:
         self.name = name
         self._admin = admin
         self._publish = publish
+        self._reader = reader
         self._consistency = consistency
         self._random = RealRandom()
         self._keys: TableKeys | None = None
@@ -96,6 +105,8 @@ class TableClient:
         Raises: as `get`; RequestFailed for more than 10,000 keys, or more than 4 MiB of values.
         """
         wanted = [_bytes(key) for key in keys]
+        if (values := await self._read(wanted, self._asked())) is not None:
+            return Values(values.position, {entry.key: entry for entry in values.entries})
         found = await self._admin().table_values(self.name, wanted, consistency=self._asked())
         self._seen = max(self._seen, found.position)
         return Values(found.position, {entry.key: entry for entry in found.entries})
@@ -243,7 +254,18 @@ class TableClient:
             return {"at_least": None, "consistency": "linearizable"}
         return {"at_least": (self._seen or None) if self._consistency == "session" else None}
 
+    async def _read(self, keys: list[bytes], asked: dict[str, Any]) -> TableValues | None:
+        """The values over the client listener; None: ask over HTTP."""
+        linearizable = self._consistency == "linearizable"
+        read = KeyRead(self.name, keys, asked["at_least"] or 0, linearizable)
+        found = await self._reader().read(read)
+        if found is not None:
+            self._seen = max(self._seen, found.position)
+        return found
+
     async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
+        if (values := await self._read([key], asked)) is not None:
+            return values.entries[0] if values.entries else None
         try:
             position, found = await self._admin().table_value(self.name, key, consistency=asked)
         except UnknownKey as error:

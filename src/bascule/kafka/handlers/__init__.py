@@ -38,8 +38,9 @@ from bascule.kafka.handlers.offset_fetch import handle_offset_fetch
 from bascule.kafka.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from bascule.kafka.handlers.produce import handle_produce
 from bascule.kafka.handlers.share_group_heartbeat import handle_share_group_heartbeat
+from bascule.kafka.handlers.table_reads import handle_table_reads
 from bascule.wire.connection import ReceivedRequest
-from bascule.wire.messages import REQUESTS
+from bascule.wire.messages import OWN_REQUESTS, REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -60,12 +61,16 @@ from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.schema import Message, Versions
 
 SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
     key: kind.VERSIONS for key, kind in REQUESTS.items()
 }
 """API key -> versions advertised and answered: all versions that the codec supports."""
+SERVED_REQUESTS: Final = {**REQUESTS, **OWN_REQUESTS}
+SERVED_VERSIONS: Final = {key: kind.VERSIONS for key, kind in SERVED_REQUESTS.items()}
+"""Also those that are not advertised."""
 
 
 def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Message]:
@@ -75,6 +80,8 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
     """
     message, version = request.message, request.version
     match message:
+        case TableReadsRequest():
+            return handle_table_reads(message, context)
         case FetchRequest():
             return handle_fetch(message, version, context)
         case ListOffsetsRequest():

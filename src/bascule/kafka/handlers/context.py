@@ -35,9 +35,11 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.metrics import PartitionMetrics
 from bascule.replica.purgatory import Purgatory
 from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.table_results import TableValues
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.offsets import Commit, OffsetKey
 from bascule.wire.schema import NO_ID
+from bascule.wire.tables.read_batches import KeyRead
 
 T = TypeVar("T")
 
@@ -173,6 +175,16 @@ class TopicAdministration(Protocol):
         ...
 
 
+class ServedTables(Protocol):
+    """Reads of tables by key; implemented by `controller`. An answer of None: ask over HTTP."""
+
+    def read_now(self, reads: Sequence[KeyRead]) -> list[TableValues | None] | None:
+        """The answers, if they are there without waiting."""
+        ...
+
+    async def read(self, reads: Sequence[KeyRead]) -> list[TableValues | None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """The node and cluster ids that clients see."""
@@ -224,6 +236,8 @@ class Context:
     cluster: ClusterView
     config: Config
     streams: TopicAdministration
+    tables: ServedTables | None = None
+    """None: this listener serves none."""
 
     def address_of(self, node: NodeRegistration) -> tuple[str, int]:
         """This node where the client has reached it, any other where it says."""

@@ -43,6 +43,7 @@ from bascule.wire.messages.peer.control import ControlRequest, PeerHelloRequest
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.schema import Request
 
 REQUESTS: Final[dict[int, type[Request[Any]]]] = {
@@ -87,4 +88,7 @@ PEER_REQUESTS: Final[dict[int, type[Request[Any]]]] = {
 }
 """API key -> class of the requests between nodes; only the peer listener serves them."""
 
-__all__ = ["PEER_REQUESTS", "REQUESTS"]
+OWN_REQUESTS: Final[dict[int, type[Request[Any]]]] = {TableReadsRequest.API_KEY: TableReadsRequest}
+"""API key -> class of what only clients of Bascule send; ApiVersions does not list it."""
+
+__all__ = ["OWN_REQUESTS", "PEER_REQUESTS", "REQUESTS"]

@@ -9,6 +9,7 @@ from bascule.controller.cluster.tables.cluster_followers import ClusterFollowers
 from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
 from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.controller.cluster.tables.operations import CONFIRM, TABLE_WRITES, TABLES
+from bascule.controller.cluster.tables.read_batches import TableReadBatches
 from bascule.controller.cluster.tables.reads import TableReads
 from bascule.controller.cluster.tables.writes import TableWrites
 from bascule.controller.cluster.views import ClusterViews
@@ -37,6 +38,7 @@ class ClusterTables(TableReads):
         super().__init__(node_id, partitions, tables, views, peers, confirmation)
         self.writes = TableWrites(node_id, partitions, views, peers, publisher, self, random)
         tables.start_expiry(publisher)
+        self.batches = TableReadBatches(self, tables)
         self.watches = ClusterWatches(tables, partitions, views)
         self.followers = ClusterFollowers(tables, partitions, views, clock)
         self.controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
