@@ -17,6 +17,7 @@ from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, links_of, payload_of
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig
+from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
 from bascule.storage.payloads.payload_log import PayloadLog
 from support.stored_batches import make_batch
 
@@ -292,3 +293,60 @@ def test_every_operation_may_fail(error: int, crash: bool) -> None:
         except Exception as failure:
             failure.add_note(f"operation {n}")
             raise
+
+
+def test_a_file_of_another_size_is_not_the_payload_of_its_record() -> None:
+    """As a payload that was damaged before its record was behind a checkpoint."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    for number in (3, 4, 5):
+        receive(log, number)
+        log.append(link_batch(log.end.offset, number))
+    log.sync()
+    log.payloads.settle()
+    (path,) = [name for name in files.list_dir(log.payloads.directory) if id_of(4) in name]
+    files.open(f"{log.payloads.directory}/{path}").append(b"more")
+    log = opened(files)
+    assert log.payloads.find_at(1) is None
+    assert [offset for offset in (0, 2) if log.payloads.find_at(offset) is None] == []
+    assert [each.offset for each in log.payloads.missing(log._links(0, log.end))] == [1]
+    receive(log, 4)
+    assert log.payloads.bytes == sum(len(content_of(number)) for number in (3, 4, 5))
+
+
+def test_a_whole_file_has_exactly_the_bytes_of_its_payload() -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    file = log.payloads.create(id_of(3))
+    file.write_at(0, content_of(3) + b"of a sender that has died")
+    log.payloads.create_marks(id_of(3)).write_at(0, encode_mark(2, crc32c(content_of(3)[:2])))
+    log.payloads.finish(file, payload(3))
+    _, whole = log.payloads.open_whole(id_of(3))
+    assert whole.read_at(0, 1_000) == content_of(3)
+    assert len(files.list_dir(log.payloads.directory)) == 1
+    short = log.payloads.create(id_of(4))
+    short.write_at(0, b"4")
+    with pytest.raises(OSError, match=f"1 bytes, expected {len(content_of(4))}"):
+        log.payloads.finish(short, payload(4))
+
+
+def test_what_has_no_mark_does_not_count() -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    payloads, data = log.payloads, content_of(40)
+    payloads.create(id_of(40)).write_at(0, data)
+    marks = payloads.create_marks(id_of(40))
+    marks.write_at(CONFIRMED_AT, encode_mark(90, crc32c(data[:90])))
+    marks.write_at(SYNCED_AT, encode_mark(50, crc32c(data[:50])))
+    assert payloads.recover_part(id_of(40)) == (90, crc32c(data[:90]))
+    assert files.size(f"{payloads.directory}/{id_of(40)}.open") == 90
+    # The disk has the later mark, and not the bytes that it is of.
+    payloads.create(id_of(40)).write_at(70, b"other")
+    assert payloads.recover_part(id_of(40)) == (50, crc32c(data[:50]))
+    marks.write_at(SYNCED_AT, b"torn")
+    assert payloads.recover_part(id_of(40)) == (0, 0)
+    payloads.discard(id_of(40))
+    assert files.list_dir(payloads.directory) == []
+    payloads.create_marks(id_of(41))
+    assert opened(files).payloads.is_empty
+    assert files.list_dir(payloads.directory) == []

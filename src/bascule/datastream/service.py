@@ -9,8 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream.fetching import Fetching
 from bascule.datastream.inbound import InboundConnection, OnSession
@@ -34,7 +32,7 @@ from bascule.host.api import Clock, File
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
-from bascule.wire.datastream.frames import PACKET_BYTES, VERSION
+from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload, StreamHello
 
 log = logging.getLogger(__name__)
@@ -251,7 +249,9 @@ class DataStreams:
         try:
             if payloads.find(id) is not None:
                 session.adopt_whole(*payloads.open_whole(id))
-            elif id in payloads.open_ids() and not session.opening.begins_anew:
+            elif session.opening.begins_anew:
+                payloads.discard(id)
+            elif id in payloads.open_ids():
                 self.pool.submit(self._read_part, session, payloads, ready)
                 return
         except (OSError, BasculeError) as error:
@@ -261,13 +261,11 @@ class DataStreams:
         ready(session, None)
 
     def _read_part(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
-        """Read what was received before a restart, for its checksum. On a thread of the pool."""
+        """Read what was received before, for its checksum. On a thread of the pool."""
         position, crc = 0, 0
         error: OSError | None = None
         try:
-            file = payloads.create(session.opening.id)
-            while data := file.read_at(position, PACKET_BYTES):
-                position, crc = position + len(data), crc32c(data, crc)
+            position, crc = payloads.recover_part(session.opening.id)
         except OSError as caught:
             error = caught
 

@@ -20,6 +20,7 @@ from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, Broken, DiskFull
 from bascule.host.api import File
 from bascule.record.payload_links import Payload
+from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import DataHead, decode_message
@@ -106,6 +107,7 @@ class Session:
         self._packets: dict[int, DataHead] = {}
         self._acknowledged = Reached(-1, -1)
         self._is_paused = False
+        self._marks: File | None = None
         self._is_syncing = False
         self._sync_wanted = 0
         self._room_checked = 0
@@ -119,9 +121,10 @@ class Session:
         before, self._upstream = self._upstream, upstream
         if before is not None and before is not upstream:
             before.failed(Broken(f"payload {self.opening.id} is sent over another connection now"))
-        if self.file is None and not self.is_whole:
+        if not self.is_whole:
             self._payloads.check_room(max(self.opening.size - self.received.position, 0))
-            self.file = self._payloads.create(self.opening.id)
+            if self.received.position:
+                self._open_file()
         self.attempt, self._acknowledged, self._is_paused = attempt, Reached(-1, -1), False
         self._has_reported = False
         for each in tuple(self._successors.values()):
@@ -163,8 +166,19 @@ class Session:
 
     def write(self, position: int, piece: memoryview) -> None:
         """Write bytes of the packet at hand. Raises: OSError."""
-        assert self.file is not None
-        self.file.write_at(position, piece)
+        self._open_file().write_at(position, piece)
+
+    def _open_file(self) -> File:
+        """The file. There is none before the first byte. Raises: OSError."""
+        if self.file is None:
+            self.file = self._payloads.create(self.opening.id)
+        return self.file
+
+    def _mark(self, at: int, position: int, crc: int) -> None:
+        """Note how much of the file is right. Raises: OSError."""
+        if self._marks is None:
+            self._marks = self._payloads.create_marks(self.opening.id)
+        self._marks.write_at(at, encode_mark(position, crc))
 
     def on_packet(self, head: DataHead, *, crc: int, new_crc: int) -> None:
         """A packet has come as a whole. Raises: PayloadDamaged."""
@@ -175,6 +189,11 @@ class Session:
             self._packets[start] = DataHead(head.flags, start, new_crc, length)
             if len(self._packets) > PACKETS_KEPT:
                 del self._packets[next(iter(self._packets))]
+            try:
+                self._mark(CONFIRMED_AT, self.received.position, self.received.crc)
+            except OSError as error:
+                self.fail(error)
+                return
         if self.received.position - self._room_checked >= ROOM_BYTES:
             self._room_checked = self.received.position
             try:
@@ -292,7 +311,7 @@ class Session:
         if self._is_syncing or file is None:
             return
         self._is_syncing = True
-        position = self.received.position
+        position, crc = self.received.position, self.received.crc
 
         def run() -> None:
             error: OSError | None = None
@@ -300,14 +319,19 @@ class Session:
                 file.sync()
             except OSError as caught:
                 error = caught
-            self._reactor.call(lambda: self._on_synced(position, error))
+            self._reactor.call(lambda: self._on_synced(position, crc, error))
 
         self._pool.submit(run)
 
-    def _on_synced(self, position: int, error: OSError | None) -> None:
+    def _on_synced(self, position: int, crc: int, error: OSError | None) -> None:
         self._is_syncing = False
         if self.has_ended or self.is_whole:
             return
+        if error is None and self.closing is None:
+            try:
+                self._mark(SYNCED_AT, position, crc)
+            except OSError as caught:
+                error = caught
         if error is not None:
             self.fail(error)
             return
@@ -317,8 +341,12 @@ class Session:
         self.report()
 
     def _finish(self, payload: Payload) -> None:
-        file = self.file
-        assert file is not None
+        try:
+            file = self._open_file()
+        except OSError as error:
+            self.closing = None
+            self.fail(error)
+            return
 
         def run() -> None:
             error: OSError | None = None
@@ -394,5 +422,5 @@ class Session:
         for each in tuple(self._successors.values()):
             each.close()
         self._successors.clear()
-        self.file = None
+        self.file = self._marks = None
         self._service.on_ended(self)

@@ -51,6 +51,8 @@ class Reactor:
         self._thread: threading.Thread | None = None
         self._selector: selectors.DefaultSelector | None = None
         self._wake: socket.socket | None = None
+        self._reading: socket.socket | None = None
+        """The other end of `_wake`."""
         self._calls: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[int, int, ReactorTimer]] = []
         self._numbers = count()
@@ -82,6 +84,7 @@ class Reactor:
     def _begin(self) -> None:
         self._selector = selectors.DefaultSelector()
         reading, self._wake = socket.socketpair()
+        self._reading = reading
         reading.setblocking(False)
         self._wake.setblocking(False)
         self._selector.register(reading, READ, lambda _: _drain(reading))
@@ -98,6 +101,7 @@ class Reactor:
         assert self._wake is not None
         self._wake.send(b"\0")
         thread.join()
+        self._wake.close()
 
     # -- on the thread --------------------------------------------------------------------------
 
@@ -141,6 +145,8 @@ class Reactor:
                 self._guarded(self._calls.popleft())
             if self._is_closing and not self._calls:
                 selector.close()
+                assert self._reading is not None
+                self._reading.close()
                 return
 
     def _guarded(self, function: Callable[[], None]) -> None:

@@ -8,16 +8,21 @@ from contextlib import AbstractContextManager
 from errno import EIO
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from bascule.errors import DiskFull, PayloadMissing
 from bascule.host.api import File, Files
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.part_marks import SYNCED_AT, decode_marks
 
 DIRECTORY: Final = "payloads"
 FREE_PART: Final = 20
 """Payloads leave a twentieth of the disk free,"""
 FREE_BYTES_MAX: Final = 1 << 30
 """but no more than this."""
+READ_BYTES: Final = 1 << 20
 _OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
+_MARKS: Final = re.compile(r"([0-9a-f]{32})\.marks")
 _WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
 _LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
 
@@ -59,6 +64,7 @@ class PayloadFiles:
             self._load()
 
     def _load(self) -> None:
+        marked: list[str] = []
         for name in self._files.list_dir(self.directory):
             path = f"{self.directory}/{name}"
             if found := _LINKED.fullmatch(name):
@@ -72,6 +78,11 @@ class PayloadFiles:
                 self.bytes += payload.size
             elif found := _OPEN.fullmatch(name):
                 self._open.add(found[1])
+            elif found := _MARKS.fullmatch(name):
+                marked.append(found[1])
+        for id in marked:
+            if id not in self._open:
+                self._remove(self._marks_path(id))
 
     @property
     def is_empty(self) -> bool:
@@ -136,24 +147,70 @@ class PayloadFiles:
         Raises: OSError.
         """
         with self._lock:
-            if not self._exists:
-                self._files.make_dirs(self.directory)
-                self._exists = True
+            self._make_directory()
             file = self._files.open(self._open_path(id), create=True)
             self._open.add(id)
             return file
 
+    def create_marks(self, id: str) -> File:
+        """The file that says how much of a payload has been received; see `part_marks`.
+
+        Raises: OSError.
+        """
+        with self._lock:
+            self._make_directory()
+            return self._files.open(self._marks_path(id), create=True)
+
+    def _make_directory(self) -> None:
+        if not self._exists:
+            self._files.make_dirs(self.directory)
+            self._exists = True
+
+    def recover_part(self, id: str) -> tuple[int, int]:
+        """How much of a payload is here as its sender has sent it, and the CRC-32C of that. What
+        is behind it is cut off.
+
+        Reads that much of the file. Raises: OSError.
+        """
+        file = self.create(id)
+        marks = decode_marks(self.create_marks(id).read_at(0, 2 * SYNCED_AT))
+        position, crc = 0, 0
+        confirmed = 0, 0
+        for end in sorted(marks):
+            while position < end:
+                data = file.read_at(position, min(READ_BYTES, end - position))
+                if not data:
+                    break
+                position, crc = position + len(data), crc32c(data, crc)
+            if position == end and crc == marks[end]:
+                confirmed = end, crc
+        if file.size() > confirmed[0]:
+            file.truncate(confirmed[0])
+        return confirmed
+
     def finish(self, file: File, payload: Payload) -> None:
         """Sync a file that has all bytes of its payload; it is whole on return.
 
-        The caller has compared size and checksum. Raises: OSError; it stays open then.
+        The caller has compared size and checksum. What the file has behind them, such as a part of
+        a packet of an earlier sender, is cut off. Raises: OSError; it stays open then.
         """
+        size = file.size()
+        if size > payload.size:
+            file.truncate(payload.size)
+        elif size < payload.size:
+            raise OSError(EIO, f"{size} bytes, expected {payload.size}", file.path)
         file.sync()
         with self._lock:
+            earlier = self._whole.get(payload.id)
             self._files.rename(self._open_path(payload.id), self._whole_path(payload))
             self._open.discard(payload.id)
             self._whole[payload.id] = payload
             self.bytes += payload.size
+            if earlier is not None:
+                self.bytes -= earlier.size
+                if earlier.crc != payload.crc:
+                    self._remove(self._whole_path(earlier))
+            self._remove(self._marks_path(payload.id))
         self._files.sync_dir(self.directory)
 
     def discard(self, id: str) -> int:
@@ -165,6 +222,7 @@ class PayloadFiles:
                     size = self._files.size(path)
                     self._files.remove(path)
                 self._open.discard(id)
+                self._remove(self._marks_path(id))
             return size
 
     def discard_whole(self, id: str) -> int:
@@ -215,12 +273,12 @@ class PayloadFiles:
         """
         with self._lock:
             for link in links:
-                id = link.payload.id
+                id, payload = link.payload.id, link.payload
                 if id in self._linked:
                     continue  # a second record of one payload: it lives with the first
-                payload = self._whole.pop(id, None)
-                if payload is None:
-                    continue
+                if self._whole.get(id) != payload:
+                    continue  # none, or one of another size: its file is damaged
+                del self._whole[id]
                 self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
                 self._unnamed[id] = None
             self._rename_linked()
@@ -295,6 +353,9 @@ class PayloadFiles:
 
     def _open_path(self, id: str) -> str:
         return f"{self.directory}/{id}.open"
+
+    def _marks_path(self, id: str) -> str:
+        return f"{self.directory}/{id}.marks"
 
     def _whole_path(self, payload: Payload) -> str:
         return f"{self.directory}/{payload.id}-{payload.crc:08x}.whole"
