@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from bascule.errors import PayloadMissing
-from bascule.host.api import Buffer, Clock, Files
+from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
 from bascule.storage.payloads.payload_files import PayloadFiles
@@ -135,6 +135,33 @@ class PayloadLog(PartitionLog):
         removed = payloads.remove_linked(gone)
         self._swept_start = start
         return removed
+
+    def link_at(self, offset: int) -> PayloadLink | None:
+        """What the record at an offset says of its payload; None if there is no such record, or it
+        has none. Raises: CorruptData, LogFailed, Closed, OSError."""
+        end = self.end
+        if not self.start_offset <= offset < end.offset:
+            return None
+        part = self.plan_read(offset, bytes_max=1, end=end)
+        assert part is not None, "reads from the disk are allowed here"
+        data = memoryview(part.file.read_at(part.position, part.length))
+        found = links_of(data, origin=part.file.path)
+        return next((link for link in found if link.offset == offset), None)
+
+    def repair(self, file: File, link: PayloadLink) -> None:
+        """Put a file that has been received again in the place of a damaged or lost one.
+
+        The caller has compared size and checksum. If the record has gone meanwhile the file is
+        removed, as all are that no record names. Raises: CorruptData, OSError.
+        """
+        payloads, payload = self.payloads, link.payload
+        if payloads.replace(file, payload):
+            return
+        is_there = self.link_at(link.offset) == link
+        payloads.finish(file, payload)
+        if is_there:
+            payloads.link([link])
+            payloads.settle()
 
     def _has_record(self, offset: int) -> bool:
         end = self.end
