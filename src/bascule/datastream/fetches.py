@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Final
 
 from bascule.datastream.fetching import Fetching, FetchingOwner
 from bascule.datastream.ports import OnFetched, PayloadPlace
@@ -67,14 +67,26 @@ class PayloadFetches:
         self._service.counts.damaged += 1
         log.warning(
             "data streaming: a payload is damaged; it is fetched again",
-            extra=_named(place, link) | {"offset": link.offset},
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": link.payload.id,
+                "offset": link.offset,
+            },
         )
 
         def on_fetched(error: Exception | None) -> None:
             if error is None:
                 self._repairs_failed.pop(key, None)
                 self._service.counts.repaired += 1
-                log.info("data streaming: a payload is repaired", extra=_named(place, link))
+                log.info(
+                    "data streaming: a payload is repaired",
+                    extra={
+                        "stream": place.stream,
+                        "partition": place.partition,
+                        "payload": link.payload.id,
+                    },
+                )
                 return
             self._service.counts.repairs_failed += 1
             if len(self._repairs_failed) >= FAILED_MAX:
@@ -82,7 +94,12 @@ class PayloadFetches:
             self._repairs_failed[key] = self._clock.monotonic_ns()
             log.error(
                 "data streaming: a payload cannot be repaired",
-                extra=_named(place, link) | {"error": str(error)},
+                extra={
+                    "stream": place.stream,
+                    "partition": place.partition,
+                    "payload": link.payload.id,
+                    "error": str(error),
+                },
             )
 
         self._begin(place, link, on_fetched, is_repair=True)
@@ -156,27 +173,35 @@ class PayloadFetches:
         self._attempts[key] = attempts = self._attempts.get(key, 0) + 1
         if attempts > 1 or fetching.is_repair:
             return
+        place = fetching.place
         log.warning(
             "data streaming: a payload cannot be fetched; it is tried again",
-            extra=_named(fetching.place, fetching.link) | {"error": str(error)},
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": fetching.link.payload.id,
+                "error": str(error),
+            },
         )
 
     def _give_up(self, fetching: Fetching) -> None:
         """The leader has the record and not the payload, and no other replica has it."""
         self._service.counts.lost += 1
-        store = fetching.place.store
+        place = fetching.place
+        store = place.store
         assert store is not None
         store.payloads.give_up(fetching.payload.id)
         log.error(
             "data streaming: no replica has a payload; its record is copied without it",
-            extra=_named(fetching.place, fetching.link) | {"bytes": fetching.payload.size},
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": fetching.link.payload.id,
+                "bytes": fetching.payload.size,
+            },
         )
 
     def _tell(self, fetching: Fetching, error: Exception | None) -> None:
         waiting, fetching.waiting = fetching.waiting, []
         for each in waiting:
             each(error)
-
-
-def _named(place: PayloadPlace, link: PayloadLink) -> dict[str, Any]:
-    return {"stream": place.stream, "partition": place.partition, "payload": link.payload.id}

@@ -425,7 +425,6 @@ class DataStreams:
             )
             return
         if link is not None and link.payload.id == id:
-
             self.repair(place, link)
 
     # -- what nobody goes on with ---------------------------------------------------------------
