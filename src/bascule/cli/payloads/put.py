@@ -71,8 +71,8 @@ def put(
     The nodes pass the content on to all replicas while it comes, and the record is stored once
     each of them has it. `bascule get` reads it. Prints the ack of each record.
 
-    Where a node fails, another one goes on. Where this command ends early, it prints an id:
-    `--resume ID` with the same file sends what is missing.
+    Where a node fails, another one goes on. The command begins by printing the id of the payload
+    to standard error: where it ends early, `--resume ID` with the same file sends what is missing.
     """
     if resume is not None and (len(files) != 1 or files[0] == STDIN):
         raise ConfigError("--resume needs one FILE, which can be read again from its beginning")
@@ -117,6 +117,9 @@ async def _send(
             topology=topology, quorum=quorum, payload_id=payload_id,
             on_progress=lambda done: bar.update(task, completed=done),
         )  # fmt: skip
+        if payload_id is None:
+            # First of all: after a kill -9 of this command nobody else knows it.
+            err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
         try:
             async with writer:
                 if file == STDIN:
