@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,25 @@ def test_kafka_clients_read_the_record(node: Node) -> None:
     first = next(iter(python))
     check(first.key, first.value, first.headers)
     python.close()
+
+
+def test_retention_counts_the_bytes_of_payloads(node: Node) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_stream("kept", "kept", retention_bytes_max=4 * MIB)
+        for _ in range(12):
+            with client.open_payload("kept") as out:
+                out.write(DATA[:MIB])
+        client.create_stream("full", "full", retention_bytes_max=2 * MIB, discard="new")
+        with client.open_payload("full") as out:
+            out.write(DATA)
+        with pytest.raises(bascule.errors.BasculeError), client.open_payload("full") as out:
+            out.write(b"one more")
+    directory, left = node.directory / "data/streams/kept/0/payloads", 12
+    deadline = time.monotonic() + 60
+    while left > 6 and time.monotonic() < deadline:
+        left = len(list(directory.glob("*.linked")))
+        time.sleep(0.1)
+    assert 4 <= left <= 6
 
 
 def test_conditions_of_http(node: Node) -> None:

@@ -117,11 +117,11 @@ async def _send(
             topology=topology, quorum=quorum, payload_id=payload_id,
             on_progress=lambda done: bar.update(task, completed=done),
         )  # fmt: skip
-        if payload_id is None:
-            # First of all: after a kill -9 of this command nobody else knows it.
-            err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
         try:
             async with writer:
+                if payload_id is None:
+                    # Before anything is sent: after a kill -9 nobody else knows it.
+                    err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
                 if file == STDIN:
                     await writer.write_from(_stdin())
                 else:

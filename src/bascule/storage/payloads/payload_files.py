@@ -62,6 +62,8 @@ class PayloadFiles:
         """Whether names have changed since the last sync of the directory."""
         self.bytes = 0
         """Of the whole ones."""
+        self.changes = 0
+        """One more whenever records have gained or lost payloads."""
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
@@ -101,6 +103,17 @@ class PayloadFiles:
     def counts(self) -> tuple[int, int, int]:
         """How many are open, whole without a record, and linked."""
         return len(self._open), len(self._whole), len(self._linked)
+
+    @property
+    def linked_bytes(self) -> int:
+        """Of the payloads that records name."""
+        return self.bytes - sum(payload.size for payload in tuple(self._whole.values()))
+
+    def linked_sizes(self) -> list[tuple[int, int]]:
+        """The offset and the bytes of each payload that a record names, by offset."""
+        with self._lock:
+            found = [(link.offset, link.payload.size) for link in self._linked.values()]
+        return sorted(found)
 
     def find(self, id: str) -> FoundPayload | None:
         """The whole payload with this id, if it is here."""
@@ -282,6 +295,7 @@ class PayloadFiles:
         A rename that fails is made up for by `settle`.
         """
         with self._lock:
+            self.changes += 1
             for link in links:
                 id = link.payload.id
                 if id in self._linked:
@@ -321,6 +335,7 @@ class PayloadFiles:
     def unlink_from(self, offset: int) -> None:
         """The records from `offset` on are gone, and may come back. Raises: OSError."""
         with self._lock:
+            self.changes += 1
             for at in [each for each in self._ids if each >= offset]:
                 id = self._ids[at]
                 link = self._linked[id]
@@ -338,6 +353,7 @@ class PayloadFiles:
         """
         removed = 0
         with self._lock:
+            self.changes += 1
             for offset in offsets:
                 id = self._ids.get(offset)
                 if id is None:
