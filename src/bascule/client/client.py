@@ -319,9 +319,10 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
             follow=follow,
             timeout=timeout,
         )
+        new_message = self._new_message(stream)
         try:
             async for batch in batches:
-                for message in messages_of(batch):
+                for message in messages_of(batch, new_message):
                     yield message
         finally:
             await batches.aclose()
@@ -420,6 +421,7 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
                 timeout=timeout,
                 options=options or GroupOptions(),
             )
+            member.make_messages(self._new_message(stream))
             self._members.add(member)
             return member
         if consumer is None or group is not None or options is not None:
@@ -427,7 +429,7 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
                 "expected either a consumer's name, or `group` and its `options`, found "
                 f"consumer {consumer!r} and group {group!r}"
             )
-        return Consumer(
+        found = Consumer(
             self,
             stream,
             consumer,
@@ -437,6 +439,8 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
             commit_interval=commit_interval,
             timeout=timeout,
         )
+        found.make_messages(self._new_message(stream))
+        return found
 
     def open_reader(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, TypeAlias, overload
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from bascule.record.payload_links import Payload, payload_of
 from bascule.wire.nats import HEADER_VERSION
@@ -72,8 +73,21 @@ class Message(NamedTuple):
 
     @property
     def payload(self) -> Payload | None:
-        """The payload that the record has; `Client.read_payload` reads it."""
+        """The payload that the record has; `open` reads it."""
         return payload_of(self.headers)
+
+    def open(self, *, start: int = 0, end: int | None = None) -> Any:
+        """Its payload, or the bytes [start, end) of it, as `read_payload` of the client that has
+        read the message: `async with message.open() as payload: await payload.read()`, and without
+        `async` and `await` where the client is a blocking one.
+
+        Raises: ValueError if it has no payload, or was not read by a client.
+        """
+        raise ValueError("message was made by no client: use `read_payload`")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a message that is copied to another process only the fields are."""
+        return Message, tuple(self)
 
     def header(self, name: str) -> bytes | None:
         """The first header of this exact name, or None."""
@@ -81,6 +95,27 @@ class Message(NamedTuple):
             if key == name:
                 return value
         return None
+
+
+NewMessage: TypeAlias = Callable[[tuple[Any, ...]], Message]
+NEW_MESSAGE: Final[NewMessage] = partial(tuple.__new__, Message)
+"""`Message._make` without its length check: half the time per row."""
+OpenPayloadOf: TypeAlias = Callable[[Message, int, int | None], Any]
+
+
+def opening_messages(open_payload: OpenPayloadOf) -> NewMessage:
+    """Makes messages whose `open` calls this function with `start` and `end`."""
+
+    class Opening(Message):
+        __slots__ = ()
+
+        def open(self, *, start: int = 0, end: int | None = None) -> Any:
+            if self.payload is None:
+                raise ValueError(f"message {self.offset} has no payload")
+            return open_payload(self, start, end)
+
+    Opening.__name__ = Opening.__qualname__ = Message.__name__
+    return partial(tuple.__new__, Opening)
 
 
 class Acks(Sequence[Ack]):

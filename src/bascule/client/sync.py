@@ -176,8 +176,9 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin, SyncPayloadMixin):
             follow=follow,
             timeout=timeout,
         ) as batches:
+            new_message = self._new_message(stream)
             for batch in batches:
-                yield from messages_of(batch)
+                yield from messages_of(batch, new_message)
 
     def table(self, name: str, *, consistency: Consistency = "session") -> SyncTableClient:
         """See `Client.table`."""
@@ -229,7 +230,9 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin, SyncPayloadMixin):
                 **settings,  # type: ignore[call-overload]
             )
 
-        return SyncConsumer(self._run(create()), self._run)
+        found: Any = self._run(create())
+        found.make_messages(self._new_message(stream))
+        return SyncConsumer(found, self._run)
 
 
 def connect_sync(

@@ -49,7 +49,9 @@ class FetchingOwner(Protocol):
 
 
 class Fetching:
-    """Asks one node after the other. What has come from one is not asked of the next."""
+    """Asks one node after the other. What has come from one is not asked of the next, if it was
+    compared with the checksums of its blocks there; a node without them is trusted only with the
+    whole."""
 
     def __init__(
         self,
@@ -61,10 +63,15 @@ class Fetching:
         payloads: PayloadFiles,
         sources: Sequence[int],
         on_ended: Callable[[Fetching, Exception | None], None],
+        *,
+        is_repair: bool = False,
     ) -> None:
-        """`sources` are nodes that may have the payload, the best first."""
+        """`sources` are nodes that may have the payload, the best first. A repair replaces a
+        damaged or lost file of this node."""
         self.place = place
         self.payload = link.payload
+        self.link = link
+        self.is_repair = is_repair
         self._offset = link.offset
         self.waiting: list[OnFetched] = []
         self._service = service
@@ -72,6 +79,8 @@ class Fetching:
         self._pool = pool
         self._payloads = payloads
         self._sources = list(sources)
+        self._all_sources = tuple(sources)
+        self._round_position = 0
         self._on_ended = on_ended
         self._received = ReceivedPayload(link.payload.id)
         self._file: File | None = None
@@ -83,7 +92,9 @@ class Fetching:
         self._heard = True
         self._timer: ReactorTimer | None = None
         self._has_ended = False
-        self._is_lost = False
+        self._is_compared = False
+        """Whether the node that is asked now compares what it sends."""
+        self._is_lost = is_repair and place.leader == service.node_id
         """Whether the leader has the record without the payload."""
         self._may_be_elsewhere = len(place.replicas) < place.replica_count
         """Whether a replica did not answer."""
@@ -110,7 +121,9 @@ class Fetching:
     def _next(self) -> None:
         """Ask the next node, or give up."""
         self._disconnect()
-        while self._sources:
+        if not self._is_compared:
+            self._received = ReceivedPayload(self.payload.id)
+        while self._has_sources():
             node = self._sources.pop(0)
             try:
                 self._ask(node)
@@ -119,6 +132,14 @@ class Fetching:
                 continue
             return
         self._end(self._conclusion())
+
+    def _has_sources(self) -> bool:
+        """Whether there is a node to ask. All are asked again while that brings more: each may have
+        another damaged block."""
+        if not self._sources and self._received.position > self._round_position:
+            self._round_position = self._received.position
+            self._sources = list(self._all_sources)
+        return bool(self._sources)
 
     def _conclusion(self) -> Exception:
         """Why no node has sent it: UnknownPayload if it is lost."""
@@ -144,6 +165,7 @@ class Fetching:
             self._offset,
             self._received.position,
         )
+        self._is_compared = self._received.position > 0  # until it says that it does not
         connection.send(encode_message(frames.HELLO, self._service.hello(self._service.node_id)))
         connection.send(encode_message(frames.FETCH, fetch))
         self._heard = True
@@ -182,9 +204,15 @@ class Fetching:
             found = decode_message(frame, PayloadFetched)
             if Payload(found.id, found.size, found.crc) != self.payload:
                 raise PayloadMissing(self.payload.id, f"a node that has {found.size} bytes of it")
+            self._is_compared = found.is_compared
         elif kind == frames.CLOSE:
             close = decode_message(frame, ClosePayload)
-            self._finish(self._received.check_whole(close.size, close.crc))
+            try:
+                payload = self._received.check_whole(close.size, close.crc)
+            except BasculeError:
+                self._is_compared = False  # nothing of it counts
+                raise
+            self._finish(payload)
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
@@ -235,11 +263,24 @@ class Fetching:
         self._disconnect()
 
         def run() -> None:
-            error: OSError | None = None
+            error: Exception | None = None
             try:
-                self._payloads.finish(file, payload)
-            except OSError as caught:
+                self._keep(file, payload)
+            except (OSError, BasculeError) as caught:
                 error = caught
             self._reactor.call(lambda: self._end(error))
 
         self._pool.submit(run)
+
+    def _keep(self, file: File, payload: Payload) -> None:
+        """The payload is whole. On a thread of the pool. Raises: OSError, BasculeError."""
+        if file.size() > payload.size:  # of an earlier attempt
+            file.truncate(payload.size)
+        if self.is_repair:
+            assert self.place.store is not None
+            self.place.store.repair(file, self.link)
+        else:
+            self._payloads.finish(file, payload)
+        sums = self._received.sums.sums(payload)
+        if sums is not None:
+            self._payloads.save_sums(payload.id, sums)

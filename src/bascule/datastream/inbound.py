@@ -21,8 +21,8 @@ from bascule.datastream.transport.reactor import Reactor
 from bascule.datastream.transport.sending import PayloadSender
 from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.errors.plain import to_plain
-from bascule.host.api import File
 from bascule.record.payload_links import Payload
+from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import (
     DataHead,
@@ -66,7 +66,8 @@ class InboundOwner(Protocol):
     def check_hello(self, hello: StreamHello) -> StreamHello: ...
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> tuple[Payload, File]: ...
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile: ...
+    def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
     def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute: ...
     def prepare_session(
         self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
@@ -94,6 +95,7 @@ class InboundConnection:
         self._session: Session | None = None
         self._sink: _Sink | None = None
         self._sender: PayloadSender | None = None
+        self._fetches = 0
         self._is_linking = False
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
@@ -305,17 +307,49 @@ class InboundConnection:
             elsewhere = ReplicasElsewhere(place.partition, list(place.replicas))
             self._connection.send(encode_message(frames.ELSEWHERE, elsewhere))
             return
-        payload, file = self._service.find(place, fetch)
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        self._fetches += 1
+        number = self._fetches
+
+        def find() -> None:
+            source: VerifiedFile | None = None
+            error: Exception | None = None
+            try:
+                source = self._service.find(place, fetch)
+            except (BasculeError, OSError) as caught:
+                error = caught
+            self._reactor.call(lambda: begin(source, error))
+
+        def begin(source: VerifiedFile | None, error: Exception | None) -> None:
+            if self._connection.is_closed or number != self._fetches:
+                return
+            if source is None:
+                assert error is not None
+                self._fail(error)
+            else:
+                self._send_payload(place, fetch, source)
+
+        self._service.pool.submit(find)  # it may read the disk
+
+    def _send_payload(self, place: PayloadPlace, fetch: FetchPayload, source: VerifiedFile) -> None:
+        payload = source.payload
         end = payload.size if fetch.end < 0 else min(fetch.end, payload.size)
         start = min(fetch.start, end)
         self._service.counts.bytes_read += end - start
-        fetched = PayloadFetched(payload.id, payload.size, payload.crc, start, end)
+        fetched = PayloadFetched(
+            payload.id, payload.size, payload.crc, start, end, source.is_compared
+        )
         self._connection.send(encode_message(frames.FETCHED, fetched))
-        if self._sender is not None:
-            self._sender.close()
+
+        def fail(error: Exception) -> None:
+            self._service.on_damage(place, payload.id, error)
+            self._fail(error)
+
         self._sender = PayloadSender(
-            self._connection, self._reactor, self._service.pool, file, start, end,
-            on_sent=lambda: self._on_all_sent(payload), on_failed=self._fail,
+            self._connection, self._reactor, self._service.pool, source, start, end,
+            on_sent=lambda: self._on_all_sent(payload), on_failed=fail,
         )  # fmt: skip
         self._sender.on_drained()
 

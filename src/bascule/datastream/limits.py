@@ -35,6 +35,9 @@ class DataStreamCounts:
     fetched: int = 0
     fetches_failed: int = 0
     lost: int = 0
+    damaged: int = 0
+    repaired: int = 0
+    repairs_failed: int = 0
     successors_lost: int = 0
     refused: int = 0
     unlinked_removed: int = 0

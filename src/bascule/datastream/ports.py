@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
 
 
@@ -36,11 +37,16 @@ class PayloadPlace(NamedTuple):
 
 
 class FoundFile(NamedTuple):
-    """The payload of a record: its file, or the HTTP address of a node that has it."""
+    """The payload of a record on this node, or the HTTP address of a node to ask."""
 
     payload: Payload | None
-    path: str
     elsewhere: str = ""
+    """Of another living node with a replica; empty if there is none."""
+    open: Callable[[int, int], VerifiedFile] | None = None
+    """Its bytes from one position to another one. Blocks. Raises: PayloadMissing, PayloadDamaged,
+    OSError."""
+    on_damage: Callable[[Exception], None] = lambda _: None
+    """Damaged bytes were read. Any thread may call it."""
 
 
 class PayloadCluster(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
-from bascule.datastream.fetching import Fetching
+from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
 from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
@@ -24,14 +25,17 @@ from bascule.errors import (
     Broken,
     InvalidRoute,
     LimitExceeded,
+    PayloadDamaged,
     PayloadMissing,
     RemoteProtocolError,
     UnknownPayload,
 )
-from bascule.host.api import Clock, File
+from bascule.host.api import Clock
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
+from bascule.storage.payloads.block_sums import SumsBuilder
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.storage.payloads.verified_file import VerifiedFile, build_sums, open_verified
 from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload, StreamHello
 
@@ -67,9 +71,8 @@ class DataStreams:
         self._reactor = Reactor("datastream", clock)
         self._sessions: dict[Key, Session] = {}
         self._connections: set[InboundConnection] = set()
-        self._fetches: dict[Key, Fetching] = {}
-        self._failing: set[Key] = set()
-        """Payloads that could not be fetched the last time."""
+        self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
+        self._fetches = self._fetching.running
         self._unlinked: dict[Key, int] = {}
         """Since when no record has named a payload; see `remove_leftovers`."""
         self._is_sweeping = False
@@ -93,7 +96,7 @@ class DataStreams:
 
     def fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
         """Get the payload of a link from another replica. `on_fetched` runs on the reactor."""
-        self._reactor.call(lambda: self._fetch(place, link, on_fetched))
+        self._reactor.call(lambda: self._fetching.fetch(place, link, on_fetched))
 
     def remove_leftovers(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
         """Remove the payloads of a log that nobody receives, that no record names, and that have
@@ -169,8 +172,11 @@ class DataStreams:
         """Raises: as `PayloadCluster.place_of`."""
         return self._cluster.place_of(fetch.stream, fetch.partition)
 
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> tuple[Payload, File]:
-        """The payload that is asked for. Raises: UnknownPayload, PayloadMissing, OSError."""
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile:
+        """The payload that is asked for. On a thread of the pool.
+
+        Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
+        """
         assert place.store is not None
         payloads = place.store.payloads
         id = fetch.id
@@ -180,14 +186,34 @@ class DataStreams:
                 # The record is in the log of its leader, and the payload nowhere on its disk.
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
-            found = payloads.find_at(fetch.offset)
-            if found is None:
-                is_behind = fetch.offset >= place.store.end.offset
-                if is_behind and place.leader != self.node_id:
-                    raise PayloadMissing(f"of offset {fetch.offset}", "this replica, yet")
-                raise UnknownPayload(place.stream, place.partition, fetch.offset)
-            id = found.payload.id
-        return payloads.open_whole(id)
+            id = self.id_at(place, fetch.offset)
+        try:
+            return open_verified(payloads, id, fetch.start, fetch.end)
+        except (PayloadDamaged, OSError) as error:
+            self.on_damage(place, id, error)
+            raise
+
+    def id_at(self, place: PayloadPlace, offset: int) -> str:
+        """The payload of the record at an offset, if it is here. May read the disk.
+
+        Raises: UnknownPayload if it is nowhere; PayloadMissing if another replica may have it;
+        CorruptData, OSError.
+        """
+        store = place.store
+        assert store is not None
+        found = store.payloads.find_at(offset)
+        if found is not None:
+            return found.payload.id
+        if offset >= store.end.offset and place.leader != self.node_id:
+            raise PayloadMissing(f"of offset {offset}", "this replica, yet")
+        link = store.link_at(offset)
+        if link is None or store.payloads.is_given_up(link.payload.id):
+            raise UnknownPayload(place.stream, place.partition, offset)
+        if store.payloads.find(link.payload.id) is None:
+            # As after its file was removed by hand.
+            self.repair(place, link)
+            raise PayloadMissing(link.payload.id, "this replica")
+        return link.payload.id  # a second record of one payload
 
     def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute:
         """The tree below this node. Raises: InvalidRoute."""
@@ -289,10 +315,23 @@ class DataStreams:
 
     def on_whole(self, key: Key) -> None:
         """A payload is whole here."""
-        fetching = self._fetches.pop(key, None)
-        if fetching is not None:
-            fetching.close()
-            self._tell(fetching, None)
+        self._fetching.on_whole(key)
+        session = self._sessions.get(key)
+        if session is not None and session.closing is not None:
+            self.pool.submit(self._save_sums, session.place, session.closing, session.received.sums)
+
+    def _save_sums(self, place: PayloadPlace, payload: Payload, built: SumsBuilder) -> None:
+        """Keep the checksums of a payload's blocks. On a thread of the pool."""
+        assert place.store is not None
+        payloads, sums = place.store.payloads, built.sums(payload)
+        try:
+            if sums is None:  # of packets of other sizes, or of a part from before a restart
+                sums = build_sums(payloads.open_whole(payload.id)[1], payload)
+            payloads.save_sums(payload.id, sums)
+        except PayloadMissing:
+            return
+        except (PayloadDamaged, OSError) as error:
+            self.on_damage(place, payload.id, error)
 
     def connect(
         self,
@@ -351,93 +390,40 @@ class DataStreams:
                 },
             )
 
-    # -- fetching -------------------------------------------------------------------------------
+    # -- damage ---------------------------------------------------------------------------------
 
-    def _fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
-        payload = link.payload
-        if place.store is None:
-            on_fetched(PayloadMissing(payload.id, "a partition without a replica here"))
-            return
-        payloads = place.store.payloads
-        found = payloads.find(payload.id)
-        if found is not None and found.payload == payload:
-            on_fetched(None)
-            return
-        key = place.stream_id, place.partition, payload.id
-        fetching = self._fetches.get(key)
-        if fetching is None:
-            session = self._sessions.get(key)
-            if session is not None and session.closing is None:
-                session.fail(Broken(f"payload {payload.id} is fetched from another replica"))
-            others = sorted(
-                (each for each in place.nodes if each != self.node_id),
-                key=lambda node: node != place.leader,
-            )
-            fetching = self._fetches[key] = Fetching(
-                self, self._reactor, self.pool, place, link, payloads, others, self._on_fetched
-            )
-            fetching.waiting.append(on_fetched)
-            try:
-                if session is None or session.closing is None:
-                    fetching.start()
-            except (OSError, BasculeError) as error:
-                self._on_fetched(fetching, error)
-            return
-        fetching.waiting.append(on_fetched)
+    def repair(self, place: PayloadPlace, link: PayloadLink) -> None:
+        """The file of a linked payload is damaged or lost: get it from another replica. Any thread
+        may call it."""
+        self._reactor.call(lambda: self._fetching.repair(place, link))
 
-    def _on_fetched(self, fetching: Fetching, error: Exception | None) -> None:
-        key = fetching.place.stream_id, fetching.place.partition, fetching.payload.id
-        if self._fetches.get(key) is fetching:
-            del self._fetches[key]
-        if error is None:
-            self.counts.fetched += 1
-        elif isinstance(error, UnknownPayload):
-            self._give_up(fetching)
-            error = None
-        else:
-            self._note_failure(fetching, error)
-        if error is None:
-            self._failing.discard(key)
-        self._tell(fetching, error)
+    def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None:
+        """Somebody has read damaged bytes of a payload here. Any thread may call it."""
+        if isinstance(error, PayloadDamaged) or (
+            isinstance(error, OSError) and error.errno == errno.EIO
+        ):
+            self.pool.submit(self._find_damaged, place, id, error)
 
-    def _note_failure(self, fetching: Fetching, error: Exception) -> None:
-        """Log it once, until the payload is here."""
-        self.counts.fetches_failed += 1
-        place, payload = fetching.place, fetching.payload
-        key = place.stream_id, place.partition, payload.id
-        if key in self._failing:
-            return
-        self._failing.add(key)
-        log.warning(
-            "data streaming: a payload cannot be fetched; it is tried again",
-            extra={
-                "stream": place.stream,
-                "partition": place.partition,
-                "payload": payload.id,
-                "error": str(error),
-            },
-        )
-
-    def _give_up(self, fetching: Fetching) -> None:
-        """The leader has the record and not the payload, and no other replica has it."""
-        self.counts.lost += 1
-        store = fetching.place.store
+    def _find_damaged(self, place: PayloadPlace, id: str, error: Exception) -> None:
+        """What the record says of a damaged payload. On a thread of the pool."""
+        store = place.store
         assert store is not None
-        store.payloads.give_up(fetching.payload.id)
-        log.error(
-            "data streaming: no replica has a payload; its record is copied without it",
-            extra={
-                "stream": fetching.place.stream,
-                "partition": fetching.place.partition,
-                "payload": fetching.payload.id,
-                "bytes": fetching.payload.size,
-            },
-        )
-
-    def _tell(self, fetching: Fetching, error: Exception | None) -> None:
-        waiting, fetching.waiting = fetching.waiting, []
-        for each in waiting:
-            each(error)
+        found = store.payloads.find(id)
+        if found is None:
+            return
+        try:
+            if found.offset < 0:  # no record names it: it is fetched when one does
+                store.payloads.discard_whole(id)
+                return
+            link = store.link_at(found.offset)
+        except (BasculeError, OSError) as caught:
+            log.warning(
+                "data streaming: the record of a damaged payload cannot be read",
+                extra={"stream": place.stream, "payload": id, "error": str(caught)},
+            )
+            return
+        if link is not None and link.payload.id == id:
+            self.repair(place, link)
 
     # -- what nobody goes on with ---------------------------------------------------------------
 

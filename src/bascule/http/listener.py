@@ -8,7 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -16,8 +17,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from bascule.host.api import File
 from bascule.host.lasting_tasks import start_lasting
 from bascule.http.metrics.http_statistics import HttpStatistics
+from bascule.http.payloads.sendfile import SENDFILE, send_file
 from bascule.http.responses import json_response
 from bascule.http.schemas import ErrorBody, ErrorDetail
 
@@ -173,6 +176,25 @@ class _Connection(H11Protocol):
         statistics.connections_accepted += 1
         super().connection_made(transport)
         statistics.connections = len(self.connections)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle is not before:  # its task begins after this
+            extensions: dict[str, Any] = {SENDFILE: partial(self._send_file, cycle)}
+            cycle.scope["extensions"] = extensions
+
+    async def _send_file(
+        self, cycle: RequestResponseCycle, file: File, position: int, length: int
+    ) -> None:
+        """See `SendFile`."""
+        if cycle.disconnected:
+            raise ConnectionResetError("the client has gone")
+        await send_file(
+            self.transport, self.conn, file, position, length,
+            stall_seconds_max=self.config.limits.write_stall_ms_max / 1000,
+        )  # fmt: skip
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)

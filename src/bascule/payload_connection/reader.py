@@ -33,6 +33,10 @@ CONNECT_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 0.05
 
 
+class _WholeDamaged(PayloadDamaged):
+    """All bytes have come, and are not those that were sent."""
+
+
 class PayloadReader:
     """Use it as `async with`, and iterate over it, or `read` all. Where a node goes away, another
     one goes on."""
@@ -77,14 +81,28 @@ class PayloadReader:
         return self.chunks()
 
     async def read(self) -> bytes:
-        """Everything that is left. Raises: as `chunks`."""
-        return b"".join([chunk async for chunk in self.chunks()])
+        """Everything that is left. Where the whole is not right another replica is asked for it.
+
+        Raises: as `chunks`.
+        """
+        position, crc, tried = self._position, self._crc, 0
+        while True:
+            try:
+                return b"".join([chunk async for chunk in self.chunks()])
+            except _WholeDamaged:
+                tried += 1
+                if self._places is None or tried >= len(self._places.order):
+                    raise
+                self._position, self._crc = position, crc
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The bytes, about 1 MiB at a time, each compared with its checksum; at the end of a whole
-        payload its own is compared, too.
+        payload its own is compared, too. Where a block of a replica is damaged, another one goes
+        on.
 
-        Raises: Broken if no replica answers within the timeout; PayloadDamaged; UnknownPayload.
+        Raises: Broken if no replica answers within the timeout; PayloadDamaged if none has the
+        bytes as they were sent, or once all bytes were given and the whole is not right: a node
+        that knows no checksums of blocks had sent them; UnknownPayload.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
@@ -106,7 +124,8 @@ class PayloadReader:
             yield chunk
         is_whole = self._start == 0 and self._position == self.size
         if is_whole and self._crc != self.crc32c:
-            raise PayloadDamaged(self.id, "checksum", f"{self._crc:08x}", f"{self.crc32c:08x}")
+            self._fail()
+            raise _WholeDamaged(self.id, "checksum", f"{self._crc:08x}", f"{self.crc32c:08x}")
 
     async def _next(self) -> bytes | None:
         """Raises: Broken, PayloadDamaged."""
@@ -150,7 +169,7 @@ class PayloadReader:
                     if await self._ask(address):
                         return
                     break
-                except (Broken, PayloadMissing) as caught:
+                except (Broken, PayloadMissing, PayloadDamaged) as caught:
                     error = caught
                     self._places.on_failed(address)
             if loop.time() > deadline:

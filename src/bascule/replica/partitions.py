@@ -12,6 +12,7 @@ from types import MappingProxyType
 from bascule.errors import CorruptData
 from bascule.model import Overlap, StreamDefinition
 from bascule.publish.stream_subjects import StreamSubjects
+from bascule.record.payload_links import PayloadLink
 from bascule.replica.partition import Partition
 
 
@@ -43,6 +44,8 @@ class Partitions:
         """Called on the event loop soon after a partition has failed, once or more often."""
         self.on_damaged: Callable[[Partition, CorruptData], None] = lambda _, __: None
         """Called on the event loop when somebody has read damaged bytes of a log."""
+        self.on_payload_damaged: Callable[[Partition, PayloadLink], None] = lambda _, __: None
+        """Called on the scrubber's thread when the payload of a record is damaged or lost."""
         self.remove_unlinked: Callable[[Partition], None] = lambda _: None
         """Called on a thread of maintenance for a partition with payloads that no record names: it
         removes those that nobody has gone on with for long. Raises: OSError."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from bascule.model import Cleanup, Discard, StreamConfig
 from bascule.storage.partition_log import LogConfig, PartitionLog, SegmentInfo
+from bascule.storage.payloads.payload_log import PayloadLog
 
 SEGMENTS_PER_LIMIT: Final = 8
 """A log exceeds its limit by at most one segment, an eighth. Chosen, not measured."""
@@ -129,8 +130,19 @@ def exceeds_limits(log: PartitionLog, limits: RetentionLimits) -> bool:
     return bool(
         (limits.bytes_max and log.size_bytes() > limits.bytes_max)
         or (limits.messages_max and end.offset - log.start_offset > limits.messages_max)
-        or (end.position and _is_outgrown(end.position, held, limits))
+        or (end.position and _is_outgrown(_active_bytes(log, limits), held, limits))
     )
+
+
+def segments_of(log: PartitionLog) -> tuple[SegmentInfo, ...]:
+    """What `plan_retention` plans for: the segments, with the payloads of their records."""
+    return log.sized_segments() if isinstance(log, PayloadLog) else log.segments_info()
+
+
+def _active_bytes(log: PartitionLog, limits: RetentionLimits) -> int:
+    if limits.bytes_max and isinstance(log, PayloadLog):
+        return log.active_bytes
+    return log.end.position
 
 
 def wall_time(timestamp: int, *, now_ms: int, ahead_ms: int) -> int:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from crc32c import crc32c
 
 from bascule.cli.output import ServerOption, StreamArgument, err, out
 from bascule.cli.payloads.bars import byte_bar
+from bascule.cli.payloads.part_file import PartFile, PartOf
 from bascule.errors import ConfigError, PayloadDamaged
-
-READ_BYTES: Final = 1 << 20
-PART: Final = ".part"
 
 
 def get(
@@ -41,7 +38,8 @@ def get(
     """Read the payload of a record into a file, from any replica that has it.
 
     The content is written to FILE.part, which is renamed once all has come and the checksum is
-    right. Where the command ends early, it goes on with that file the next time.
+    right. Where the command ends early, it goes on with that file the next time, if FILE.part.json
+    says that it is of the same payload and range.
     """  # fmt: skip
     start, end = _range(bytes)
     if output == "-":
@@ -93,39 +91,35 @@ async def _to_file(
     """The bytes of the file. Raises: as `PayloadReader`; OSError."""
     import bascule
 
-    part = target.with_name(target.name + PART)
-    with await asyncio.to_thread(part.open, "ab") as file:
-        have = file.tell()
-        crc = await asyncio.to_thread(_crc_of, part) if have else 0
-        if have:
-            err.print(f"going on behind {have:,} bytes of {part}", markup=False)
-        async with (
-            bascule.connect(server) as client,
-            client.read_payload(
-                stream, offset, partition=partition, start=start + have, end=end
-            ) as payload,
-        ):
-            total = (payload.size if end is None else min(end, payload.size)) - start
-            with byte_bar(target.name, total=total) as (bar, task):
-                bar.update(task, completed=have)
-                async for chunk in payload:
-                    await asyncio.to_thread(file.write, chunk)
-                    crc = crc32c(chunk, crc)
-                    bar.advance(task, len(chunk))
-        size = file.tell()
-    is_whole = start == 0 and size == payload.size
-    if is_whole and crc != payload.crc32c:
-        part.unlink()
-        raise PayloadDamaged(
-            payload.id, f"checksum of {part}", f"{crc:08x}", f"{payload.crc32c:08x}"
+    async with bascule.connect(server) as client:
+        async with client.read_payload(stream, offset, partition=partition) as found:
+            id, whole, crc32c = found.id, found.size, found.crc32c
+        total = max((whole if end is None else min(end, whole)) - start, 0)
+        part = PartFile(
+            target, PartOf(id, start, end), total, is_whole=(start, total) == (0, whole)
         )
-    part.rename(target)
-    return size
-
-
-def _crc_of(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        while data := file.read(READ_BYTES):
-            crc = crc32c(data, crc)
-    return crc
+        have = await asyncio.to_thread(part.open)
+        if part.why_anew:
+            err.print(f"{part.path} {part.why_anew}: it begins anew", markup=False)
+        if have:
+            err.print(f"going on behind {have:,} bytes of {part.path}", markup=False)
+        try:
+            if have < total or not total:
+                async with client.read_payload(
+                    stream, offset, partition=partition, start=start + have, end=end
+                ) as payload:
+                    with byte_bar(target.name, total=total) as (bar, task):
+                        bar.update(task, completed=have)
+                        async for chunk in payload:
+                            await asyncio.to_thread(part.write, chunk)
+                            bar.advance(task, len(chunk))
+        finally:
+            await asyncio.to_thread(part.close)
+    if part.size != total or (part.is_whole and part.crc != crc32c):
+        part.remove()
+        found_text = f"{part.size} bytes, {part.crc:08x}"
+        raise PayloadDamaged(
+            id, f"size and checksum of {part.path}", found_text, f"{total} bytes, {crc32c:08x}"
+        )
+    part.rename()
+    return part.size

@@ -71,8 +71,8 @@ def put(
     The nodes pass the content on to all replicas while it comes, and the record is stored once
     each of them has it. `bascule get` reads it. Prints the ack of each record.
 
-    Where a node fails, another one goes on. Where this command ends early, it prints an id:
-    `--resume ID` with the same file sends what is missing.
+    Where a node fails, another one goes on. The command begins by printing the id of the payload
+    to standard error: where it ends early, `--resume ID` with the same file sends what is missing.
     """
     if resume is not None and (len(files) != 1 or files[0] == STDIN):
         raise ConfigError("--resume needs one FILE, which can be read again from its beginning")
@@ -119,6 +119,9 @@ async def _send(
         )  # fmt: skip
         try:
             async with writer:
+                if payload_id is None:
+                    # Before anything is sent: after a kill -9 nobody else knows it.
+                    err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
                 if file == STDIN:
                     await writer.write_from(_stdin())
                 else:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from bascule.client.consumers.delivery import Delivery
-from bascule.client.messages import Message
+from bascule.client.messages import Message, NewMessage
 from bascule.errors import BasculeError
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ class MessageConsumer(ABC):
     async def commit(self) -> None:
         """Commit all delivered messages, including the last one. Return when the commit is
         stored."""
+
+    def make_messages(self, new: NewMessage) -> None:
+        """Call it before the first message is read."""
+        self._delivery.new_message = new
 
     @abstractmethod
     def take(self) -> Message | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from bascule.client.batch_reader import Start, messages_of
 from bascule.client.fetcher import FetchOptions
-from bascule.client.messages import Message
+from bascule.client.messages import NEW_MESSAGE, Message
 from bascule.client.stream_reader import bytes_of_each
 from bascule.errors import BasculeError, Broken, UnknownPartition, UnknownStream
 
@@ -56,6 +56,7 @@ class Delivery:
     def __init__(self, source: BatchSource, stream: str, *, follow: bool, timeout: float) -> None:
         self.done: dict[int, int] = {}
         """Partition -> the first offset that is not done, where any is."""
+        self.new_message = NEW_MESSAGE
         self._source = source
         self._stream = stream
         self._follow = follow
@@ -129,7 +130,7 @@ class Delivery:
         if isinstance(arrived, BaseException):
             self._failures[reading.partition] = arrived
             raise arrived
-        self._rows, self._rows_of = messages_of(arrived), reading.partition
+        self._rows, self._rows_of = messages_of(arrived, self.new_message), reading.partition
 
     def wake(self) -> None:
         """Let `wait` return."""

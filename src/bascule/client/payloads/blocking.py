@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bascule.client.loop_thread import iterate
-from bascule.client.messages import Headers, Message
+from bascule.client.messages import Headers, Message, NewMessage, opening_messages
 from bascule.client.payloads.mixin import PAYLOAD_TIMEOUT_S, PayloadMixin
 from bascule.payload_connection.reader import PayloadReader
 from bascule.payload_connection.writer import Content, PayloadAck, PayloadWriter
@@ -176,3 +176,11 @@ class SyncPayloadMixin:
             stream, record, partition=partition, start=start, end=end, timeout=timeout
         )
         return SyncPayloadReader(self._run, found)
+
+    def _new_message(self, stream: str) -> NewMessage:
+        """Makes messages of a stream that open their payloads."""
+
+        def opened(message: Message, start: int, end: int | None) -> SyncPayloadReader:
+            return self.read_payload(stream, message, start=start, end=end)
+
+        return opening_messages(opened)

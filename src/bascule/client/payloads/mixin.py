@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bascule.client.messages import Headers, Message
+from bascule.client.messages import Headers, Message, NewMessage, opening_messages
 from bascule.payload_connection.reader import PayloadReader
 from bascule.payload_connection.writer import PayloadWriter
 from bascule.record.payload_links import ID_BYTES
@@ -88,3 +88,11 @@ class PayloadMixin:
         assert isinstance(offset, int)
         fetch = FetchPayload(stream, partition, "", offset, start, -1 if end is None else end)
         return PayloadReader(self._bootstrap, fetch, timeout=timeout)
+
+    def _new_message(self, stream: str) -> NewMessage:
+        """Makes messages of a stream that open their payloads."""
+
+        def opened(message: Message, start: int, end: int | None) -> PayloadReader:
+            return self.read_payload(stream, message, start=start, end=end)
+
+        return opening_messages(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bascule.errors import PayloadDamaged, PayloadGap
 from bascule.record.payload_links import Payload
+from bascule.storage.payloads.block_sums import SumsBuilder
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import DataHead
 
@@ -17,6 +18,8 @@ class ReceivedPayload:
         """All bytes below it have come, and are in the file."""
         self.crc = crc
         """CRC-32C of the bytes below `position`."""
+        self.sums = SumsBuilder(is_known=position == 0)
+        """The checksums of the blocks below `position`."""
         self.synced = 0
         """All bytes below it are on the disk."""
 
@@ -42,6 +45,7 @@ class ReceivedPayload:
         if new <= 0:
             return False
         self.crc = combine(self.crc, new_crc, new)
+        self.sums.add(new_crc, new)
         self.position += new
         return True
 

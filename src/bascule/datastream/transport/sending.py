@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from crc32c import crc32c
-
 from bascule.datastream.transport.connection import StreamConnection
 from bascule.datastream.transport.reactor import Reactor
-from bascule.errors import BasculeError, Broken
-from bascule.host.api import File
-from bascule.wire.datastream.frames import PACKET_BYTES, encode_data_head
+from bascule.errors import BasculeError
+from bascule.storage.payloads.verified_file import VerifiedFile
+from bascule.wire.datastream.frames import encode_data_head
 
 
 class PayloadSender:
-    """One packet at a time: a thread reads it for its checksum, then the kernel sends it."""
+    """One packet at a time: a thread reads it, compares its block, then the kernel sends it."""
 
     def __init__(
         self,
         connection: StreamConnection,
         reactor: Reactor,
         pool: Executor,
-        file: File,
+        source: VerifiedFile,
         start: int,
         end: int,
         *,
@@ -32,7 +30,7 @@ class PayloadSender:
         self._connection = connection
         self._reactor = reactor
         self._pool = pool
-        self._file = file
+        self._source = source
         self._position = start
         self._end = end
         self._on_sent = on_sent
@@ -48,20 +46,17 @@ class PayloadSender:
         """Read and send the next packet."""
         if self._is_reading or self._has_ended:
             return
-        if self._position >= self._end:
-            self._has_ended = True
-            self._on_sent()
-            return
         self._is_reading = True
-        position, length = self._position, min(self._end - self._position, PACKET_BYTES)
+        position, source = self._position, self._source
+        length = source.piece_length(position, self._end) if position < self._end else 0
 
         def read() -> None:
             crc, error = 0, None
             try:
-                data = self._file.read_at(position, length)
-                if len(data) != length:
-                    raise Broken(f"{len(data)} bytes at {position}, expected {length}")
-                crc = crc32c(data)
+                if length:
+                    crc = source.check(position, length)
+                else:
+                    source.end()
             except (OSError, BasculeError) as caught:
                 error = caught
             self._reactor.call(lambda: self._send(position, length, crc, error))
@@ -76,6 +71,10 @@ class PayloadSender:
             self._has_ended = True
             self._on_failed(error)
             return
+        if not length:
+            self._has_ended = True
+            self._on_sent()
+            return
         self._position = position + length
         head = encode_data_head(position, length, crc)
-        self._connection.send_packet(head, self._file, position, length)
+        self._connection.send_packet(head, self._source.file, position, length)

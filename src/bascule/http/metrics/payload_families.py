@@ -40,6 +40,22 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "datastream.lost": MetricFamily(
         "payload_lost", "Payloads that no replica has any more, whose records were copied."
     ),
+    "datastream.damaged": MetricFamily(
+        "payload_damaged", "Payloads of this node whose files were found damaged or lost."
+    ),
+    "datastream.repaired": MetricFamily(
+        "payload_repaired", "Damaged or lost files that were replaced from another replica."
+    ),
+    "datastream.repairs_failed": MetricFamily(
+        "payload_repair_failures", "Attempts at that which failed."
+    ),
+    "scrub.payload_bytes": MetricFamily(
+        "scrub_payload_bytes", "Bytes of payloads that the scrubber has read."
+    ),
+    "scrub.payloads_damaged": MetricFamily(
+        "scrub_damaged_payloads",
+        "Payloads that do not have the checksum that their records say, or are lost.",
+    ),
     "datastream.successors_lost": MetricFamily(
         "payload_successors_lost", "Nodes left out of a tree because they failed."
     ),

@@ -10,8 +10,9 @@ from bascule.datastream.ports import FoundFile
 class PayloadsAdmin(Protocol):
     """Implemented by `controller`."""
 
-    def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
-        """Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed."""
+    async def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
+        """Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed, PayloadMissing,
+        CorruptData, OSError."""
         ...
 
     def bootstrap(self) -> str:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
 
+from bascule.datastream.ports import FoundFile
+from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.http.openapi import ApiOperation
+from bascule.http.payloads.ports import PayloadsAdmin
+from bascule.http.payloads.ranges import has_tag, range_of
+from bascule.http.payloads.sendfile import SENDFILE, SendFile
 from bascule.http.payloads.writes import WRITE_OPERATIONS, PayloadWritesApi
 from bascule.http.requests import MalformedRequest, partition_number
 from bascule.http.tables.reads import INERT, OCTETS
+from bascule.payload_connection.reader import PayloadReader
 from bascule.record.payload_links import CRC_HEADER, ID_HEADER
+from bascule.storage.payloads.verified_file import VerifiedFile
+from bascule.wire.datastream.messages import FetchPayload
 
-CHUNK_BYTES: Final = 1 << 20
 OFFSET_DIGITS_MAX: Final = 18
-
-
-class _PayloadResponse(FileResponse):
-    chunk_size = CHUNK_BYTES
+OTHER_SECONDS_MAX: Final = 10.0
+"""Without progress of another replica, where the file of this node is damaged."""
 
 
 class PayloadsApi(PayloadWritesApi):
@@ -33,19 +39,130 @@ class PayloadsApi(PayloadWritesApi):
         if not (offset.isascii() and offset.isdecimal() and len(offset) <= OFFSET_DIGITS_MAX):
             raise MalformedRequest(f"offset {offset[:40]!r}, expected a number", field="offset")
         partition = partition_number(given["partition"])
-        found = self._payloads.find_file(given["name"], partition, int(offset))
+        found = await self._payloads.find_file(given["name"], partition, int(offset))
         if found.payload is None:
             return RedirectResponse(f"{found.elsewhere}{request.url.path}")
-        payload = found.payload
+        payload, tag = found.payload, f'"{found.payload.id}"'
         headers = INERT | {
-            "etag": f'"{payload.id}"',
+            "etag": tag,
+            "accept-ranges": "bytes",
+            "content-type": OCTETS,
             ID_HEADER.lower(): payload.id,
             CRC_HEADER.lower(): f"{payload.crc:08x}",
         }
-        if headers["etag"] in request.headers.get("if-none-match", ""):
+        asked = request.headers
+        if "if-match" in asked and not has_tag(asked["if-match"], tag, weak=False):
+            return Response(status_code=412, headers=headers)
+        if has_tag(asked.get("if-none-match", ""), tag, weak=True):
             return Response(status_code=304, headers=headers)
-        stat = await asyncio.to_thread(Path(found.path).stat)
-        return _PayloadResponse(found.path, headers=headers, media_type=OCTETS, stat_result=stat)
+        try:
+            part = range_of(asked, tag, payload.size)
+        except ValueError:
+            headers["content-range"] = f"bytes */{payload.size}"
+            return Response(status_code=416, headers=headers)
+        start, end = part or (0, payload.size)
+        if part is not None:
+            headers["content-range"] = f"bytes {start}-{end - 1}/{payload.size}"
+        headers["content-length"] = str(end - start)
+        if request.method == "HEAD":
+            return Response(status_code=206 if part else 200, headers=headers)
+        fetch = FetchPayload(given["name"], partition, payload.id, int(offset), start, end)
+        pieces = _Pieces(self._payloads, found, fetch)
+        await pieces.begin()
+        return _PayloadResponse(pieces, 206 if part else 200, headers)
+
+
+class _Pieces:
+    """The bytes of a payload, from the file of this node as long as they are right, and then from
+    another replica."""
+
+    def __init__(self, payloads: PayloadsAdmin, found: FoundFile, fetch: FetchPayload) -> None:
+        self._payloads = payloads
+        self._found = found
+        self._fetch = fetch
+        self._position = fetch.start
+        self._checked = 0
+        """Bytes from `_position` on that were compared."""
+        self._source: VerifiedFile | None = None
+
+    async def begin(self) -> None:
+        """Compare the first piece, while an error can still be answered. Raises: PayloadDamaged if
+        no other replica is alive; PayloadMissing, OSError."""
+        opened = self._found.open
+        assert opened is not None
+        try:
+            self._source = await asyncio.to_thread(opened, self._fetch.start, self._fetch.end)
+            await self._check()
+        except (PayloadDamaged, PayloadMissing, OSError) as error:
+            self._on_damage(error)
+            if not self._found.elsewhere:
+                raise
+
+    def _on_damage(self, error: Exception) -> None:
+        self._found.on_damage(error)
+        self._source, self._checked = None, 0
+
+    async def _check(self) -> None:
+        """Compare the next piece, or at the end the whole. Raises: PayloadDamaged, OSError."""
+        source = self._source
+        assert source is not None
+        length = source.piece_length(self._position, self._fetch.end)
+        if length:
+            await asyncio.to_thread(source.check, self._position, length)
+        else:
+            await asyncio.to_thread(source.end)
+        self._checked = length
+
+    async def send(self, sendfile: SendFile | None, send: Send) -> None:
+        """Raises: PayloadDamaged, Broken if no replica has the rest; OSError."""
+        while self._source is not None and self._position < self._fetch.end:
+            if sendfile is not None:
+                await sendfile(self._source.file, self._position, self._checked)
+            else:
+                data = await asyncio.to_thread(
+                    self._source.file.read_at, self._position, self._checked
+                )
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._position += self._checked
+            try:
+                await self._check()
+            except (PayloadDamaged, OSError) as error:
+                self._on_damage(error)
+                if self._position == self._fetch.end:
+                    raise  # the bytes were not compared, and are sent
+        async with aclosing(self._rest()) as rest:
+            async for chunk in rest:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _rest(self) -> AsyncGenerator[bytes, None]:
+        """What is left, from another replica."""
+        if self._position >= self._fetch.end:
+            return
+        self._fetch.start = self._position
+        reader = PayloadReader(self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX)
+        async with reader:
+            async for chunk in reader:
+                yield chunk
+
+
+class _PayloadResponse(Response):
+    """By sendfile, where the listener has it."""
+
+    def __init__(self, pieces: _Pieces, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(None, status)
+        self.init_headers(headers)
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        await self._pieces.send(scope.get("extensions", {}).get(SENDFILE), send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 PAYLOAD_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
@@ -57,14 +174,17 @@ PAYLOAD_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         {
             200: ("The bytes.", None),
             206: ("The bytes of `Range`.", None),
-            304: ("`If-None-Match` has the id.", None),
+            304: ("`If-None-Match` has the id, or is `*`.", None),
             307: ("Another node has it.", None),
+            412: ("`If-Match` does not have the id.", None),
+            416: ("No byte of `Range` is there.", None),
         },
         errors=(
             (400, "malformed_request"),
             (404, "unknown_stream"),
             (404, "unknown_partition"),
             (404, "unknown_payload"),
+            (409, "payload_damaged"),
             (500, "partition_failed"),
         ),
         example="curl -L $SERVER/v1/streams/models/partitions/0/payloads/0 -H 'Range: bytes=0-99'",

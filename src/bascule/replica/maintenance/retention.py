@@ -28,6 +28,7 @@ from bascule.storage.retention import (
     exceeds_limits,
     limits_of,
     plan_retention,
+    segments_of,
     wall_time,
 )
 
@@ -167,7 +168,7 @@ class Retention:
                 store.load_timestamps(now_ms + ahead_ms - limits.age_ms_max)
             start = store.start_offset
             plan = plan_retention(
-                store.segments_info(),
+                segments_of(store),
                 limits,
                 start_offset=start,
                 now_ms=now_ms,

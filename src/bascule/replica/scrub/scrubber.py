@@ -17,6 +17,7 @@ from bascule.host.api import Clock, Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.scrub.payloads import ScrubbedPayloads
 from bascule.replica.scrub.progress import Key, ScrubProgress, ScrubProgressFile
 from bascule.replica.scrub.report import ScrubbedLog, ScrubReport, ScrubState
 from bascule.replica.scrub.schedule import ScrubSchedule, key_of
@@ -55,6 +56,9 @@ class ScrubCounts:
     """Passes that have found damage."""
     failures: int = 0
     """Passes that another error ended."""
+    payload_bytes: int = 0
+    payloads_damaged: int = 0
+    """Payloads that do not have the checksum that their records say, or are lost."""
     last_pass_ms: int = 0
     """When a log was read last and no other one was due; Unix milliseconds, 0: not yet."""
 
@@ -254,13 +258,15 @@ class Scrubber:
     ) -> ScrubState:
         """Read a log step by step; the report says how far. Returns how the pass ended, or that it
         goes on. Raises: as `PartitionLog.verify`."""
-        key, seen = key_of(partition), 0
+        key, seen, found = key_of(partition), 0, 0
         progress = self._schedule.progress
+        payloads = ScrubbedPayloads(store)
         known = progress.get(key, ScrubProgress(self._clock.now_ms()))
 
         def observe(data: memoryview) -> None:
             nonlocal seen
             digests.add(data)
+            payloads.observe(data)
             # Of a batch that is larger than one read there is only the header.
             seen += read_header(data).total_bytes if len(data) == HEADER_BYTES else len(data)
 
@@ -272,8 +278,9 @@ class Scrubber:
             report.bytes += seen
             report.records = digests.records
             self.counts.bytes += seen
+            found += self._read_payloads(partition, payloads, report, is_paced=is_paced)
             if at is None:
-                return ScrubState.OK
+                return ScrubState.CORRUPT if found else ScrubState.OK
             if is_paced:
                 progress[key] = known._replace(next=at)
                 self._save()
@@ -286,6 +293,36 @@ class Scrubber:
                     return ScrubState.RUNNING  # the next process goes on
                 report.found = "the node stops"
                 return ScrubState.FAILED
+
+    def _read_payloads(
+        self,
+        partition: Partition,
+        payloads: ScrubbedPayloads,
+        report: ScrubReport,
+        *,
+        is_paced: bool,
+    ) -> int:
+        """Read the payloads of a step; how many are damaged or lost. Raises: Closed if the node
+        stops; as `ScrubbedPayloads.verify`."""
+        began_ns = self._clock.monotonic_ns()
+        rate = self._limits.bytes_per_second_max if is_paced else 0
+
+        def on_block(size: int) -> None:
+            nonlocal began_ns
+            spent_ns = self._clock.monotonic_ns() - began_ns
+            report.busy_ns += spent_ns
+            report.bytes += size
+            self.counts.payload_bytes += size
+            if self._stopping.wait(max(size / rate - spent_ns / 1e9, 0) if rate else 0):
+                raise Closed("the node stops")
+            began_ns = self._clock.monotonic_ns()
+
+        damaged = payloads.verify(on_block)
+        for link, found in damaged:
+            self.counts.payloads_damaged += 1
+            report.found = f"payload of offset {link.offset}: {found}"
+            self._partitions.on_payload_damaged(partition, link)
+        return len(damaged)
 
     def _save(self, *, is_due: bool = False) -> None:
         """Note the progress on the disk, now and then."""

@@ -4,9 +4,16 @@
     payloads/<id>-<crc>.whole                       whole and synced; no record of the log names it
     payloads/<offset>-<id>-<crc>.linked             a record of the log names it, at this offset
 
+    payloads/<id>.sums                              the checksums of its blocks, if it has several
+
 `id` has 32 hexadecimal digits, `crc` is the CRC-32C of the content, 8 digits, and `offset` has 20
-decimal digits. A file is the content and nothing else. Its name is all that is known of it, so a
-rename is the change from one state to the next.
+decimal digits. A payload's file is the content and nothing else. Its name is all that is known of
+it, so a rename is the change from one state to the next.
+
+payload_files    the directory: which payloads there are, and in which state
+payload_log      a log whose records may have payloads
+block_sums       the checksums of blocks
+verified_file    reads that compare what they read
 
 Promises:
 
@@ -15,4 +22,6 @@ Promises:
   leaves a file that the next `sweep` removes.
 * A crash between the append of a link and the rename leaves a whole file; `PayloadLog.open` finds
   its record, which no checkpoint has passed, and renames it.
+* Who reads through `verified_file` gets the bytes that were sent, or `PayloadDamaged`. A damaged
+  file is replaced by rename, so it is the old one or the new one after a crash.
 """

@@ -13,6 +13,13 @@ from crc32c import crc32c
 from bascule.errors import DiskFull, PayloadMissing
 from bascule.host.api import File, Files
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    decode_sums,
+    encode_sums,
+    sums_of_one_block,
+)
 from bascule.storage.payloads.part_marks import SYNCED_AT, decode_marks
 
 DIRECTORY: Final = "payloads"
@@ -25,6 +32,7 @@ _OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
 _MARKS: Final = re.compile(r"([0-9a-f]{32})\.marks")
 _WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
 _LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
+_SUMS: Final = re.compile(r"([0-9a-f]{32})\.sums(?:\.new)?")
 
 __all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles"]
 
@@ -59,12 +67,15 @@ class PayloadFiles:
         """Whether names have changed since the last sync of the directory."""
         self.bytes = 0
         """Of the whole ones."""
+        self.changes = 0
+        """One more whenever records have gained or lost payloads."""
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
 
     def _load(self) -> None:
         marked: list[str] = []
+        with_sums: list[tuple[str, str]] = []
         for name in self._files.list_dir(self.directory):
             path = f"{self.directory}/{name}"
             if found := _LINKED.fullmatch(name):
@@ -80,9 +91,14 @@ class PayloadFiles:
                 self._open.add(found[1])
             elif found := _MARKS.fullmatch(name):
                 marked.append(found[1])
+            elif found := _SUMS.fullmatch(name):
+                with_sums.append((found[1], path))
         for id in marked:
             if id not in self._open:
                 self._remove(self._marks_path(id))
+        for id, path in with_sums:
+            if id not in self._whole and id not in self._linked:
+                self._remove(path)
 
     @property
     def is_empty(self) -> bool:
@@ -98,6 +114,17 @@ class PayloadFiles:
     def counts(self) -> tuple[int, int, int]:
         """How many are open, whole without a record, and linked."""
         return len(self._open), len(self._whole), len(self._linked)
+
+    @property
+    def linked_bytes(self) -> int:
+        """Of the payloads that records name."""
+        return self.bytes - sum(payload.size for payload in tuple(self._whole.values()))
+
+    def linked_sizes(self) -> list[tuple[int, int]]:
+        """The offset and the bytes of each payload that a record names, by offset."""
+        with self._lock:
+            found = [(link.offset, link.payload.size) for link in self._linked.values()]
+        return sorted(found)
 
     def find(self, id: str) -> FoundPayload | None:
         """The whole payload with this id, if it is here."""
@@ -232,6 +259,7 @@ class PayloadFiles:
             if payload is None:
                 return 0
             self._remove(self._whole_path(payload))
+            self._remove_sums(payload)
             del self._whole[id]
             self.bytes -= payload.size
             return payload.size
@@ -245,6 +273,59 @@ class PayloadFiles:
         """Those that no record names."""
         with self._lock:
             return list(self._whole)
+
+    # -- damage ---------------------------------------------------------------------------------
+
+    def load_sums(self, payload: Payload) -> BlockSums | None:
+        """The checksums of a payload's blocks; None if they have not been written, or are damaged.
+
+        Raises: OSError.
+        """
+        if payload.size <= BLOCK_BYTES:
+            return sums_of_one_block(payload)
+        try:
+            sums = decode_sums(self._files.read_bytes(self._sums_path(payload.id)))
+        except FileNotFoundError:
+            return None
+        return sums if sums is not None and sums.crc == payload.crc else None
+
+    def save_sums(self, id: str, sums: BlockSums) -> None:
+        """Write the checksums of a payload's blocks, if it has several. Raises: OSError."""
+        if sums.size <= BLOCK_BYTES:
+            return
+        path = self._sums_path(id)
+        new = f"{path}.new"
+        with self._lock:
+            if self._found(id) is None:
+                return
+            file = self._files.open(new, create=True)
+            file.truncate(0)
+            file.write_at(0, encode_sums(sums))
+            file.close()
+            self._files.rename(new, path)
+
+    def replace(self, file: File, payload: Payload) -> bool:
+        """Put a file that `create` has made in the place of a damaged one of a linked payload.
+
+        The caller has compared size and checksum. False if no record names it here; it stays open
+        then. Raises: OSError; it stays open then.
+        """
+        file.sync()
+        with self._lock:
+            link = self._linked.get(payload.id)
+            if link is None:
+                return False
+            self._files.rename(self._open_path(payload.id), self._path_of(payload.id))
+            self._open.discard(payload.id)
+            self._linked[payload.id] = PayloadLink(link.offset, payload)
+            self.bytes += payload.size - link.payload.size
+        self._files.sync_dir(self.directory)
+        return True
+
+    def is_given_up(self, id: str) -> bool:
+        """Whether no replica has this payload."""
+        with self._lock:
+            return id in self._lost
 
     # -- links ----------------------------------------------------------------------------------
 
@@ -272,6 +353,7 @@ class PayloadFiles:
         A rename that fails is made up for by `settle`.
         """
         with self._lock:
+            self.changes += 1
             for link in links:
                 id, payload = link.payload.id, link.payload
                 if id in self._linked:
@@ -311,6 +393,7 @@ class PayloadFiles:
     def unlink_from(self, offset: int) -> None:
         """The records from `offset` on are gone, and may come back. Raises: OSError."""
         with self._lock:
+            self.changes += 1
             for at in [each for each in self._ids if each >= offset]:
                 id = self._ids[at]
                 link = self._linked[id]
@@ -328,12 +411,14 @@ class PayloadFiles:
         """
         removed = 0
         with self._lock:
+            self.changes += 1
             for offset in offsets:
                 id = self._ids.get(offset)
                 if id is None:
                     continue
                 link = self._linked[id]
                 self._remove(self._path_of(id))
+                self._remove_sums(link.payload)
                 self._unnamed.pop(id, None)
                 del self._ids[offset], self._linked[id]
                 removed += link.payload.size
@@ -350,6 +435,13 @@ class PayloadFiles:
             self._files.remove(path)
         except FileNotFoundError:
             return
+
+    def _remove_sums(self, payload: Payload) -> None:
+        if payload.size > BLOCK_BYTES:
+            self._remove(self._sums_path(payload.id))
+
+    def _sums_path(self, id: str) -> str:
+        return f"{self.directory}/{id}.sums"
 
     def _open_path(self, id: str) -> str:
         return f"{self.directory}/{id}.open"

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from bascule.errors import PayloadMissing
-from bascule.host.api import Buffer, Clock, Files
+from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
-from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
+from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.recovery import Recovered
 
@@ -32,6 +32,8 @@ class PayloadLog(PartitionLog):
         """Use `open`."""
         super().__init__(files, directory, config, clock, found, guard)
         self.payloads = PayloadFiles(files, directory, guard)
+        self._active_payloads = -1, -1, 0
+        """The active segment, the changes of the payloads then, and the bytes of its payloads."""
         self._swept_start = -1
         self._sweep_next_ns = 0
         self._relate()
@@ -135,6 +137,61 @@ class PayloadLog(PartitionLog):
         removed = payloads.remove_linked(gone)
         self._swept_start = start
         return removed
+
+    def size_bytes(self) -> int:
+        """As `PartitionLog.size_bytes`, with the payloads of its records."""
+        return super().size_bytes() + self.payloads.linked_bytes
+
+    def sized_segments(self) -> tuple[SegmentInfo, ...]:
+        """As `segments_info`, with the bytes of the payloads of their records."""
+        infos = self.segments_info()
+        sizes = [0] * len(infos)
+        at = 0
+        for offset, size in self.payloads.linked_sizes():
+            while at + 1 < len(infos) and offset >= infos[at].end_offset:
+                at += 1
+            sizes[at] += size
+        return tuple(
+            info._replace(bytes=info.bytes + size) for info, size in zip(infos, sizes, strict=True)
+        )
+
+    @property
+    def active_bytes(self) -> int:
+        """Of the active segment and the payloads of its records."""
+        base, changes = self.end.segment_base, self.payloads.changes
+        known = self._active_payloads
+        if known[:2] != (base, changes):
+            sizes = self.payloads.linked_sizes()
+            payload_bytes = sum(size for offset, size in sizes if offset >= base)
+            self._active_payloads = known = base, changes, payload_bytes
+        return self.end.position + known[2]
+
+    def link_at(self, offset: int) -> PayloadLink | None:
+        """What the record at an offset says of its payload; None if there is no such record, or it
+        has none. Raises: CorruptData, LogFailed, Closed, OSError."""
+        end = self.end
+        if not self.start_offset <= offset < end.offset:
+            return None
+        part = self.plan_read(offset, bytes_max=1, end=end)
+        assert part is not None, "reads from the disk are allowed here"
+        data = memoryview(part.file.read_at(part.position, part.length))
+        found = links_of(data, origin=part.file.path)
+        return next((link for link in found if link.offset == offset), None)
+
+    def repair(self, file: File, link: PayloadLink) -> None:
+        """Put a file that has been received again in the place of a damaged or lost one.
+
+        The caller has compared size and checksum. If the record has gone meanwhile the file is
+        removed, as all are that no record names. Raises: CorruptData, OSError.
+        """
+        payloads, payload = self.payloads, link.payload
+        if payloads.replace(file, payload):
+            return
+        is_there = self.link_at(link.offset) == link
+        payloads.finish(file, payload)
+        if is_there:
+            payloads.link([link])
+            payloads.settle()
 
     def _has_record(self, offset: int) -> bool:
         end = self.end

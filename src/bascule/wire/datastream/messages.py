@@ -123,3 +123,6 @@ class PayloadFetched(msgspec.Struct, array_like=True):
     """Of the whole payload."""
     start: int
     end: int
+    is_compared: bool = False
+    """Whether the node compares each block with its checksum before it sends it. Otherwise the
+    bytes count only once the whole is right."""

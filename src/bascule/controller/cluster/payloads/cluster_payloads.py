@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from bascule.errors import (
     ConfigError,
     InternalStream,
     PartitionFailed,
+    PayloadMissing,
     UnknownPartition,
     UnknownPayload,
     UnknownStream,
@@ -33,7 +35,8 @@ from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.payloads.payload_log import PayloadLog
-from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
+from bascule.storage.payloads.verified_file import VerifiedFile
+from bascule.wire.datastream.messages import FetchPayload, OpenPayload, ReplicaAddress
 from bascule.wire.offsets import OFFSETS_STREAM
 from bascule.wire.subjects import check_subject, subjects_overlap
 
@@ -74,11 +77,18 @@ class ClusterPayloads:
         self.streams = DataStreams(node_id, identity, self, clock)
         add_control(LINK, self._links.answer)
         partitions.remove_unlinked = self._remove_unlinked
+        partitions.on_payload_damaged = self._on_damaged
 
     def _remove_unlinked(self, partition: Partition) -> None:
         """See `Partitions.remove_unlinked`."""
         if isinstance(partition.log, PayloadLog):
             self.streams.remove_leftovers(partition.definition.id, partition.index, partition.log)
+
+    def _on_damaged(self, partition: Partition, link: PayloadLink) -> None:
+        """See `Partitions.on_payload_damaged`."""
+        with contextlib.suppress(BasculeError):  # the stream is being deleted
+            place = self.place_of(partition.definition.name, partition.index)
+            self.streams.repair(place, link)
 
     async def close(self) -> None:
         """End all connections; what was received stays."""
@@ -93,24 +103,43 @@ class ClusterPayloads:
             return
         self.streams.fetch(place, link, on_fetched)
 
-    def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
-        """The payload of a record here, or a node that has it.
+    async def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
+        """The payload of a record here, or a node that may have it.
 
-        Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed.
+        Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed, PayloadMissing,
+        CorruptData, OSError.
         """
         place = self.place_of(stream, partition)
-        is_leader = place.leader == self._node_id
-        if place.store is not None:
-            found = place.store.payloads.find_at(offset)
-            if found is not None:
-                return FoundFile(found.payload, found.path)
-            if is_leader or offset < place.store.end.offset:
-                raise UnknownPayload(stream, partition, offset)
-        nodes = {node.node_id: node for node in self._views.nodes()}
-        for number in (place.leader, *place.nodes):
-            if number != self._node_id and number in nodes:
-                return FoundFile(None, "", nodes[number].http)
-        raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
+        nodes = {node.node_id: node for node in self._views.nodes() if node.alive and node.http}
+        elsewhere = next(
+            (
+                nodes[number].http
+                for number in (place.leader, *place.nodes)
+                if number != self._node_id and number in nodes
+            ),
+            "",
+        )
+        if place.store is None:
+            if not elsewhere:
+                raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
+            return FoundFile(None, elsewhere)
+        try:
+            id = await asyncio.to_thread(self.streams.id_at, place, offset)
+        except PayloadMissing:
+            if not elsewhere:
+                raise
+            return FoundFile(None, elsewhere)
+        found = place.store.payloads.find(id)
+        if found is None:  # removed since
+            raise UnknownPayload(stream, partition, offset)
+
+        def opened(start: int, end: int) -> VerifiedFile:
+            fetch = FetchPayload(stream, partition, id, offset, start, end)
+            return self.streams.find(place, fetch)
+
+        return FoundFile(
+            found.payload, elsewhere, opened, lambda error: self.streams.on_damage(place, id, error)
+        )
 
     def bootstrap(self) -> str:
         """The client listeners of the living nodes, this one first, as clients name them."""

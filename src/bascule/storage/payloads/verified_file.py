@@ -1,0 +1,137 @@
+"""Reads payloads so that no damaged byte is taken for a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from crc32c import crc32c
+
+from bascule.errors import PayloadDamaged
+from bascule.host.api import File
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    SumsBuilder,
+    sums_of_one_block,
+)
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.wire.datastream.checksums import combine
+
+OnBlock = Callable[[int], None]
+"""Called after each block was read, with its bytes."""
+_NOTHING: Final[OnBlock] = lambda _: None  # noqa: E731
+
+
+class VerifiedFile:
+    """A range of a payload, piece by piece. Belongs to one thread at a time."""
+
+    def __init__(
+        self, payloads: PayloadFiles, payload: Payload, file: File, sums: BlockSums | None
+    ) -> None:
+        """Use `open_verified`."""
+        self.payload = payload
+        self.file = file
+        self.is_compared = sums is not None
+        """Whether each piece is compared before it is given away; otherwise the end is."""
+        self._payloads = payloads
+        self._sums = sums
+        self._builder = SumsBuilder()
+        self._crc = 0
+
+    def piece_length(self, position: int, end: int) -> int:
+        """The bytes of the next piece; it ends with its block."""
+        return min(end - position, BLOCK_BYTES - position % BLOCK_BYTES)
+
+    def check(self, position: int, length: int) -> int:
+        """The CRC-32C of a piece, after its block was compared. Raises: PayloadDamaged, OSError."""
+        sums, id = self._sums, self.payload.id
+        if sums is None:
+            data = self.file.read_at(position, length)
+            if len(data) != length:
+                raise PayloadDamaged(id, f"bytes at {position}", str(len(data)), str(length))
+            crc = crc32c(data)
+            self._builder.add(crc, length)
+            self._crc = combine(self._crc, crc, length)
+            return crc
+        block = position // BLOCK_BYTES
+        at = block * BLOCK_BYTES
+        data = self.file.read_at(at, min(BLOCK_BYTES, self.payload.size - at))
+        sums.check(id, block, data)
+        if length == len(data):
+            return sums.crcs[block]
+        return crc32c(memoryview(data)[position - at : position - at + length])
+
+    def end(self) -> None:
+        """All pieces were given away. Raises: PayloadDamaged if the whole is not right, and no
+        piece was compared; OSError."""
+        if self._sums is not None:
+            return
+        payload = self.payload
+        if self._crc != payload.crc:
+            raise PayloadDamaged(payload.id, "checksum", f"{self._crc:08x}", f"{payload.crc:08x}")
+        sums = self._builder.sums(payload)
+        if sums is not None:
+            self._payloads.save_sums(payload.id, sums)
+
+
+def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> VerifiedFile:
+    """The bytes [start, end) of a whole payload; `end` -1: up to its end.
+
+    A part of a payload whose blocks have no checksums yet costs reading all of it once.
+
+    Raises: PayloadMissing, PayloadDamaged, OSError.
+    """
+    payload, file = payloads.open_whole(id)
+    sums = payloads.load_sums(payload)
+    is_behind = start >= payload.size or end > payload.size  # or the file was cut
+    if (sums is None and (start > 0 or 0 <= end < payload.size)) or (
+        is_behind and payload.size <= BLOCK_BYTES
+    ):
+        sums = build_sums(file, payload)
+        payloads.save_sums(id, sums)
+    if sums is not None and sums.size != payload.size:
+        raise PayloadDamaged(id, "size", str(payload.size), str(sums.size))
+    return VerifiedFile(payloads, payload, file, sums)
+
+
+def build_sums(file: File, payload: Payload, on_block: OnBlock = _NOTHING) -> BlockSums:
+    """Read a whole payload for the checksums of its blocks. Raises: PayloadDamaged, OSError."""
+    builder, position, whole = SumsBuilder(), 0, 0
+    if (size := file.size()) != payload.size:
+        raise PayloadDamaged(payload.id, "size", str(size), str(payload.size))
+    while data := file.read_at(position, BLOCK_BYTES):
+        crc = crc32c(data)
+        builder.add(crc, len(data))
+        whole = combine(whole, crc, len(data))
+        position += len(data)
+        on_block(len(data))
+    sums = builder.sums(payload)
+    if whole != payload.crc or sums is None:
+        raise PayloadDamaged(payload.id, "checksum", f"{whole:08x}", f"{payload.crc:08x}")
+    return sums
+
+
+def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock) -> None:
+    """Read the payload of a record, and compare it with what the record says.
+
+    Missing checksums of its blocks, and wrong ones, are written.
+
+    Raises: PayloadMissing, PayloadDamaged, OSError; what `on_block` raises.
+    """
+    payload = link.payload
+    _, file = payloads.open_whole(payload.id)
+    sums = build_sums(file, payload, on_block)
+    known = payloads.load_sums(payload)
+    if known is None or list(known.crcs) != list(sums.crcs) or known.size != sums.size:
+        payloads.save_sums(payload.id, sums)
+
+
+__all__ = [
+    "VerifiedFile",
+    "build_sums",
+    "open_verified",
+    "sums_of_one_block",
+    "verify_payload",
+]

@@ -1,0 +1,229 @@
+"""Payloads as users see them: files of the commands, messages that open theirs, Kafka clients."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import httpx
+import pytest
+from crc32c import crc32c
+
+import bascule
+from bascule.client.messages import Message
+from support.processes import BIN, Node, running_node
+
+with warnings.catch_warnings():
+    # It reads its own schema files in a way that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+MIB = 1 << 20
+DATA = random.Random(1).randbytes(3 * MIB + 5)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running_node(tmp_path_factory.mktemp("payload-clients")) as node:
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            client.create_stream("files", "files.>")
+            for subject, data in (("files.large", DATA), ("files.small", b"abc")):
+                with client.open_payload("files", subject=subject, key="k") as out:
+                    out.write(data)
+        yield node
+
+
+def run(node: Node, directory: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
+        capture_output=True, check=False, cwd=directory,
+    )  # fmt: skip
+
+
+def test_a_part_of_something_else_is_not_gone_on_with(node: Node, tmp_path: Path) -> None:
+    part = tmp_path / "out.part"
+    part.write_bytes(b"x" * 10_000)
+    got = run(node, tmp_path, "get", "files", "1", "-o", "out")
+    assert got.returncode == 0, got.stderr
+    assert (tmp_path / "out").read_bytes() == b"abc"
+    assert b"begins anew" in got.stderr
+    part.write_bytes(b"x" * 10)  # of a range, nobody could tell
+    got = run(node, tmp_path, "get", "files", "0", "--bytes", "5-50", "-o", "out")
+    assert (got.returncode, (tmp_path / "out").read_bytes()) == (0, DATA[5:50])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
+
+
+def test_a_part_is_gone_on_with_only_for_its_own_range(node: Node, tmp_path: Path) -> None:
+    part, note = tmp_path / "out.part", tmp_path / "out.part.json"
+    id = httpx.get(f"{node.addresses['http']}/v1/streams/files/partitions/0/payloads/0").headers[
+        "bascule-payload-id"
+    ]
+
+    def prepare(start: int, have: bytes, *, damaged: bool = False) -> None:
+        part.write_bytes(have[:-1] + b"?" if damaged else have)
+        note.write_text(
+            f'{{"id": "{id}", "start": {start}, "end": null, "bytes": {len(have)}, '
+            f'"crc32c": "{crc32c(have):08x}"}}'
+        )
+
+    def get(*options: str) -> bytes:
+        got = run(node, tmp_path, "get", "files", "0", "-o", "out", *options)
+        assert got.returncode == 0, got.stderr
+        start = 7 if options else 0
+        assert (tmp_path / "out").read_bytes() == DATA[start:]
+        assert not part.exists()
+        assert not note.exists()
+        return got.stderr
+
+    prepare(7, DATA[7 : MIB + 7])
+    assert b"going on behind 1,048,576 bytes" in get("--bytes", "7-")
+    for start, damaged in ((6, False), (7, True)):
+        prepare(start, DATA[start : MIB + start], damaged=damaged)
+        assert b"begins anew" in get("--bytes", "7-")
+    prepare(7, DATA[7 : MIB + 7])
+    assert b"begins anew" in get()
+    prepare(0, DATA[:MIB])
+    part.write_bytes(DATA[:MIB] + bytes(100))  # more than was noted, as after a power loss
+    assert b"going on behind 1,048,576 bytes" in get()
+
+
+def test_a_put_that_is_killed_can_be_resumed(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    command = [str(BIN / "bascule"), "put", "files", "-", "--subject", "files.killed"]
+    with subprocess.Popen(
+        [*command, "--server", node.addresses["http"]],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+    ) as putting:  # fmt: skip
+        assert putting.stdin is not None
+        assert putting.stderr is not None
+        putting.stdin.write(DATA[: 2 * MIB])
+        putting.stdin.flush()
+        line = putting.stderr.readline()
+        putting.send_signal(signal.SIGKILL)
+    id = line.rsplit(maxsplit=1)[-1].decode()
+    assert len(id) == 32, line
+    done = run(
+        node,
+        tmp_path,
+        "put",
+        "files",
+        "data",
+        "--subject",
+        "files.killed",
+        "--resume",
+        id,
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert id in done.stdout.decode()
+
+
+def test_messages_open_their_payloads(node: Node) -> None:
+    async def test() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            messages = [message async for message in client.read("files", end="latest")]
+            async with messages[0].open() as payload:
+                assert await payload.read() == DATA
+            async with messages[0].open(start=5, end=9) as payload:
+                assert await payload.read() == DATA[5:9]
+            async for message in client.consume("files", "opener"):
+                async with message.open() as payload:
+                    assert payload.size == len(DATA)
+                break
+            await client.create_stream("plain", "plain")
+            await client.publish("plain", b"x")
+            (plain,) = [message async for message in client.read("plain", end="latest")]
+            with pytest.raises(ValueError, match="no payload"):
+                plain.open()
+            with pytest.raises(ValueError, match="no client"):
+                Message(*messages[0]).open()
+
+    asyncio.run(test())
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        messages = list(client.read("files", end="latest"))
+        with messages[1].open() as payload:
+            assert payload.read() == b"abc"
+
+
+def test_kafka_clients_read_the_record(node: Node) -> None:
+    servers = node.addresses["client"]
+    expected: dict[str, bytes] = {
+        "Bascule-Payload-Bytes": b"%d" % len(DATA),
+        "Bascule-Payload-CRC32C": b"%08x" % crc32c(DATA),
+    }
+
+    def check(key: bytes | None, value: bytes | None, headers: Any) -> None:
+        assert (key, value) == (b"k", b"")
+        found = dict(headers)
+        assert len(found.pop("Bascule-Payload-Id")) == 32
+        assert expected.items() <= found.items()
+
+    confluent = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "c"})
+    confluent.assign([confluent_kafka.TopicPartition("files", 0, 0)])
+    record = confluent.poll(20)
+    assert record is not None
+    assert record.error() is None
+    check(record.key(), record.value(), record.headers())
+    confluent.close()
+
+    python = kafka.KafkaConsumer(bootstrap_servers=servers, consumer_timeout_ms=20_000)
+    partition = kafka.TopicPartition("files", 0)
+    python.assign([partition])
+    python.seek(partition, 0)
+    first = next(iter(python))
+    check(first.key, first.value, first.headers)
+    python.close()
+
+
+def test_retention_counts_the_bytes_of_payloads(node: Node) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_stream("kept", "kept", retention_bytes_max=4 * MIB)
+        for _ in range(12):
+            with client.open_payload("kept") as out:
+                out.write(DATA[:MIB])
+        client.create_stream("full", "full", retention_bytes_max=2 * MIB, discard="new")
+        with client.open_payload("full") as out:
+            out.write(DATA)
+        with pytest.raises(bascule.errors.BasculeError), client.open_payload("full") as out:
+            out.write(b"one more")
+    directory, left = node.directory / "data/streams/kept/0/payloads", 12
+    deadline = time.monotonic() + 60
+    while left > 6 and time.monotonic() < deadline:
+        left = len(list(directory.glob("*.linked")))
+        time.sleep(0.1)
+    assert 4 <= left <= 6
+
+
+def test_conditions_of_http(node: Node) -> None:
+    url = f"{node.addresses['http']}/v1/streams/files/partitions/0/payloads/0"
+    tag = httpx.head(url).headers["etag"]
+
+    def status(**headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.get(url, headers=named).status_code
+
+    assert status(if_none_match="*") == 304
+    assert status(if_none_match=f'"x", W/{tag}') == 304
+    assert status(if_none_match='"x"') == 200
+    assert status(if_match="*") == 200
+    assert status(if_match=f'"x", {tag}') == 200
+    assert status(if_match='"x"') == 412
+    assert status(if_match=f"W/{tag}") == 412, "it is compared strongly"
+    assert status(if_range=tag, range="bytes=0-1") == 206
+    assert status(if_range='"x"', range="bytes=0-1") == 200
+    assert status(range="bytes=5-1") == 200
+    assert status(range="bytes=0-1,5-9") == 200
+    assert status(range=f"bytes={len(DATA)}-") == 416
+    with httpx.Client() as http:  # one connection
+        for _ in range(3):
+            assert http.get(url).content == DATA
+            assert http.get(url, headers={"Range": "bytes=-7"}).content == DATA[-7:]
+            assert http.head(url).headers["content-length"] == str(len(DATA))

@@ -1,0 +1,181 @@
+"""Damaged files of payloads: readers get the right bytes, and the file is fetched again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import bascule
+from bascule.errors import PayloadDamaged
+from support.clusters import RunningCluster, running_cluster
+from support.processes import running_node
+
+MIB = 1 << 20
+SIZE = 5 * MIB + 77
+
+
+def content(seed: int) -> bytes:
+    return random.Random(seed).randbytes(SIZE)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with running_cluster(tmp_path_factory.mktemp("payload-damage")) as cluster:
+        yield cluster
+
+
+def send(http: str, name: str, data: bytes, replicas: int) -> None:
+    async def test() -> None:
+        async with bascule.connect(http) as client:
+            await client.create_stream(name, name, replicas=replicas)
+            async with client.open_payload(name) as out:
+                await out.write(data)
+
+    asyncio.run(test())
+
+
+def linked(directory: Path) -> Path:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := list(directory.glob("payloads/*.linked")):
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError(f"{directory}: no linked payload")
+
+
+def flip(file: Path, at: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)[0]
+        opened.seek(at)
+        opened.write(bytes([byte ^ 1]))
+
+
+def wait_content(file: Path, data: bytes) -> None:
+    deadline = time.monotonic() + 30
+    while not file.exists() or file.read_bytes() != data:
+        assert time.monotonic() < deadline, f"{file} is not repaired"
+        time.sleep(0.05)
+
+
+def read(http: str, name: str, *, start: int = 0, end: int | None = None) -> bytes:
+    async def test() -> bytes:
+        async with (
+            bascule.connect(http) as client,
+            client.read_payload(name, 0, start=start, end=end, timeout=10) as payload,
+        ):
+            return await payload.read()
+
+    return asyncio.run(test())
+
+
+@pytest.mark.parametrize("keeps_sums", [True, False])
+def test_readers_never_get_damaged_bytes(cluster: RunningCluster, keeps_sums: bool) -> None:
+    """Also where the file has no checksums of its blocks, as those of older nodes."""
+    name, data = f"read-{keeps_sums}", content(1)
+    http = cluster.alive()[0].addresses["http"]
+    send(http, name, data, 3)
+    files = {number: linked(cluster.replica(number, name)) for number in cluster.nodes}
+    at = 3 * MIB + 5
+    for part in ((at - 10, at + 10), (at, None), (0, None)):
+        for number, file in files.items():
+            if number != 3:
+                if not keeps_sums:
+                    for sums in file.parent.glob("*.sums"):
+                        sums.unlink()
+                flip(file, at)
+        start, end = part
+        assert read(http, name, start=start, end=end) == data[start:end]
+        if part == (0, None):
+            for file in files.values():
+                if file.read_bytes() != data:  # not all have been asked
+                    flip(file, at)
+        else:
+            for number, file in files.items():
+                if file.read_bytes() != data:
+                    damaged = f"{cluster.nodes[number].addresses['http']}/v1/streams/{name}"
+                    httpx.get(f"{damaged}/partitions/0/payloads/0", follow_redirects=True)
+                wait_content(file, data)
+
+
+def test_http_never_sends_damaged_bytes(cluster: RunningCluster) -> None:
+    name, data = "http-damage", content(2)
+    send(cluster.alive()[0].addresses["http"], name, data, 3)
+    for number, node in cluster.nodes.items():
+        file = linked(cluster.replica(number, name))
+        flip(file, 2 * MIB + 1)
+        url = f"{node.addresses['http']}/v1/streams/{name}/partitions/0/payloads/0"
+        wanted = {"Range": f"bytes={2 * MIB}-{2 * MIB + 9}"}
+        answer = httpx.get(url, headers=wanted, follow_redirects=True, timeout=30)
+        assert (answer.status_code, answer.content) == (206, data[2 * MIB : 2 * MIB + 10])
+        wait_content(file, data)
+        good = {"Range": "bytes=0-9"}
+        assert httpx.get(url, headers=good, timeout=30).content == data[:10]
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
+def test_the_scrubber_reads_payloads(cluster: RunningCluster, damage: str) -> None:
+    name, data = f"scrub-{damage}", content(3)
+    http = cluster.alive()[0].addresses["http"]
+    send(http, name, data, 3)
+    cluster.wait_in_sync(name)
+    victim = cluster.leader(name)
+    node, file = cluster.nodes[victim], linked(cluster.replica(victim, name))
+    if damage == "byte":
+        flip(file, 4 * MIB)
+    elif damage == "cut":
+        with file.open("r+b") as opened:
+            opened.truncate(2 * MIB + 3)
+    else:
+        file.unlink()
+    node.call("POST", f"/v1/streams/{name}/scrub")
+    wait_content(file, data)
+    found = node.call("GET", f"/v1/streams/{name}/scrub")
+    rows = {row["node"]: row for row in found["replicas"]}
+    assert rows[victim]["result"] == "corrupt"
+    assert "payload" in rows[victim]["found"]
+    metrics = httpx.get(f"{node.addresses['http']}/metrics").text
+    lines = [line for line in metrics.splitlines() if line.startswith("bascule_payload_repaired")]
+    assert lines
+    assert float(lines[0].split()[-1]) >= 1
+
+
+def test_a_new_replica_takes_good_bytes(cluster: RunningCluster) -> None:
+    """The leader's file is damaged, and has no checksums: the next one is asked from byte 0."""
+    name, data = "moved", content(4)
+    http = cluster.alive()[0].addresses["http"]
+    send(http, name, data, 2)
+    cluster.wait_in_sync(name)
+    before, leader = cluster.partition(name)["replicas"], cluster.leader(name)
+    new = next(number for number in cluster.nodes if number not in before)
+    file = linked(cluster.replica(leader, name))
+    for sums in file.parent.glob("*.sums"):
+        sums.unlink()
+    flip(file, MIB + 1)
+    replicas = {"replicas": [leader, new]}
+    cluster.nodes[new].call("POST", f"/v1/streams/{name}/reassign", replicas)
+    wait_content(linked(cluster.replica(new, name)), data)
+    wait_content(file, data)
+
+
+def test_damage_without_another_replica_is_an_error(tmp_path: Path) -> None:
+    data = content(5)
+    with running_node(tmp_path) as node:
+        send(node.addresses["http"], "alone", data, 1)
+        directory = node.directory / "data/streams/alone/0"
+        file = linked(directory)
+        flip(file, 10)
+        with pytest.raises(PayloadDamaged):
+            read(node.addresses["http"], "alone", start=5, end=15)
+        assert read(node.addresses["http"], "alone", start=MIB, end=MIB + 9) == data[MIB : MIB + 9]
+        url = f"{node.addresses['http']}/v1/streams/alone/partitions/0/payloads/0"
+        answer = httpx.get(url, headers={"Range": "bytes=0-20"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "payload_damaged")
+        flip(file, 10)
+        assert read(node.addresses["http"], "alone", start=5, end=15) == data[5:15]

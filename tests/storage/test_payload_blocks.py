@@ -1,0 +1,198 @@
+"""Checksums of the blocks of payloads, and reads that are compared with them."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from crc32c import crc32c
+
+from bascule.errors import PayloadDamaged, PayloadMissing
+from bascule.host.real import RealRandom
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.sim.disk import SimFiles
+from bascule.storage.payloads.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    SumsBuilder,
+    decode_sums,
+    encode_sums,
+)
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.storage.payloads.verified_file import open_verified, verify_payload
+
+ID = "0123456789abcdef" * 2
+DATA = random.Random(5).randbytes(2 * BLOCK_BYTES + 999)
+PAYLOAD = Payload(ID, len(DATA), crc32c(DATA))
+CRCS = [crc32c(DATA[at : at + BLOCK_BYTES]) for at in range(0, len(DATA), BLOCK_BYTES)]
+
+
+def built(pieces: list[int]) -> BlockSums | None:
+    builder, at = SumsBuilder(), 0
+    for length in pieces:
+        builder.add(crc32c(DATA[at : at + length]), length)
+        at += length
+    return builder.sums(PAYLOAD)
+
+
+def test_pieces_make_the_sums_of_blocks() -> None:
+    dice = random.Random(1)
+    for _ in range(50):
+        pieces: list[int] = []
+        for block in (BLOCK_BYTES, BLOCK_BYTES, 999):
+            left = block
+            while left:
+                pieces.append(dice.randrange(0, left + 1) if dice.random() < 0.8 else left)
+                left -= pieces[-1]
+        sums = built(pieces)
+        assert sums is not None
+        assert list(sums.crcs) == CRCS
+    assert built([BLOCK_BYTES - 1, 2, BLOCK_BYTES - 1, 999]) is None, "over the end of a block"
+    assert built([BLOCK_BYTES]) is None, "not all"
+    assert SumsBuilder(is_known=False).sums(Payload(ID, 0, 0)) is None
+
+
+def test_the_file_of_sums_has_its_format() -> None:
+    data = encode_sums(BlockSums(len(DATA), PAYLOAD.crc, CRCS))
+    assert data[:4] == b"BPS1"
+    assert data[4:8] == crc32c(data[8:]).to_bytes(4, "big")
+    assert data[8:24] == (
+        BLOCK_BYTES.to_bytes(4, "big") + PAYLOAD.crc.to_bytes(4, "big")
+        + len(DATA).to_bytes(8, "big")
+    )  # fmt: skip
+    assert data[24:] == b"".join(crc.to_bytes(4, "big") for crc in CRCS)
+    found = decode_sums(data)
+    assert found is not None
+    assert (found.size, found.crc, list(found.crcs)) == (len(DATA), PAYLOAD.crc, CRCS)
+    for at in range(len(data)):
+        assert decode_sums(data[:at]) is None
+        assert decode_sums(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]) is None
+
+
+class Stored:
+    """One linked payload."""
+
+    def __init__(self, *, with_sums: bool) -> None:
+        self.files = SimFiles(RealRandom(1))
+        self.files.make_dirs("/p")
+        self.payloads = PayloadFiles(self.files, "/p", threading.Lock())
+        self.receive(DATA)
+        self.payloads.link([PayloadLink(7, PAYLOAD)])
+        if with_sums:
+            self.payloads.save_sums(ID, BlockSums(len(DATA), PAYLOAD.crc, CRCS))
+        found = self.payloads.find(ID)
+        assert found is not None
+        self.path = found.path
+
+    def receive(self, data: bytes) -> None:
+        file = self.payloads.create(ID)
+        file.write_at(0, data)
+        self.payloads.finish(file, PAYLOAD)
+
+    def flip(self, at: int) -> None:
+        file = self.files.open(self.path)
+        file.write_at(at, bytes([DATA[at] ^ 1]))
+
+    def read(self, start: int, end: int) -> bytes:
+        found, position = open_verified(self.payloads, ID, start, end), start
+        end = len(DATA) if end < 0 else end
+        pieces = []
+        while length := found.piece_length(position, end):
+            crc = found.check(position, length)
+            pieces.append(found.file.read_at(position, length))
+            assert crc32c(pieces[-1]) == crc
+            position += length
+        found.end()
+        return b"".join(pieces)
+
+    def names(self) -> list[str]:
+        return [name.rpartition(".")[2] for name in sorted(self.files.list_dir("/p/payloads"))]
+
+
+RANGES = [(0, -1), (0, 1), (BLOCK_BYTES - 1, BLOCK_BYTES + 1), (1, -1), (len(DATA) - 1, -1)]
+
+
+@pytest.mark.parametrize("with_sums", [True, False])
+@pytest.mark.parametrize(("start", "end"), RANGES)
+def test_ranges_are_compared(with_sums: bool, start: int, end: int) -> None:
+    stored = Stored(with_sums=with_sums)
+    expected = DATA[start : len(DATA) if end < 0 else end]
+    assert stored.read(start, end) == expected
+    assert "sums" in stored.names(), "the first read writes what is missing"
+    for block in range(3):
+        stored.flip(block * BLOCK_BYTES + 500)
+        first, last = start // BLOCK_BYTES, ((end if end >= 0 else len(DATA)) - 1) // BLOCK_BYTES
+        if first <= block <= last:
+            with pytest.raises(PayloadDamaged, match=str(block * BLOCK_BYTES)):
+                stored.read(start, end)
+        else:
+            assert stored.read(start, end) == expected, "another block does not matter"
+        stored.files.open(stored.path).write_at(0, DATA)
+
+
+@pytest.mark.parametrize(("start", "end"), RANGES)
+def test_damage_is_found_without_sums(start: int, end: int) -> None:
+    stored = Stored(with_sums=False)
+    stored.flip(BLOCK_BYTES + 5)
+    with pytest.raises(PayloadDamaged):
+        stored.read(start, end)
+    assert "sums" not in stored.names()
+
+
+@pytest.mark.parametrize("size", [0, 5, BLOCK_BYTES, len(DATA) - 1])
+@pytest.mark.parametrize("with_sums", [True, False])
+def test_a_file_that_is_cut_is_damaged(size: int, with_sums: bool) -> None:
+    stored = Stored(with_sums=with_sums)
+    stored.files.open(stored.path).truncate(size)
+    again = PayloadFiles(stored.files, "/p", threading.Lock())
+    for payloads in (stored.payloads, again):
+        stored.payloads = payloads
+        with pytest.raises(PayloadDamaged):
+            stored.read(0, -1)
+        with pytest.raises(PayloadDamaged):
+            open_verified(payloads, ID, len(DATA) - 9, len(DATA)).check(len(DATA) - 9, 9)
+        with pytest.raises(PayloadDamaged):
+            verify_payload(payloads, PayloadLink(7, PAYLOAD), lambda _: None)
+
+
+def test_damaged_sums_are_written_again() -> None:
+    stored = Stored(with_sums=True)
+    wrong = BlockSums(len(DATA), PAYLOAD.crc, [1, 2, 3])
+    stored.payloads.save_sums(ID, wrong)
+    verify_payload(stored.payloads, PayloadLink(7, PAYLOAD), lambda _: None)
+    assert stored.read(3, 9) == DATA[3:9]
+    stored.files.open(f"/p/payloads/{ID}.sums").write_at(9, b"x")
+    assert stored.read(3, 9) == DATA[3:9]
+    blocks: list[int] = []
+    verify_payload(stored.payloads, PayloadLink(7, PAYLOAD), blocks.append)
+    assert blocks == [BLOCK_BYTES, BLOCK_BYTES, 999]
+
+
+def test_sums_go_with_their_payload() -> None:
+    stored = Stored(with_sums=True)
+    assert stored.names() == ["linked", "sums"]
+    stored.payloads.remove_linked([7])
+    assert stored.names() == []
+    stored = Stored(with_sums=True)
+    stored.files.remove(stored.path)
+    PayloadFiles(stored.files, "/p", threading.Lock())
+    assert stored.names() == [], "a crash between the two removals"
+    with pytest.raises(PayloadMissing):
+        open_verified(PayloadFiles(stored.files, "/p", threading.Lock()), ID, 0, -1)
+
+
+def test_a_repair_replaces_the_file() -> None:
+    stored = Stored(with_sums=True)
+    stored.flip(5)
+    file = stored.payloads.create(ID)
+    file.write_at(0, DATA)
+    assert stored.payloads.replace(file, PAYLOAD)
+    assert stored.read(0, -1) == DATA
+    assert stored.names() == ["linked", "sums"]
+    assert stored.payloads.bytes == len(DATA)
+    stored.files.crash()
+    again = PayloadFiles(stored.files, "/p", threading.Lock())
+    found = again.find_at(7)
+    assert found is not None
+    assert stored.files.read_bytes(found.path) == DATA
