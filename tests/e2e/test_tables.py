@@ -63,6 +63,21 @@ def test_values_are_set_read_and_removed(client: SyncClient) -> None:
     assert table.get("empty").value == b""  # type: ignore[union-attr]
 
 
+def test_a_session_goes_on_with_a_table_that_is_made_anew(client: SyncClient) -> None:
+    client.create_table("anew")
+    table = client.table("anew")
+    for number in range(5):
+        table.set("a", b"%d" % number)
+    client.delete_stream("anew")
+    client.create_table("anew")
+    assert table.get("a") is None
+    table.set("b", b"new")
+    for found in (table.get("b"), table.get_many(["b"]).entries[b"b"], *table.entries()):
+        assert found is not None
+        assert (found.value, found.version) == (b"new", 0)
+    assert list(table.keys()) == [(b"b", 0)]
+
+
 def test_any_bytes_are_a_key(client: SyncClient) -> None:
     client.create_table("bytes")
     table = client.table("bytes")

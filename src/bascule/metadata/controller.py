@@ -36,7 +36,6 @@ from bascule.model import (
 from bascule.wire.subjects import check_queue_group, check_subject
 from bascule.wire.tables.keys import why_no_table
 
-
 STREAM_ID_BYTES: Final = 16
 
 IMMUTABLE: Final[Mapping[str, str]] = {
