@@ -235,10 +235,10 @@ class TableClient:
         `on_restart` is called. An offset does not say which table it is of.
 
         Each key's newest state is seen at last, in the order of its versions and each version once,
-        also across failovers; a watcher that is slow sees the newest states only. `on_current` is called with a position
-        when everything below it was seen: first behind the present values, later now and then.
-        `on_restart` is called where a node cannot tell what was changed since the last event: the
-        present values follow again, and what is not among them was removed.
+        also across failovers; a watcher that is slow sees the newest states only. `on_current` is
+        called with a position when everything below it was seen: first behind the present values,
+        later now and then. `on_restart` is called where a node cannot tell what was changed since
+        the last event: the present values follow again, and what is not among them was removed.
 
         Raises: InvalidPattern, UnknownStream, NotATable; Broken if no node could be watched for
         `timeout` seconds.
