@@ -50,6 +50,9 @@ class TableChange(NamedTuple):
     value: bytes | None
     """None: the key was removed."""
     content_type: str | None = None
+    position: str = ""
+    """Where to go on behind it: `watch(start=position)`. Empty while the present values are
+    shown."""
 
 
 class TablePage(NamedTuple):

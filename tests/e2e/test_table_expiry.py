@@ -91,6 +91,11 @@ def test_what_is_no_time_to_live_is_refused(node: Node, client: SyncClient) -> N
         table.set("a", b"1", ttl=0.5)
     with pytest.raises(ConfigError, match="at least 1000"):
         client.create_table("stricter", table_ttl_ms=10)
+    for ttl_ms in (-1, 3_155_760_000_000):
+        with pytest.raises(ConfigError, match=f"between 0 and .*, got {ttl_ms}"):
+            client.create_table("stricter", table_ttl_ms=ttl_ms)
+        with pytest.raises(ConfigError, match=f"between 0 and .*, got {ttl_ms}"):
+            client.alter_stream("strict", table_ttl_ms=ttl_ms)
     client.create_stream("plain", "plain")
     with pytest.raises(ConfigError, match="only a table"):
         client.alter_stream("plain", table_ttl_ms=5_000)

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -75,7 +76,7 @@ def test_what_cannot_be_watched(node: Node) -> None:
         with pytest.raises(NotATable):
             next(client.table("plain").watch())
         with pytest.raises(ConfigError, match="start"):
-            next(client.table("refusing").watch(start="then"))  # type: ignore[arg-type]
+            next(client.table("refusing").watch(start="then"))
 
 
 def test_the_events_over_http(node: Node) -> None:
@@ -103,9 +104,73 @@ def test_the_events_over_http(node: Node) -> None:
         shown = events(3, "state")
         assert [each["event"] for each in shown] == ["restart", "set", "position"]
         assert json.loads(shown[1]["data"])["value"] == "1"
-        later = events(2, "now", last=f"{versions[0] + 1}-0")
+        mark = shown[2]["id"].split("-")[2]
+        later = events(2, "now", last=f"{versions[0] + 1}-0-{mark}")
         assert [each["event"] for each in later] == ["remove", "position"]
         assert json.loads(later[0]["data"])["version"] == versions[2]
+        assert later[0]["id"] == f"{versions[2] + 1}-0-{mark}"
+        assert events(2, str(versions[0] + 1)) == later
+        # Ids of no table, of another one, and of records that were never there.
+        for last in (f"{versions[0] + 1}-0", f"1-0-{'0' * 32}", f"77-0-{mark}"):
+            assert events(3, "now", last=last) == shown
+        assert events(3, "77") == shown
+        for bad in ("-1-0", "1-", "then", "9" * 19, f"1-0-{mark}0", "1_0", "\u0661"):
+            assert httpx.get(url, params={"start": bad}).status_code == 400
+
+
+@pytest.mark.parametrize("written", [0, 3, 9])
+def test_a_position_of_a_deleted_table_is_none_of_the_new_one(node: Node, written: int) -> None:
+    """Whether the new log is shorter than the position, or longer: offsets begin again."""
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_table("anew")
+        table = client.table("anew")
+        for number in range(6):
+            table.set(f"old.{number}", b"1")
+        with closing(table.watch(start=0)) as found:
+            position = [next(found) for _ in range(6)][-1].position
+        client.delete_stream("anew")
+        client.create_table("anew")
+        table = client.table("anew")
+        for number in range(written):
+            table.set(f"new.{number}", b"2")
+        table.set("newest", b"2")
+        restarts: list[None] = []
+        found = table.watch(start=position, on_restart=lambda: restarts.append(None))
+        with closing(found):
+            seen = [next(found).key for _ in range(written + 1)]
+        assert seen == [*(b"new.%d" % each for each in range(written)), b"newest"]
+        assert restarts == [None]
+        client.delete_stream("anew")
+
+
+def test_a_watcher_goes_on_at_a_position(node: Node) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_table("going")
+        table = client.table("going")
+        table.set("a", b"1")
+        table.set("b", b"2")
+        table.remove("a")
+        with closing(table.watch(start=1)) as found:
+            second, third = next(found), next(found)
+        assert [(second.key, second.version), (third.key, third.version)] == [(b"b", 1), (b"a", 2)]
+        with closing(table.watch(start=second.position)) as found:
+            assert next(found)[:4] == third[:4]
+        with pytest.raises(ConfigError, match="start"):
+            next(table.watch(start=-1))
+        command = [str(BIN / "bascule"), "table", "watch", "going", "--json", "--server"]
+        for start in (second.position, "2"):
+            watching = subprocess.Popen(
+                [*command, node.addresses["http"], "--from", start],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert watching.stdout is not None
+                shown = json.loads(watching.stdout.readline())
+                assert (shown["version"], shown["position"]) == (2, third.position)
+            finally:
+                watching.terminate()
+                watching.communicate(timeout=20)
 
 
 def test_the_command_line_shows_changes(node: Node) -> None:

@@ -63,6 +63,21 @@ def test_values_are_set_read_and_removed(client: SyncClient) -> None:
     assert table.get("empty").value == b""  # type: ignore[union-attr]
 
 
+def test_a_session_goes_on_with_a_table_that_is_made_anew(client: SyncClient) -> None:
+    client.create_table("anew")
+    table = client.table("anew")
+    for number in range(5):
+        table.set("a", b"%d" % number)
+    client.delete_stream("anew")
+    client.create_table("anew")
+    assert table.get("a") is None
+    table.set("b", b"new")
+    for found in (table.get("b"), table.get_many(["b"]).entries[b"b"], *table.entries()):
+        assert found is not None
+        assert (found.value, found.version) == (b"new", 0)
+    assert list(table.keys()) == [(b"b", 0)]
+
+
 def test_any_bytes_are_a_key(client: SyncClient) -> None:
     client.create_table("bytes")
     table = client.table("bytes")
@@ -131,6 +146,29 @@ def test_what_nats_clients_put_is_in_the_table(node: Node, client: SyncClient) -
     end = asyncio.run(put())["seq"]
     response = httpx.get(f"{node.addresses['http']}/v1/tables/bucket/keys?at_least={end}")
     assert [item["key"] for item in response.json()["keys"]] == ["b", "c"]
+
+
+def test_messages_for_keys_that_no_table_has_are_refused(node: Node, client: SyncClient) -> None:
+    client.create_table("strict")
+
+    async def put() -> list[dict[str, Any]]:
+        connection = await nats.connect(node.addresses["nats"])
+        try:
+            subjects = ["x" * 1025, "%zz", "%2f", "fine"]
+            return [
+                json.loads((await connection.request(f"$KV.strict.{part}", b"1", timeout=10)).data)
+                for part in subjects
+            ]
+        finally:
+            await connection.close()
+
+    *refused, stored = asyncio.run(put())
+    assert [answer["error"]["err_code"] for answer in refused] == [20009] * 3
+    assert "it has 1025 bytes, expected 1 to 1024" in refused[0]["error"]["description"]
+    assert "found %zz in the subject, expected %25zz" in refused[1]["error"]["description"]
+    assert (stored["offset"], stored["synced"]) == (0, True)
+    assert list(client.table("strict", consistency="linearizable").keys()) == [(b"fine", 0)]
+    assert client.table("strict").info().skipped == 0
 
 
 def test_a_stream_with_keys_in_headers_can_be_opened_as_a_table(client: SyncClient) -> None:

@@ -94,6 +94,12 @@ def test_the_settings_of_a_bucket_are_those_of_a_table() -> None:
         ("mirror", {"name": "KV_x"}, "mirror"),
         ("republish", {"src": ">"}, "republish"),
         ("subjects", ["$KV.other.>"], r"subject \$KV.b.>"),
+        ("max_age", -5, "max_age must be 0, or at least 1000000000 ns, got -5"),
+        ("max_age", 999_999_999, "max_age must be 0, or at least 1000000000 ns"),
+        ("max_age", 1, "max_age must be 0, or at least"),
+        ("subject_delete_marker_ttl", -2, "subject_delete_marker_ttl must be 0, or at least"),
+        ("subject_delete_marker_ttl", 999_999, "subject_delete_marker_ttl must be 0, or at least"),
+        ("duplicate_window", 5, "duplicate_window must be 0, or at least 1000000 ns, got 5"),
     ],
 )
 def test_what_a_table_does_not_have_is_refused(setting: str, value: Any, text: str) -> None:

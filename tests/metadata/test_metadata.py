@@ -344,3 +344,17 @@ def test_an_image_from_before_a_setting_existed_has_its_default(
     document["crc32c"] = f"{crc32c(canonical.encode()):08x}"
     loaded = decode_image(json.dumps(document).encode(), "metadata.json")
     assert getattr(loaded.streams["s"].config, setting) is default
+
+
+@pytest.mark.parametrize("ttl_ms", [-1, -5, 1, 999, 3_155_760_000_000, 1 << 60])
+def test_a_time_to_live_that_no_table_can_have_is_refused(ttl_ms: int) -> None:
+    config = StreamConfig(
+        subject="$KV.t.>",
+        table=True,
+        key_from=KeyFrom.SUBJECT,
+        cleanup=(Cleanup.COMPACT,),
+        table_ttl_ms=ttl_ms,
+    )
+    with pytest.raises(ConfigError, match=f"table_ttl_ms must be .*, got {ttl_ms}") as refused:
+        check_config(config)
+    assert refused.value.field == "table_ttl_ms"

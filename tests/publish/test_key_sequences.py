@@ -26,6 +26,7 @@ from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.record.header import seal
+from bascule.wire.tables.keys import TableKeys, escape
 from support.twins import Twin, load_twin
 
 FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True)
@@ -217,3 +218,65 @@ def test_a_stream_without_acks_still_compares() -> None:
     found.evaluate(made, next_offset=9, now_ms=1)
     assert made.record_count == 0
     assert found.counts.expectations_failed == 1
+
+
+def table_preconditions(key_from: KeyFrom, subject: str = "$KV.t.>") -> Preconditions:
+    made = StreamConfig(subject, cleanup=(Cleanup.COMPACT,), key_from=key_from, table=True)
+    return Preconditions(StreamDefinition("t", b"i" * 16, 0, made), FORM, HASH_KEY)
+
+
+RECORD_KEYS = st.one_of(
+    st.none(),
+    st.binary(max_size=12),
+    st.text("a.%*2EFfzé ", max_size=6).map(lambda text: b"$KV.t." + text.encode()),
+    st.binary(min_size=1, max_size=8).map(lambda key: b"$KV.t." + escape(key)),
+    st.integers(1020, 1030).map(lambda size: b"$KV.t." + b"x" * size),
+    st.integers(1020, 1030).map(lambda size: b"$KV.t." + b"%20" * size),
+)
+
+
+@given(st.lists(RECORD_KEYS, min_size=1, max_size=12), st.sampled_from(KeyFrom))
+def test_messages_without_a_key_of_the_table_are_refused(
+    keys: list[bytes | None], key_from: KeyFrom
+) -> None:
+    found = table_preconditions(key_from, "$KV.t.>" if key_from is KeyFrom.SUBJECT else "t")
+    table = TableKeys(found._definition.config)
+    made = batch([(key, b"1", {}) for key in keys], acks=True)
+    evaluation = found.evaluate(made, next_offset=5, now_ms=1)
+    good = [key for key in keys if key is not None and table.table_key(key) is not None]
+    assert [key for key, _ in taken(made)] == good
+    if len(good) == len(keys):
+        assert evaluation is None
+        return
+    answered = answers(evaluation)
+    bad = {f"in{row}" for row, key in enumerate(keys) if key is None or not table.table_key(key)}
+    assert set(answered) == bad
+    assert {error["err_code"] for error in answered.values()} == {20009}
+    assert found.counts.headers_refused == len(bad)
+
+
+def test_a_refusal_says_which_key_was_found_and_expected() -> None:
+    found = table_preconditions(KeyFrom.SUBJECT)
+    parts = [b"x" * 1025, b"%zz", b"a.*", b"%2f", b"good", b"a b"]
+    made = batch([(b"$KV.t." + part, b"1", {}) for part in parts], acks=True)
+    told = answers(found.evaluate(made, next_offset=0, now_ms=1))
+    texts = {name: str(error["description"]) for name, error in told.items()}
+    assert texts.keys() == {"in0", "in1", "in2", "in3", "in5"}
+    assert texts["in0"].endswith("is not valid: it has 1025 bytes, expected 1 to 1024")
+    assert texts["in1"] == "key '%zz' is not valid: found %zz in the subject, expected %25zz"
+    assert texts["in2"] == "key 'a.*' is not valid: found a.* in the subject, expected a.%2A"
+    assert texts["in3"] == "key '/' is not valid: found %2f in the subject, expected /"
+    # A refused message has no effect on the window of ids, nor on those behind it.
+    repeated = {"Nats-Msg-Id": "one"}
+    made = batch([(b"$KV.t.%zz", b"1", repeated), (b"$KV.t.a", b"1", repeated)], acks=True)
+    assert answers(found.evaluate(made, next_offset=1, now_ms=1)).keys() == {"in0"}
+    assert taken(made) == [(b"$KV.t.a", b"1")]
+
+
+def test_more_different_refusals_than_verdicts_are_all_told() -> None:
+    found = table_preconditions(KeyFrom.SUBJECT)
+    made = batch([(b"$KV.t.%%z%d" % row, b"1", {}) for row in range(300)], acks=True)
+    told = answers(found.evaluate(made, next_offset=0, now_ms=1))
+    assert len(told) == 300
+    assert len({str(error["description"]) for error in told.values()}) == 101
+    assert made.record_count == 0

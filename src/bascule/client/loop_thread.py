@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
 from bascule.errors import Closed
@@ -50,7 +50,7 @@ def iterate(
     run: Callable[[Coroutine[Any, Any, Any]], Any],
     found: AsyncGenerator[T, None],
     at_once: int = 1,
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Each item, of which the loop is asked for so many together."""
     try:
         while items := run(_next(found, at_once)):

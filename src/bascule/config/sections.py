@@ -23,6 +23,7 @@ from bascule.model import (
 
 _T = TypeVar("_T")
 
+TABLE_TTL_MS_MIN: Final = 1_000
 TABLE_TTL_MS_MAX: Final = 3_155_759_999_999
 """Just under 100 years."""
 REPLICAS_MAX: Final = 15
@@ -515,6 +516,7 @@ class StreamDefaults:
         0,
         about="A key of a table is removed when its value is older than this, unless the value has "
         "a time to live of its own (Nats-TTL); 0: never.",
+        minimum=0,
         maximum=TABLE_TTL_MS_MAX,
     )
 

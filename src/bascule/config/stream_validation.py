@@ -35,14 +35,15 @@ def check_stream_values(config: StreamConfig) -> None:
         if key is None or key.type is not int:
             continue
         value, low, high = getattr(config, item.name), key.minimum, key.maximum
-        if low is not None and high is not None and not low <= value <= high:
+        top = NUMBER_MAX if high is None else high
+        if value <= top and (low is None or value >= low):
+            continue
+        if low is not None and high is not None:
             allowed = f"between {low} and {high}"
         elif low is not None and value < low:
             allowed = f"at least {low}"
-        elif value > NUMBER_MAX:
-            allowed = f"at most {NUMBER_MAX}"
         else:
-            continue
+            allowed = f"at most {top}"
         raise ConfigError(f"{item.name} must be {allowed}, got {value}", field=item.name)
     _check_words(config)
     _check_archive_name(config.retention_after)

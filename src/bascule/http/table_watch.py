@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from bascule.errors import BasculeError
-from bascule.http.requests import MalformedRequest
+from bascule.http.requests import NUMBER_MAX, MalformedRequest
 from bascule.tables.watching import (
     Begin,
     Caught,
@@ -31,6 +32,30 @@ LAST_EVENT: Final = "last-event-id"
 STARTS: Final = {each.value: each for each in Begin}
 
 
+_EVENT_ID: Final = re.compile(r"(\d{1,19})-(-?\d{1,10})(?:-([0-9a-f]{32}))?", re.ASCII)
+_OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
+
+
+class Watch(Protocol):
+    """One watcher."""
+
+    @property
+    def table(self) -> bytes:
+        """The id of the table."""
+        ...
+
+    @property
+    def steps(self) -> AsyncGenerator[WatchStep, None]: ...
+
+
+class AskedStart(NamedTuple):
+    """Where a request begins."""
+
+    start: Start
+    of: bytes | None
+    """The id of the table that a position is of; None: it is not said."""
+
+
 class Watches(Protocol):
     """Implemented by `controller`."""
 
@@ -39,8 +64,10 @@ class Watches(Protocol):
         ...
 
     def watch(
-        self, table: str, pattern: KeyPattern, start: Start
-    ) -> AsyncGenerator[WatchStep, None]: ...
+        self, table: str, pattern: KeyPattern, start: Start, *, of: bytes | None = None
+    ) -> Watch:
+        """Raises: UnknownStream, NotATable, PartitionFailed."""
+        ...
 
 
 class TableChangeBody(Struct, kw_only=True, omit_defaults=True):
@@ -76,61 +103,69 @@ class TableWatchApi:
             parse_qsl(request.scope["query_string"].decode("ascii"), errors="surrogateescape")
         )
         pattern = KeyPattern(query.get("pattern", ">").encode(errors="surrogateescape"))
-        start = _start(query.get("start"), request.headers.get(LAST_EVENT))
+        start, of = watch_start(query.get("start"), request.headers.get(LAST_EVENT))
         watches = self._watched.watches
         if elsewhere := watches.where(table):
             target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"{elsewhere}{target}")
-        steps = watches.watch(table, pattern, start)
+        watch = watches.watch(table, pattern, start, of=of)
         # The first step comes before the head of the response: its errors have a status.
-        first = await anext(steps)
+        first = await anext(watch.steps)
         return StreamingResponse(
-            _events(first, steps),
+            _events(first, watch.steps, b"-" + watch.table.hex().encode()),
             media_type="text/event-stream",
             headers={"cache-control": "no-store"},
         )
 
 
-def _start(text: str | None, last_event: str | None) -> Start:
+def watch_start(text: str | None, last_event: str | None) -> AskedStart:
     """Raises: MalformedRequest."""
     text = last_event or text or Begin.NOW.value
     if text in STARTS:
-        return STARTS[text]
-    offset, _, epoch = text.partition("-")
-    try:
-        return WatchPosition(int(offset), int(epoch))
-    except ValueError:
+        return AskedStart(STARTS[text], None)
+    if (found := _EVENT_ID.fullmatch(text)) is not None:
+        offset, epoch, table = int(found[1]), int(found[2]), found[3]
+        # An id without that of a table may be of any table: it is none of this one.
+        of = b"" if table is None else bytes.fromhex(table)
+    elif _OFFSET.fullmatch(text) is not None:
+        offset, epoch, of = int(text), -1, None
+    else:
+        offset, epoch, of = NUMBER_MAX + 1, -1, None
+    if offset > NUMBER_MAX:
         raise MalformedRequest(
-            f"start must be now, state or the id of an event, got {text[:40]!r}", field="start"
-        ) from None
+            f"start must be now, state, the id of an event or an offset, got {text[:60]!r}",
+            field="start",
+        )
+    return AskedStart(WatchPosition(offset, epoch), of)
 
 
 async def _events(
-    first: WatchStep, steps: AsyncGenerator[WatchStep, None]
+    first: WatchStep, steps: AsyncGenerator[WatchStep, None], of: bytes
 ) -> AsyncGenerator[bytes, None]:
+    """`of`: what ends the ids of events, so that they are known to be of this table."""
     async with aclosing(steps):
-        yield _encode(first)
+        yield _encode(first, of)
         try:
             async for step in steps:
-                yield _encode(step)
+                yield _encode(step, of)
         except BasculeError as error:
             data = msgspec.json.encode({"message": str(error)})
             yield b"event: error\ndata: %b\n\n" % data
 
 
-def _encode(step: WatchStep) -> bytes:
+def _encode(step: WatchStep, of: bytes) -> bytes:
     match step:
         case Restarted():
             return b"event: restart\ndata: {}\n\n"
         case Caught():
             offset, epoch = step.position
-            return b'id: %d-%d\nevent: position\ndata: {"position":%d}\n\n' % (
-                offset, epoch, offset,
+            return b'id: %d-%d%b\nevent: position\ndata: {"position":%d}\n\n' % (
+                offset, epoch, of, offset,
             )  # fmt: skip
-    return b"".join([each.encoded or _encode_change(each) for each in step])
+    return b"".join([each.encoded or _encode_change(each, of) for each in step])
 
 
-def _encode_change(change: Change) -> bytes:
+def _encode_change(change: Change, of: bytes) -> bytes:
     """The event of one change, which is encoded once for all who watch it."""
     body = TableChangeBody(
         version=change.version, timestamp=change.timestamp, content_type=change.content_type
@@ -145,7 +180,9 @@ def _encode_change(change: Change) -> bytes:
         except UnicodeDecodeError:
             body.value_base64 = base64.b64encode(change.value).decode()
     # While the state is shown, an event is no place to go on from: its id is that of `position`.
-    mark = b"id: %d-%d\n" % (change.version + 1, change.epoch) if change.is_ordered else b""
+    mark = b""
+    if change.is_ordered:
+        mark = b"id: %d-%d%b\n" % (change.version + 1, change.epoch, of)
     event = b"remove" if change.value is None else b"set"
     change.encoded = b"%bevent: %b\ndata: %b\n\n" % (mark, event, msgspec.json.encode(body))
     return change.encoded

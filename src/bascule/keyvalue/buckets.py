@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from bascule.config import StreamDefaults
 from bascule.config import stream_config as config_from_plain
+from bascule.config.sections import TABLE_TTL_MS_MIN
 from bascule.keyvalue.messages import BAD_REQUEST, ApiError, not_served, time_text
 from bascule.keyvalue.requests import BucketConfig
 from bascule.model import StreamConfig, StreamDefinition
@@ -77,15 +78,27 @@ def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> 
     if (size := asked.max_msg_size) not in _UNLIMITED:
         plain["message_bytes_max"] = size
     if (age := asked.max_age) not in _UNLIMITED:
-        plain["table_ttl_ms"] = (age or 0) // NS_PER_MS
+        plain["table_ttl_ms"] = _ms("max_age", age, ms_min=TABLE_TTL_MS_MIN)
     if (kept := asked.subject_delete_marker_ttl) not in _UNLIMITED:
-        plain["tombstone_retention_ms"] = (kept or 0) // NS_PER_MS
-    if (window := asked.duplicate_window) is not None:
-        plain["dedupe_window_ms"] = window // NS_PER_MS
+        plain["tombstone_retention_ms"] = _ms("subject_delete_marker_ttl", kept)
+    if window := asked.duplicate_window:
+        plain["dedupe_window_ms"] = _ms("duplicate_window", window)
+    elif window == 0:
+        plain["dedupe_window_ms"] = 0
     try:
         return config_from_plain(plain, subject=subject, group=None)
     except (TypeError, ValueError) as error:
         raise ApiError(400, BAD_REQUEST, str(error)) from error
+
+
+def _ms(name: str, ns: int | None, *, ms_min: int = 1) -> int:
+    """A time that is set, in milliseconds. Raises: ApiError for one that would become 0, or is
+    below 0."""
+    if ns is None or ns < ms_min * NS_PER_MS:
+        raise ApiError(
+            400, BAD_REQUEST, f"{name} must be 0, or at least {ms_min * NS_PER_MS} ns, got {ns}"
+        )
+    return ns // NS_PER_MS
 
 
 def stream_config(bucket: str, config: StreamConfig) -> dict[str, Any]:

@@ -46,6 +46,8 @@ HEARTBEAT_NS_MIN: Final = 100_000_000
 LISTEN_SECONDS_MAX: Final = 10.0
 """A client subscribes within this time after it has made its consumer."""
 PAGE_KEYS: Final = 500
+REACH_SECONDS_MAX: Final = 3.0
+"""For a replica to reach the sequence from which on a client wants messages."""
 
 
 class Link(Protocol):
@@ -317,6 +319,10 @@ class PushConsumers:
         patterns = _patterns(table, config)
         await table.replica.wait_position(table.partition.high_watermark.offset)
         start, state = _start(table, config), KeyState()
+        if isinstance(start, WatchPosition) and not await table.replica.reaches(
+            start, REACH_SECONDS_MAX
+        ):
+            start = Begin.STATE  # of another bucket that had the name, or of records that were lost
         if start is Begin.STATE:
             offset = table.replica.position
             start = WatchPosition(offset, table.replica.epoch_of(offset - 1))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from bascule.config import check_stream_config, check_stream_values, stream_config
+from bascule.config.sections import TABLE_TTL_MS_MIN
 from bascule.errors import (
     CannotAlter,
     ConfigError,
@@ -34,8 +35,6 @@ from bascule.model import (
 )
 from bascule.wire.subjects import check_queue_group, check_subject
 from bascule.wire.tables.keys import why_no_table
-
-TABLE_TTL_MS_MIN: Final = 1_000
 
 STREAM_ID_BYTES: Final = 16
 

@@ -114,7 +114,7 @@ class Admission:
             return None
         if self.refusal is not None:
             return self._refuse(batch, self.refusal)
-        if batch.headers is None and not self._is_limited:
+        if batch.headers is None and not self._is_limited and not self.preconditions.checks_keys:
             self.preconditions.accept_without_headers()
             return None
         limits = self._batch_limits(state, now_ns) if self._is_limited else NO_LIMITS

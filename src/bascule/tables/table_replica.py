@@ -36,7 +36,8 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 4 << 20
 """Read, and applied in one transaction."""
-WAIT_SECONDS_MAX: Final = 10.0
+WAIT_SECONDS_MAX: Final = 5.0
+"""Below the time-out of clients, 10 s: they get the reason."""
 RETRY_SECONDS: Final = 1.0
 KEYS_NOW_MAX: Final = 512
 READ_NOW_SECONDS_MAX: Final = 0.005
@@ -289,15 +290,30 @@ class TableReplica:
         return found.log.epochs.at(offset)
 
     def may_have_applied(self, position: WatchPosition) -> bool:
-        """False if the log has other records below the position, or lost some of them."""
+        """False if the log has other records below the position, or lost some of them.
+
+        A follower may be behind a position, the leader is not.
+        """
         found = self._find()
         if found is None or found.log is None or not position.offset:
             return True
+        if position.offset > found.log.end.offset and found.is_leader:
+            return False
         if position.epoch > found.log.epochs.latest:
             return True  # it is behind
         return found.log.epochs.at(position.offset - 1) == position.epoch
 
-    async def wait_position(self, offset: int) -> None:
+    async def reaches(self, position: WatchPosition, seconds: float) -> bool:
+        """Whether a watcher can go on at the position; waits so long for a replica that is behind.
+
+        False also for a position that the log never had, such as one of another table.
+        """
+        if not self.may_have_applied(position):
+            return False
+        await self.wait_beyond(position.offset - 1, seconds)
+        return self.position >= position.offset and self.may_have_applied(position)
+
+    async def wait_position(self, offset: int, seconds: float = WAIT_SECONDS_MAX) -> None:
         """Return once everything below `offset` is in the table.
 
         Raises: PartitionFailed, Indeterminate after a timeout.
@@ -306,14 +322,14 @@ class TableReplica:
             return
         self._wake.set()
         try:
-            async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
+            async with asyncio.timeout(seconds), self._advanced:
                 await self._advanced.wait_for(
                     lambda: self.position >= offset or self.failure is not None
                 )
         except TimeoutError:
             raise Indeterminate(
                 f"the table {self.stream} is at offset {self.position}, not {offset}, after "
-                f"{WAIT_SECONDS_MAX} s"
+                f"{seconds:.1f} s"
             ) from None
         if self.position < offset:
             raise PartitionFailed(self.stream, self.index, str(self.failure))

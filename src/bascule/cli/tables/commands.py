@@ -187,16 +187,30 @@ def watch(
         str, typer.Argument(metavar="PATTERN", help="Which keys, such as user.* or user.>")
     ] = ">",
     state: Annotated[bool, typer.Option("--state", help="Show the present values first.")] = False,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            help="Begin behind the change with this position, which --json prints, or at an "
+            "offset.",
+        ),
+    ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the changes of keys as they come, until Ctrl-C."""
     import bascule
 
+    start: str | int = "state" if state else "now"
+    if position is not None:
+        if state:
+            raise typer.BadParameter("give one of --state and --from")
+        start = int(position) if position.isascii() and position.isdecimal() else position
     with bascule.connect_sync(server) as client:
         changes = client.table(table).watch(
             pattern,
-            start="state" if state else "now",
+            start=start,
             on_restart=lambda: err.print("the present values follow again"),
         )
         for change in changes:
@@ -315,6 +329,7 @@ def list_keys(
         ),
     ] = "",
     limit: LimitOption = None,
+    consistency: ConsistencyOption = "session",
     replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -336,7 +351,8 @@ def list_keys(
         show(keys_of_copy(table, replica, pattern))
         return
     with bascule.connect_sync(server) as client:
-        show(client.table(table).keys(pattern))
+        opened = client.table(table, consistency=cast("Consistency", consistency))
+        show(opened.keys(pattern))
 
 
 @tables.command("range")
@@ -347,13 +363,15 @@ def list_range(
         str | None, typer.Argument(metavar="[END]", help="The key behind the last one.")
     ] = None,
     limit: LimitOption = None,
+    consistency: ConsistencyOption = "session",
     server: ServerOption = None,
 ) -> None:
     """Print the keys from FIRST on and below END with their values, a JSON object on each line."""
     import bascule
 
     with bascule.connect_sync(server) as client:
-        for entry in client.table(table).range(first, end, limit):
+        opened = client.table(table, consistency=cast("Consistency", consistency))
+        for entry in opened.range(first, end, limit):
             print_json(_entry_as_json(entry), indent=False)
 
 
@@ -386,13 +404,16 @@ def _entry_as_json(entry: TableEntry) -> dict[str, Any]:
 
 
 def _change_as_json(change: TableChange) -> dict[str, Any]:
+    position = {"position": change.position} if change.position else {}
     if change.value is not None:
-        return _entry_as_json(TableEntry(*change[:3], change.value, change.content_type))
+        entry = TableEntry(*change[:3], change.value, change.content_type)
+        return {**_entry_as_json(entry), **position}
     return {
         **_key_as_json(change.key),
         "version": change.version,
         "timestamp": moment_text(change.timestamp),
         "removed": True,
+        **position,
     }
 
 

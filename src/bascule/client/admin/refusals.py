@@ -14,6 +14,7 @@ from bascule.errors import (
     CannotRemoveNode,
     ConfigError,
     GroupHasMembers,
+    Indeterminate,
     InternalStream,
     InvalidKey,
     InvalidName,
@@ -88,6 +89,8 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
             return ConfigError("", field=detail.get("field"))
         case "request_expired", _:
             return RequestExpired(0, 0)
+        case "indeterminate", _:
+            return Indeterminate()
         case "unavailable" | "closing", _:
             return Broken("")
     return None

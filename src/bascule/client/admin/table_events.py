@@ -32,7 +32,8 @@ class TableEvent(NamedTuple):
         except KeyError as error:
             raise RemoteProtocolError(f"the node's event is not valid: {error!r}") from error
         value = _bytes(data, "value") if self.kind == "set" else None
-        return TableChange(key, int(version), int(timestamp), value, data.get("content_type"))
+        content_type = data.get("content_type")
+        return TableChange(key, int(version), int(timestamp), value, content_type, self.id)
 
 
 class TableEvents:

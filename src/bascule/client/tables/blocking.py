@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from bascule.client.loop_thread import iterate
@@ -100,8 +100,8 @@ class SyncTableClient:
         timeout: float = WATCH_TIMEOUT_S,
         on_current: Callable[[int], None] | None = None,
         on_restart: Callable[[], None] | None = None,
-    ) -> Iterator[TableChange]:
-        """See `TableClient.watch`. Waits for each change."""
+    ) -> Generator[TableChange, None, None]:
+        """See `TableClient.watch`. Waits for each change; `close` it to stop."""
         return iterate(
             self._run,
             self._table.watch(

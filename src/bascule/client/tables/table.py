@@ -5,14 +5,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers
 from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
-from bascule.errors import ConfigError, NotATable, PublishRejected, UnknownKey, WrongVersion
+from bascule.errors import (
+    ConfigError,
+    NotATable,
+    OffsetOutOfRange,
+    PublishRejected,
+    UnknownKey,
+    WrongVersion,
+)
 from bascule.host.real import RealRandom
 from bascule.model import KeyFrom
 from bascule.table_results import TableChange, TableEntry, TableInfo, TableValues
@@ -31,6 +38,7 @@ PAGE_ENTRIES: Final = 1_000
 MESSAGE_ID_BYTES: Final = 12
 CONSISTENCIES: Final = ("eventual", "session", "linearizable")
 
+T = TypeVar("T")
 Key: TypeAlias = bytes | str
 Consistency: TypeAlias = Literal["eventual", "session", "linearizable"]
 
@@ -105,9 +113,12 @@ class TableClient:
         Raises: as `get`; RequestFailed for more than 10,000 keys, or more than 4 MiB of values.
         """
         wanted = [_bytes(key) for key in keys]
-        if (values := await self._read(wanted, self._asked())) is not None:
+        if (values := await self._read_keys(wanted, self._asked())) is not None:
             return Values(values.position, {entry.key: entry for entry in values.entries})
-        found = await self._admin().table_values(self.name, wanted, consistency=self._asked())
+        found = await self._read(
+            lambda asked: self._admin().table_values(self.name, wanted, consistency=asked),
+            self._asked(),
+        )
         self._seen = max(self._seen, found.position)
         return Values(found.position, {entry.key: entry for entry in found.entries})
 
@@ -128,8 +139,8 @@ class TableClient:
         time to live of the table, if that has one. `math.inf`: never.
 
         With `if_version` only if the last record of the key has that version; with `if_absent` only
-        if the key has no value. A conditional write is stored once. Another one is stored at least
-        once: after a lost ack the value may be set twice, with two versions.
+        if the key has no value. A write is stored once: after a lost ack it is sent again with the
+        same message id.
 
         Raises: as `client.publish`; WrongVersion, InvalidKey, UnknownStream, NotATable, ConfigError
         for both conditions, or another time to live than 1 s to 100 years.
@@ -229,12 +240,16 @@ class TableClient:
     ) -> AsyncGenerator[TableChange, None]:
         """The changes of the keys that match, without end: `async for change in table.watch(...)`.
 
-        With `start="state"` the present values come first, by key. Each key's newest state is seen
-        at last, in the order of its versions and each version once, also across failovers; a
-        watcher that is slow sees the newest states only. `on_current` is called with a position
-        when everything below it was seen: first behind the present values, later now and then.
-        `on_restart` is called where a node cannot tell what was changed since the last event: the
-        present values follow again, and what is not among them was removed.
+        With `start="state"` the present values come first, by key; with the `position` of a change
+        what came behind it, and with an offset what was written there or later. A position of
+        another table that had the name, or of records that were lost, is none of this table:
+        `on_restart` is called. An offset does not say which table it is of.
+
+        Each key's newest state is seen at last, in the order of its versions and each version once,
+        also across failovers; a watcher that is slow sees the newest states only. `on_current` is
+        called with a position when everything below it was seen: first behind the present values,
+        later now and then. `on_restart` is called where a node cannot tell what was changed since
+        the last event: the present values follow again, and what is not among them was removed.
 
         Raises: InvalidPattern, UnknownStream, NotATable; Broken if no node could be watched for
         `timeout` seconds.
@@ -254,7 +269,7 @@ class TableClient:
             return {"at_least": None, "consistency": "linearizable"}
         return {"at_least": (self._seen or None) if self._consistency == "session" else None}
 
-    async def _read(self, keys: list[bytes], asked: dict[str, Any]) -> TableValues | None:
+    async def _read_keys(self, keys: list[bytes], asked: dict[str, Any]) -> TableValues | None:
         """The values over the client listener; None: ask over HTTP."""
         linearizable = self._consistency == "linearizable"
         read = KeyRead(self.name, keys, asked["at_least"] or 0, linearizable)
@@ -263,11 +278,24 @@ class TableClient:
             self._seen = max(self._seen, found.position)
         return found
 
+    async def _read(
+        self, read: Callable[[dict[str, Any]], Awaitable[T]], asked: dict[str, Any]
+    ) -> T:
+        """Read with a query. The position of the session may be one of another table that had the
+        name, since deleted: a new session begins, with what the leader has."""
+        try:
+            return await read(asked)
+        except OffsetOutOfRange:
+            self._seen = 0
+            return await read({"at_least": None, "consistency": "linearizable"})
+
     async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
-        if (values := await self._read([key], asked)) is not None:
+        if (values := await self._read_keys([key], asked)) is not None:
             return values.entries[0] if values.entries else None
         try:
-            position, found = await self._admin().table_value(self.name, key, consistency=asked)
+            position, found = await self._read(
+                lambda asked: self._admin().table_value(self.name, key, consistency=asked), asked
+            )
         except UnknownKey as error:
             self._seen = max(self._seen, error.position)
             return None
@@ -279,8 +307,13 @@ class TableClient:
     ) -> AsyncGenerator[TableEntry, None]:
         after: bytes | None = None
         while True:
-            query = {**chosen, **self._asked(), "after": after, "limit": limit}
-            page = await self._admin().table_page(self.name, query, has_values=has_values)
+            query = {**chosen, "after": after, "limit": limit}
+            page = await self._read(
+                lambda asked, query=query: self._admin().table_page(  # type: ignore[misc]
+                    self.name, {**query, **asked}, has_values=has_values
+                ),
+                self._asked(),
+            )
             self._seen = max(self._seen, page.position)
             for entry in page.entries:
                 yield entry
@@ -298,7 +331,7 @@ class TableClient:
     ) -> int:
         keys = self._keys or await self._load_keys()
         # A repetition with the same id gets the first ack, and is not compared again.
-        id = None if sequence is None else self._random.bytes(MESSAGE_ID_BYTES).hex()
+        id = self._random.bytes(MESSAGE_ID_BYTES).hex()
         headers = message_headers(
             sequence=sequence,
             message_id=id,

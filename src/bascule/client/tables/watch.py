@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import httpx
 
@@ -20,10 +21,13 @@ from bascule.table_results import TableChange
 log = logging.getLogger(__name__)
 
 WATCH_TIMEOUT_S: Final = 60.0
+OFFSET_MAX: Final = (1 << 63) - 1
 RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0)
 STARTS: Final = ("now", "state")
+_POSITION: Final = re.compile(r"\d{1,19}--?\d{1,10}-[0-9a-f]{32}", re.ASCII)
 
-WatchStart: TypeAlias = Literal["now", "state"]
+WatchStart: TypeAlias = str | int
+"""`now`, `state`, a `TableChange.position` or an offset."""
 
 
 async def watch_table(
@@ -37,14 +41,13 @@ async def watch_table(
     on_restart: Callable[[], None] | None,
 ) -> AsyncGenerator[TableChange, None]:
     """See `TableClient.watch`."""
-    if start not in STARTS:
-        raise ConfigError(f"start is {' or '.join(STARTS)}, got {start!r}")
+    asked = _start_text(start)
     loop = asyncio.get_running_loop()
     last_id, restarts, failures, broken_at = "", 0, 0, loop.time()
     while True:
         why: Exception | str
         try:
-            events = admin().table_events(table, pattern=pattern, start=start, last_id=last_id)
+            events = admin().table_events(table, pattern=pattern, start=asked, last_id=last_id)
             async with aclosing(events):
                 async for event in events:
                     failures, broken_at = 0, loop.time()
@@ -53,7 +56,7 @@ async def watch_table(
                         broken_at = loop.time()
                     elif event.kind == "restart":
                         restarts += 1
-                        if on_restart is not None and (restarts > 1 or start == "now"):
+                        if on_restart is not None and (restarts > 1 or start != "state"):
                             on_restart()
                     elif event.kind == "position" and on_current is not None:
                         on_current(int(event.data["position"]))
@@ -67,3 +70,16 @@ async def watch_table(
         admin().next_server()
         await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
         failures += 1
+
+
+def _start_text(start: WatchStart) -> str:
+    """Raises: ConfigError."""
+    if isinstance(start, int):
+        if 0 <= start <= OFFSET_MAX:
+            return str(start)
+    elif start in STARTS or _POSITION.fullmatch(start):
+        return start
+    raise ConfigError(
+        f"start is {', '.join(STARTS)}, the position of a change or an offset from 0 on, got "
+        f"{start!r}"
+    )

@@ -52,7 +52,7 @@ _WRITE: Final = (
 _CONSISTENCY: Final = (
     (
         "at_least",
-        "A position: wait up to 10 s until everything below it is in the table.",
+        "A position: wait up to 6 s until everything below it is in the table.",
     ),
     (
         "consistency",
@@ -207,7 +207,10 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         errors=((400, "malformed_request"), (400, "invalid_pattern"), *_TABLE),
         query=(
             ("pattern", "Only keys that match: `user.*`, `user.>`; default: all."),
-            ("start", "`now` (default), `state` (all values first), or the id of an event."),
+            (
+                "start",
+                "`now` (default), `state` (all values first), the id of an event, or an offset.",
+            ),
         ),
         example="curl -N '$SERVER/v1/tables/sessions/watch?pattern=user.*&start=state'",
         media_type="text/event-stream",

@@ -41,7 +41,12 @@ from bascule.publish.headers import (
 )
 from bascule.publish.preconditions import _hot, _hot_answers
 from bascule.publish.preconditions.dedupe_window import DedupeWindow
-from bascule.publish.preconditions.record_keys import number_keys, wrong_key_ranges
+from bascule.publish.preconditions.record_keys import (
+    KEY_VERDICT,
+    TableKeyCheck,
+    number_keys,
+    wrong_key_ranges,
+)
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
@@ -149,6 +154,7 @@ class Preconditions:
         self.key_versions: VersionLookup | None = None
         """Of the table that this stream is, once that is open."""
         self._definition = definition
+        self._table_keys = TableKeyCheck(config) if config.table else None
         self._stream_hash = hash_key.hash(definition.name.encode())[0]
         self._ack_format = ack_format
         self._subjects = subjects
@@ -162,6 +168,7 @@ class Preconditions:
         """Apply the altered settings."""
         config = definition.config
         self._definition = definition
+        self._table_keys = TableKeyCheck(config) if config.table else None
         self._window.ms_max = config.dedupe_window_ms
         self._window.messages_max = config.dedupe_messages_max
 
@@ -248,6 +255,9 @@ class Preconditions:
             window.reserve(count)
         next_id = window.state[1]  # An empty window counts from 0 again when it grows.
         verdicts = bytearray(batch.record_count)
+        key_errors: dict[int, AckError] = {}
+        if self._table_keys is not None:
+            key_errors = self._table_keys.refuse(batch.data, batch.record_count, verdicts)
         numbers = array("q", bytes(8 * batch.record_count))
         keys = versions = _NO_KEYS
         if self.key_versions is not None and headers.expect_key_sequences():
@@ -264,13 +274,20 @@ class Preconditions:
         self.counts.ids_dropped_early = window.dropped_early
         if accepted == batch.record_count:
             return None
-        evaluation = self._answer(batch, verdicts, numbers, next_offset, limits)
+        evaluation = self._answer(
+            batch, verdicts, numbers, next_offset, self._errors(limits) | key_errors
+        )
         end = HEADER_BYTES
         if accepted:
             end = _hot.drop_records(batch.data, HEADER_BYTES, batch.record_count, verdicts)
         batch.data = batch.data[:end]
         batch.record_count = accepted
         return evaluation
+
+    @property
+    def checks_keys(self) -> bool:
+        """Whether every batch has to be evaluated: the stream is a table."""
+        return self._table_keys is not None
 
     def expire(self, now_ms: int) -> None:
         """Forget ids that are older than the window."""
@@ -308,12 +325,12 @@ class Preconditions:
         verdicts: bytearray,
         numbers: array[int],
         next_offset: int,
-        limits: BatchLimits,
+        errors: dict[int, AckError],
     ) -> Evaluation:
         tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
         self.counts.add(tally)
+        self.counts.headers_refused += sum(verdict >= KEY_VERDICT for verdict in verdicts)
         ack_entries = batch.ack_entries
-        errors = self._errors(limits)
         if batch.on_committed is not None:
             outcome = None
             if not tally[_hot.ACCEPTED]:
@@ -327,7 +344,7 @@ class Preconditions:
             size = _hot.split_ack_entries(ack_entries, of, numbers, verdict, base, out)
             return bytes(memoryview(out)[:size])
 
-        refused = [(verdict, error) for verdict, error in errors.items() if tally[verdict]]
+        refused = [(each, error) for each, error in errors.items() if each in verdicts]
         if tally[_hot.NOT_SUPPORTED]:
             refused += _unsupported(batch, verdicts)
         wrong = []

@@ -204,7 +204,8 @@ def evaluate(
     `stream` is the half of the stream name's hash that rows carry. At most `records_max` records
     and `bytes_max` bytes of records are accepted. `state[2:5]` is the id of the log's last
     record and whether it has one. Accepted records update it and the window (where `table` is not
-    empty). `verdicts[i]` becomes `ACCEPTED` or the reason of the refusal. `numbers[i]` becomes the
+    empty). `verdicts[i]` becomes `ACCEPTED` or the reason of the refusal; what is refused already
+    stays so. `numbers[i]` becomes the
     record's index among the accepted ones; for a duplicate the offset of the original; for others
     the last offset of the log at that point, or of the key.
 
@@ -254,13 +255,13 @@ def evaluate(
                 break
             size += stop - at
             at += size
-            verdict = 0
+            verdict = verdicts[index]
             flags = 0
             if row < 8 * count and rows[row] == index:
                 flags = rows[row + 1]
                 row += 8
             numbers[index] = next_offset + accepted - 1
-            if flags:
+            if flags and verdict == 0:
                 if flags & 32:
                     verdict = 6
                 elif flags & 16:

@@ -9,6 +9,11 @@ the keys of records from subjects, as that of a bucket of NATS's key-value clien
     a b                     $KV.sessions.a%20b            the same
 
 Otherwise the key is that of the record, and publishers send it in the header ``Bascule-Key``.
+
+A message whose subject is none of a key, as one with a wildcard, with ``%`` and no two digits, or
+for a key of more than 1,024 bytes, is refused where offsets are given (`publish.preconditions`). So
+a record that is acknowledged is in the table. Only records that were stored before the stream was
+opened as a table may be skipped.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from bascule.errors import InvalidKey
+from bascule.errors.tables import KEY_SHOWN_BYTES
 from bascule.model import Cleanup, KeyFrom, StreamConfig
 
 KEY_BYTES_MAX: Final = 1024
@@ -75,6 +81,30 @@ class TableKeys:
             return None
         key = unescape(record_key[len(self.prefix) :])
         return key if key is not None and len(key) <= KEY_BYTES_MAX else None
+
+    def why_no_key(self, record_key: bytes | None) -> str:
+        """What is found and expected, of a record key whose `table_key` is None."""
+        if self.prefix is None:
+            found = "no Bascule-Key" if record_key is None else f"one of {len(record_key)} bytes"
+            return (
+                f"the message has no key of the table: found {found}, expected a Bascule-Key of 1 "
+                f"to {KEY_BYTES_MAX} bytes"
+            )
+        if record_key is None or not record_key.startswith(self.prefix):
+            return f"the message has no key of the table: expected {self._subject}"
+        part = record_key[len(self.prefix) :]
+        key = unquote_to_bytes(part)
+        if len(key) > KEY_BYTES_MAX:
+            why = f"it has {len(key)} bytes, expected 1 to {KEY_BYTES_MAX}"
+        else:
+            wanted = escape(key).decode() if key else "1 byte or more"
+            why = f"found {_shown(part)} in the subject, expected {_shown(wanted.encode())}"
+        return str(InvalidKey(key, why))
+
+
+def _shown(part: bytes) -> str:
+    text = part[:KEY_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return text if len(part) <= KEY_SHOWN_BYTES else f"{text}..."
 
 
 def check_key(key: bytes) -> None:

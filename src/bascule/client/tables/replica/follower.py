@@ -173,7 +173,7 @@ class ReplicaFollower:
             try:
                 await self._offer_all()
             except ExceptionGroup as errors:
-                if not isinstance(error := _first(errors), RequestFailed):
+                if not isinstance(error := _first(errors), RequestFailed | Indeterminate):
                     raise
                 self._note_failure(error)
                 await self._notify()

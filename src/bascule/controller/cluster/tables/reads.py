@@ -30,6 +30,7 @@ from bascule.errors import (
     NeedsClusterVersion,
     NotATable,
     NotLeader,
+    OffsetOutOfRange,
     PartitionFailed,
     UnknownKey,
 )
@@ -47,15 +48,16 @@ from bascule.table_results import (
 from bascule.tables import Tables
 from bascule.tables.rows import Row
 from bascule.tables.table_file import PageRange
-from bascule.tables.table_replica import TableReplica
+from bascule.tables.table_replica import WAIT_SECONDS_MAX, TableReplica
 from bascule.wire.tables.keys import check_key, prefix_end
 from bascule.wire.tables.patterns import KeyPattern
 
 T = TypeVar("T")
 
-ANSWER_SECONDS_MAX: Final = 15.0
-LEADER_SECONDS_MAX: Final = 10.0
-"""For a linearizable read, also while the partition gets another leader."""
+READ_SECONDS_MAX: Final = 8.0
+"""For a read, also while the partition gets another leader. Below the time-out of clients, 10 s."""
+BEHIND_SECONDS_MAX: Final = 1.0
+"""For a replica that is behind to reach what a read has to have; then the leader is asked."""
 ATTEMPT_SECONDS_MAX: Final = 2.0
 """For one leader to answer it: that one may be paused, and another be elected."""
 RETRY_SECONDS: Final = 0.05
@@ -90,7 +92,8 @@ class TableReads:
     """Belongs to the event loop. `at_least` is a position: a replica waits until it is there.
 
     Every read may raise UnknownStream, NotATable, PartitionFailed, Indeterminate, Broken and
-    NotLeader.
+    NotLeader; OffsetOutOfRange for a position beyond the end of the leader's log, such as one of
+    another table that had the name.
     """
 
     def __init__(
@@ -172,41 +175,53 @@ class TableReads:
         definition = self.definition(operation.table)
         state = self._views.states(definition.id)[0]
         if self._node_id in state.replicas and self._is_held(operation.table):
-            answer = await self._do(operation)
+            is_leader = state.leader == self._node_id
+            try:
+                answer = await self._do(
+                    operation, WAIT_SECONDS_MAX if is_leader else BEHIND_SECONDS_MAX
+                )
+            except Indeterminate:
+                if is_leader or state.leader == NO_LEADER:
+                    raise
+                answer = await self._ask_others(operation, (state.leader,))
         else:
-            body = msgspec.msgpack.encode(operation)
-            answer = await self._ask_others(state.leader, state.isr, body)
+            answer = await self._ask_others(operation, (state.leader, *state.isr))
         return msgspec.msgpack.decode(answer, type=kind)
 
     async def _ask_leader(self, operation: ReadKeys | ReadRange) -> bytes:
         """Ask whoever leads, until one answers. Raises: the last error of these."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LEADER_SECONDS_MAX
+        deadline = loop.time() + READ_SECONDS_MAX
         body = msgspec.msgpack.encode(operation)
         while True:
             definition = self.definition(operation.table)
             leader = self._views.states(definition.id)[0].leader
+            left = max(deadline - loop.time(), RETRY_SECONDS)
             try:
                 if leader == self._node_id:
-                    return await self._do(operation)
+                    return await self._do(operation, min(left, WAIT_SECONDS_MAX))
                 if leader == NO_LEADER:
                     raise NotLeader(None, 0)
                 return await self._peers.control(
-                    leader, TABLES, body, timeout_s=ATTEMPT_SECONDS_MAX
+                    leader, TABLES, body, timeout_s=min(left, ATTEMPT_SECONDS_MAX)
                 )
             except _TRY_AGAIN:
                 if loop.time() > deadline:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _ask_others(self, leader: int, isr: tuple[int, ...], body: bytes) -> bytes:
-        nodes = dict.fromkeys((leader, *isr))
+    async def _ask_others(self, operation: ReadOperation, nodes: Sequence[int]) -> bytes:
+        """Ask the nodes, one after another, until one answers. Raises: the last error of these."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READ_SECONDS_MAX - BEHIND_SECONDS_MAX
+        body = msgspec.msgpack.encode(operation)
         error: Exception = NotLeader(None, 0)
-        for node in nodes:
-            if node in (NO_LEADER, self._node_id):
+        for node in dict.fromkeys(nodes):
+            left = deadline - loop.time()
+            if node in (NO_LEADER, self._node_id) or left <= 0:
                 continue
             try:
-                return await self._peers.control(node, TABLES, body, timeout_s=ANSWER_SECONDS_MAX)
+                return await self._peers.control(node, TABLES, body, timeout_s=left)
             except (Broken, PartitionFailed) as failed:
                 error = failed
         raise error
@@ -215,7 +230,11 @@ class TableReads:
         found = self._partitions.stream(table)
         return found is not None and found[0].log is not None
 
-    async def _do(self, operation: ReadOperation) -> bytes:
+    async def _do(self, operation: ReadOperation, seconds: float = WAIT_SECONDS_MAX) -> bytes:
+        """Read here; wait so long for what has to be there.
+
+        Raises: OffsetOutOfRange if the log which this node leads ends before that.
+        """
         replica = self._tables.replica(operation.table, 0)
         found = self._partitions.stream(operation.table)
         if isinstance(operation, DescribeTable):
@@ -230,13 +249,17 @@ class TableReads:
                 )
             )
         at_least = operation.at_least
+        if at_least > replica.position and found and found[0].is_leader:
+            log = found[0].log
+            if log is not None and at_least > log.end.offset:
+                raise OffsetOutOfRange(at_least, found[0].start_offset, log.end.offset)
         if operation.linearizable:
             if not found:
                 raise NotLeader(None, 0)
             at_least = max(at_least, await self._confirmation.position(found[0]))
         while True:
             if at_least > replica.position:
-                await replica.wait_position(at_least)
+                await replica.wait_position(at_least, seconds)
             position, answer = await _read(replica, operation)
             if position >= at_least:
                 return answer
