@@ -13,11 +13,11 @@ from crc32c import crc32c
 
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
-from bascule.datastream.protocol.progress import Reached
+from bascule.datastream.protocol.progress import NOTHING, Reached
 from bascule.datastream.protocol.routes import PlannedRoute
 from bascule.datastream.session import Session
 from bascule.datastream.transport.connection import StreamConnection
-from bascule.datastream.transport.reactor import Reactor
+from bascule.datastream.transport.reactor import Reactor, ReactorTimer
 from bascule.datastream.transport.sending import PayloadSender
 from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.errors.plain import to_plain
@@ -39,6 +39,7 @@ from bascule.wire.datastream.messages import (
     PayloadFailed,
     PayloadFetched,
     PayloadOpened,
+    ReplicaAddress,
     ReplicasElsewhere,
     StreamHello,
 )
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 
 HELLO_SECONDS_MAX: Final = 10.0
 IDLE_SECONDS_MAX: Final = 600.0
+KEEPALIVE_SECONDS: Final = 1.0
+"""While a payload is received, or what is there of it is read, its sender hears so often that this
+node is there. A slow disk is no reason to take it for lost."""
 
 
 OnSession = Callable[[Session | None, Exception | None], None]
@@ -67,7 +71,9 @@ class InboundOwner(Protocol):
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
     def find(self, place: PayloadPlace, fetch: FetchPayload) -> tuple[Payload, File]: ...
-    def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute: ...
+    def plan(
+        self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
+    ) -> PlannedRoute | ReplicaAddress: ...
     def prepare_session(
         self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
     ) -> None: ...
@@ -97,6 +103,10 @@ class InboundConnection:
         self._is_linking = False
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
+        self._keepalive: ReactorTimer | None = None
+        self._is_opening = False
+        self._reached = NOTHING
+        self._has_acknowledged = False
 
     def start(self) -> None:
         """Begin to read."""
@@ -115,6 +125,19 @@ class InboundConnection:
             return
         self._used = False
         self._timer = self._reactor.call_later(IDLE_SECONDS_MAX, self._expire)
+
+    def _keep_alive(self) -> None:
+        """Acknowledge again, if nothing else has been said."""
+        self._keepalive = None
+        if self._connection.is_closed or not (
+            self._is_opening or self._session or self._is_linking
+        ):
+            return
+        if not self._has_acknowledged and self._connection.is_drained:
+            reached = self._reached if self._session is not None else NOTHING
+            self._connection.send(encode_ack(*reached))
+        self._has_acknowledged = False
+        self._keepalive = self._reactor.call_later(KEEPALIVE_SECONDS, self._keep_alive)
 
     @property
     def _is_node(self) -> bool:
@@ -172,6 +195,8 @@ class InboundConnection:
 
     def on_closed(self, error: Exception | None) -> None:
         self._timer.cancel()
+        if self._keepalive is not None:
+            self._keepalive.cancel()
         if self._sender is not None:
             self._sender.close()
         if self._session is not None and not self._is_linking:
@@ -190,9 +215,17 @@ class InboundConnection:
             self._connection.send(encode_message(frames.ELSEWHERE, elsewhere))
             return
         planned = self._service.plan(place, opening, is_node=self._is_node)
+        if isinstance(planned, ReplicaAddress):
+            begins = ReplicasElsewhere(place.partition, [planned])
+            self._connection.send(encode_message(frames.ELSEWHERE, begins))
+            return
         self._connection.pause()  # until the file of an earlier part has been read
+        self._is_opening, self._reached = True, NOTHING
+        if self._keepalive is None:
+            self._keepalive = self._reactor.call_later(KEEPALIVE_SECONDS, self._keep_alive)
 
         def ready(session: Session | None, error: Exception | None) -> None:
+            self._is_opening = False
             if self._connection.is_closed:
                 return
             self._connection.resume()
@@ -230,7 +263,8 @@ class InboundConnection:
 
     def acknowledge(self, reached: Reached) -> None:
         """Of the session: the tree has what is below."""
-        self._used = True
+        self._used = self._has_acknowledged = True
+        self._reached = reached
         self._connection.send(encode_ack(*reached))
 
     def set_paused(self, paused: bool) -> None:
