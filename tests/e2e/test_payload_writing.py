@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import random
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
+from bascule.datastream.limits import DataStreamLimits
 from bascule.errors import BasculeError, Broken, Closed, Indeterminate, PayloadDamaged
 from bascule.payload_connection.writer import PayloadWriter
 from bascule.record.payload_links import Payload, PayloadLink
@@ -358,3 +362,117 @@ def test_content_that_differs_from_what_is_there_begins_anew(tmp_path: Path) -> 
 
     with payload_nodes(tmp_path, 3) as nodes:
         asyncio.run(test())
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_connection_may_open_many_payloads_and_leave_few(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 1) as nodes:
+        node, counts = nodes[1], nodes[1].streams.counts
+        empty = RawSender(node.port)
+        for number in range(2_000):
+            empty.open(f"{number:032x}")
+        for _ in range(2_000):
+            opened(empty)
+        assert counts.sessions == 1
+        assert node.files() == [], "a file begins with the first byte"
+        begun = RawSender(node.port)
+        for number in range(3_000, 3_100):
+            begun.open(f"{number:032x}")
+            begun.packet(0, b"begun")
+        for _ in range(100):
+            opened(begun)
+        wait_until("they are removed", lambda: counts.abandoned >= 90)
+        assert counts.sessions <= 11
+        assert len([file for file in node.files() if file.suffix == ".open"]) <= 9
+        asyncio.run(stored(b"honest", writer(node)))
+        empty.close()
+        begun.close()
+        assert [payload.size for payload, _ in node.linked] == [6]
+
+
+def test_connections_that_open_and_go_leave_nothing(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 1) as nodes:
+        node = nodes[1]
+        asyncio.run(stored(b"first", writer(node, id="0" * 32)))
+        before = open_files()
+        for number in range(1_500):
+            sender = RawSender(node.port)
+            sender.open(f"{number + 1:032x}")
+            if number % 3 == 1:
+                sender.packet(0, b"wrong", crc=1)
+            elif number % 3 == 2:
+                sender.send(frames.encode_data_head(0, 100, 0), b"part")
+            sender.close()
+        counts = node.streams.counts
+        wait_until("all connections have ended", lambda: not counts.connections)
+        assert counts.sessions == 0
+        assert len(node.files()) == 1
+        assert open_files() <= before + 2
+
+
+def test_packets_that_overlap_are_compared_once(tmp_path: Path) -> None:
+    """Bytes that are there are not overwritten, also by a packet whose own checksum is right."""
+    with payload_nodes(tmp_path, 1) as nodes:
+        sender = RawSender(nodes[1].port)
+        sender.open(ID)
+        sender.packet(0, b"abcdef")
+        sender.packet(3, b"XXXghi")
+        sender.packet(0, b"YYYYYYYYY")
+        sender.finish(b"abcdefghi")
+        sender.until(frames.CLOSED)
+        sender.close()
+        assert whole(nodes[1]) == b"abcdefghi"
+
+
+def test_an_id_may_be_opened_by_many_connections_at_once(tmp_path: Path) -> None:
+    """The last one goes on, the others are told; nothing of theirs is mixed in."""
+    data = content(3 * MIB)
+    with payload_nodes(tmp_path, 3) as nodes:
+        others = [RawSender(nodes[1 + number % 3].port) for number in range(30)]
+        for other in others:
+            other.open(ID)
+            other.send(frames.encode_data_head(0, MIB, 0), b"of somebody else")
+        asyncio.run(stored(data, writer(nodes[1])))
+        for other in others:
+            other.close()
+        assert whole(nodes[1]) == data
+
+
+def test_a_node_stops_in_the_middle_of_many_payloads(tmp_path: Path) -> None:
+    """Threads end, and sockets and files are closed."""
+    before, threads = open_files(), threading.active_count()
+    with payload_nodes(tmp_path, 3) as nodes:
+        senders = [RawSender(nodes[1].port) for _ in range(20)]
+        for number, sender in enumerate(senders):
+            sender.open(f"{number:032x}")
+            opened(sender)
+            sender.packet(0, content(MIB))
+            sender.send(frames.encode_data_head(MIB, MIB, 0), b"a part of the next")
+        wait_until("nodes forward", lambda: nodes[3].streams.counts.bytes_received >= 20 * MIB)
+        for node in nodes.values():
+            node.stop()
+        for sender in senders:
+            sender.close()
+    gc.collect()
+    wait_until("threads have ended", lambda: threading.active_count() <= threads)
+    assert open_files() <= before
+
+
+def test_a_sender_waits_for_the_slowest_node(tmp_path: Path) -> None:
+    """What a node that takes nothing has not acknowledged is bounded by the window."""
+    limits = DataStreamLimits(window_bytes=2 * MIB)
+    with payload_nodes(tmp_path, 2, limits=limits) as nodes:
+        thawed = nodes[2].freeze()
+        sender = RawSender(nodes[1].port)
+        sender.open(ID)
+        opened(sender)
+        sender.socket.settimeout(1.5)
+        with pytest.raises(TimeoutError):
+            for number in range(40):
+                sender.packet(number * MIB, content(MIB))
+        assert nodes[1].streams.counts.bytes_received <= 3 * MIB
+        thawed.set()
+        sender.close()

@@ -111,6 +111,7 @@ class PayloadNode:
         return thawed
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts
         self._listener.close()
         for each in self._frozen:
             each.set()

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 HELLO_SECONDS_MAX: Final = 10.0
 IDLE_SECONDS_MAX: Final = 600.0
+LEFT_MAX: Final = 8
+"""Payloads that a connection may leave unfinished for others. Bascule's clients leave none."""
 KEEPALIVE_SECONDS: Final = 1.0
 """While a payload is received, or what is there of it is read, its sender hears so often that this
 node is there. A slow disk is no reason to take it for lost."""
@@ -104,6 +106,7 @@ class InboundConnection:
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
         self._keepalive: ReactorTimer | None = None
+        self._left: list[Session] = []
         self._is_opening = False
         self._reached = NOTHING
         self._has_acknowledged = False
@@ -207,8 +210,7 @@ class InboundConnection:
 
     def _open(self, opening: OpenPayload) -> None:
         if self._session is not None:
-            self._session.detach(self)
-            self._session = self._sink = None
+            self._leave(self._session)
         place = self._service.place(opening, is_node=self._is_node)
         if place.store is None:
             elsewhere = ReplicasElsewhere(place.partition, list(place.replicas))
@@ -238,6 +240,19 @@ class InboundConnection:
                 self._fail(caught)
 
         self._service.prepare_session(place, opening, ready)
+
+    def _leave(self, session: Session) -> None:
+        """Another one is opened without the end of this one. The oldest of many is removed."""
+        session.detach(self)
+        self._session = self._sink = None
+        self._left = [each for each in self._left if not each.has_ended and each.is_detached]
+        if not session.has_ended:
+            self._left.append(session)
+        if len(self._left) > LEFT_MAX:
+            oldest = self._left.pop(0)
+            if oldest.closing is None:
+                self._service.counts.abandoned += 1
+                oldest.abandon()
 
     def _begin(
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute

@@ -37,5 +37,6 @@ class DataStreamCounts:
     lost: int = 0
     successors_lost: int = 0
     refused: int = 0
+    abandoned: int = 0
     unlinked_removed: int = 0
     unlinked_bytes_removed: int = 0

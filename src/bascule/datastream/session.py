@@ -166,6 +166,14 @@ class Session:
                 for each in tuple(self._successors.values()):
                     each.close()
                 self._successors.clear()
+                if not self.received.position and not self.has_ended:
+                    self.abandon()  # there is nothing to go on with
+
+    def abandon(self) -> None:
+        """End it, and remove what was received."""
+        self.end()
+        if not self.is_whole:
+            self._discard()
 
     @property
     def is_detached(self) -> bool:
