@@ -44,7 +44,7 @@ class SlowFiles(RealFiles):
 
         def sync_slowly() -> None:
             if node.sync_seconds:
-                time.sleep(node.sync_seconds)
+                threading.Event().wait(node.sync_seconds)
             sync()
 
         return cast(File, _SlowFile(file, sync_slowly))
@@ -199,7 +199,7 @@ def wait_until(what: str, is_met: Callable[[], object], seconds: float = 20) -> 
     deadline = time.monotonic() + seconds
     while not is_met():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
 
 
 class RawSender:
