@@ -96,10 +96,12 @@ class Reactor:
     def close(self, last: Callable[[], None]) -> None:
         """Call `last` on the thread and end it; return once it has ended."""
         with self._lock:
-            thread, self._is_closing = self._thread, True
+            thread = self._thread
+            if thread is not None:
+                self._calls.append(last)  # before the thread may see that it is to end
+            self._is_closing = True
         if thread is None:
             return
-        self._calls.append(last)
         assert self._wake is not None
         with contextlib.suppress(OSError):  # it is awake, or has seen that it is to end
             self._wake.send(b"\0")
