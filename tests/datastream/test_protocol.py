@@ -152,6 +152,17 @@ def test_a_quorum_counts() -> None:
     assert progress.reached(Reached(3, 1)) == (3, 1), "this node answers for its own file"
     progress.remove(2)
     assert progress.reached(Reached(9, 4)) == (0, 0)
+    assert progress.has_quorum
+    progress.remove(3)
+    assert progress.reached(Reached(9, 4)) == (0, 0), "one node alone is no majority of three"
+    assert not progress.has_quorum
+
+
+def test_a_route_has_one_first_node() -> None:
+    assert routes.head(((2, (1,)), (1, (3,)))) == 2
+    for route in (((1, (2,)), (2, (1,))), ((1, (2,)), (3, (4,)))):
+        with pytest.raises(InvalidRoute, match="expected one"):
+            routes.head(route)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60))

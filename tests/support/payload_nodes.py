@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from crc32c import crc32c
 
@@ -18,7 +18,7 @@ from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.service import DataStreams
-from bascule.host.api import Clock
+from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.payload_links import Payload
 from bascule.storage.partition_log import LogConfig
@@ -29,6 +29,34 @@ from bascule.wire.datastream.messages import ClosePayload, OpenPayload, ReplicaA
 
 STREAM = "models"
 STREAM_ID = b"m" * 16
+
+
+class SlowFiles(RealFiles):
+    """A disk that takes a while for each sync of a file that was opened to be written."""
+
+    def __init__(self, node: PayloadNode) -> None:
+        super().__init__()
+        self._node = node
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        file, node = super().open(path, create=create, write=write), self._node
+        sync = file.sync
+
+        def sync_slowly() -> None:
+            if node.sync_seconds:
+                threading.Event().wait(node.sync_seconds)
+            sync()
+
+        return cast(File, _SlowFile(file, sync_slowly))
+
+
+class _SlowFile:
+    def __init__(self, file: File, sync: Callable[[], None]) -> None:
+        self._file = file
+        self.sync = sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 class PayloadNode:
@@ -50,6 +78,9 @@ class PayloadNode:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self.is_running = False
+        self._frozen: list[threading.Event] = []
+        self.sync_seconds = 0.0
+        """How long the disk of this node takes for a sync."""
         self.start()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -60,7 +91,7 @@ class PayloadNode:
     def start(self) -> None:
         """As after a restart of the process: nothing is known but what is on the disk."""
         self.store = PayloadLog.open(
-            RealFiles(), str(self.directory), LogConfig(), RealClock(), guard=threading.Lock()
+            SlowFiles(self), str(self.directory), LogConfig(), RealClock(), guard=threading.Lock()
         )
         self.streams = DataStreams(
             self.number, ClusterIdentity("test", "id"), self, self.clock, self.limits
@@ -72,8 +103,18 @@ class PayloadNode:
         self.is_running = False
         self.streams.close()
 
+    def freeze(self) -> threading.Event:
+        """As SIGSTOP: the kernel takes connections and bytes, nobody answers; until it is set."""
+        thawed = threading.Event()
+        self._frozen.append(thawed)
+        self.streams._reactor.call(lambda: bool(thawed.wait()) and None)
+        return thawed
+
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts
         self._listener.close()
+        for each in self._frozen:
+            each.set()
         if self.is_running:
             self.stop()
 
@@ -106,8 +147,9 @@ class PayloadNode:
     def place_of(self, stream: str, partition: int) -> PayloadPlace:
         replicas = tuple(ReplicaAddress(each.number, each.address) for each in self.alive)
         return PayloadPlace(
-            stream, STREAM_ID, partition, self.leader, replicas, self.replica_count, self.store
-        )
+            stream, STREAM_ID, partition, self.leader, replicas, self.replica_count, self.store,
+            tuple(range(1, self.replica_count + 1)),
+        )  # fmt: skip
 
     def peer_address(self, node: int) -> tuple[str, int] | None:
         found = [each.port for each in self.alive if each.number == node]
@@ -157,7 +199,7 @@ def wait_until(what: str, is_met: Callable[[], object], seconds: float = 20) -> 
     deadline = time.monotonic() + seconds
     while not is_met():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
 
 
 class RawSender:

@@ -100,6 +100,11 @@ class Fetching:
         """Whether a replica did not answer."""
         self._error: Exception = PayloadMissing(link.payload.id, "any replica that answers")
 
+    @property
+    def has_started(self) -> bool:
+        """Whether it asks nodes; if not, it waits for a sender that has sent everything here."""
+        return self._file is not None or self._has_ended
+
     def start(self) -> None:
         """Ask the first node. Raises: DiskFull, OSError."""
         self._payloads.check_room(self.payload.size)

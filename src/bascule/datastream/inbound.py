@@ -13,11 +13,11 @@ from crc32c import crc32c
 
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
-from bascule.datastream.protocol.progress import Reached
+from bascule.datastream.protocol.progress import NOTHING, Reached
 from bascule.datastream.protocol.routes import PlannedRoute
 from bascule.datastream.session import Session
 from bascule.datastream.transport.connection import StreamConnection
-from bascule.datastream.transport.reactor import Reactor
+from bascule.datastream.transport.reactor import Reactor, ReactorTimer
 from bascule.datastream.transport.sending import PayloadSender
 from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.errors.plain import to_plain
@@ -39,6 +39,7 @@ from bascule.wire.datastream.messages import (
     PayloadFailed,
     PayloadFetched,
     PayloadOpened,
+    ReplicaAddress,
     ReplicasElsewhere,
     StreamHello,
 )
@@ -47,6 +48,11 @@ log = logging.getLogger(__name__)
 
 HELLO_SECONDS_MAX: Final = 10.0
 IDLE_SECONDS_MAX: Final = 600.0
+LEFT_MAX: Final = 8
+"""Payloads that a connection may leave unfinished for others. Bascule's clients leave none."""
+KEEPALIVE_SECONDS: Final = 1.0
+"""While a payload is received, or what is there of it is read, its sender hears so often that this
+node is there. A slow disk is no reason to take it for lost."""
 
 
 OnSession = Callable[[Session | None, Exception | None], None]
@@ -68,7 +74,9 @@ class InboundOwner(Protocol):
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
     def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
-    def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute: ...
+    def plan(
+        self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
+    ) -> PlannedRoute | ReplicaAddress: ...
     def prepare_session(
         self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
     ) -> None: ...
@@ -99,6 +107,11 @@ class InboundConnection:
         self._is_linking = False
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
+        self._keepalive: ReactorTimer | None = None
+        self._left: list[Session] = []
+        self._is_opening = False
+        self._reached = NOTHING
+        self._has_acknowledged = False
 
     def start(self) -> None:
         """Begin to read."""
@@ -117,6 +130,19 @@ class InboundConnection:
             return
         self._used = False
         self._timer = self._reactor.call_later(IDLE_SECONDS_MAX, self._expire)
+
+    def _keep_alive(self) -> None:
+        """Acknowledge again, if nothing else has been said."""
+        self._keepalive = None
+        if self._connection.is_closed or not (
+            self._is_opening or self._session or self._is_linking
+        ):
+            return
+        if not self._has_acknowledged and self._connection.is_drained:
+            reached = self._reached if self._session is not None else NOTHING
+            self._connection.send(encode_ack(*reached))
+        self._has_acknowledged = False
+        self._keepalive = self._reactor.call_later(KEEPALIVE_SECONDS, self._keep_alive)
 
     @property
     def _is_node(self) -> bool:
@@ -174,6 +200,8 @@ class InboundConnection:
 
     def on_closed(self, error: Exception | None) -> None:
         self._timer.cancel()
+        if self._keepalive is not None:
+            self._keepalive.cancel()
         if self._sender is not None:
             self._sender.close()
         if self._session is not None and not self._is_linking:
@@ -184,17 +212,24 @@ class InboundConnection:
 
     def _open(self, opening: OpenPayload) -> None:
         if self._session is not None:
-            self._session.detach(self)
-            self._session = self._sink = None
+            self._leave(self._session)
         place = self._service.place(opening, is_node=self._is_node)
         if place.store is None:
             elsewhere = ReplicasElsewhere(place.partition, list(place.replicas))
             self._connection.send(encode_message(frames.ELSEWHERE, elsewhere))
             return
         planned = self._service.plan(place, opening, is_node=self._is_node)
+        if isinstance(planned, ReplicaAddress):
+            begins = ReplicasElsewhere(place.partition, [planned])
+            self._connection.send(encode_message(frames.ELSEWHERE, begins))
+            return
         self._connection.pause()  # until the file of an earlier part has been read
+        self._is_opening, self._reached = True, NOTHING
+        if self._keepalive is None:
+            self._keepalive = self._reactor.call_later(KEEPALIVE_SECONDS, self._keep_alive)
 
         def ready(session: Session | None, error: Exception | None) -> None:
+            self._is_opening = False
             if self._connection.is_closed:
                 return
             self._connection.resume()
@@ -207,6 +242,19 @@ class InboundConnection:
                 self._fail(caught)
 
         self._service.prepare_session(place, opening, ready)
+
+    def _leave(self, session: Session) -> None:
+        """Another one is opened without the end of this one. The oldest of many is removed."""
+        session.detach(self)
+        self._session = self._sink = None
+        self._left = [each for each in self._left if not each.has_ended and each.is_detached]
+        if not session.has_ended:
+            self._left.append(session)
+        if len(self._left) > LEFT_MAX:
+            oldest = self._left.pop(0)
+            if oldest.closing is None:
+                self._service.counts.abandoned += 1
+                oldest.abandon()
 
     def _begin(
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
@@ -232,7 +280,8 @@ class InboundConnection:
 
     def acknowledge(self, reached: Reached) -> None:
         """Of the session: the tree has what is below."""
-        self._used = True
+        self._used = self._has_acknowledged = True
+        self._reached = reached
         self._connection.send(encode_ack(*reached))
 
     def set_paused(self, paused: bool) -> None:

@@ -40,5 +40,6 @@ class DataStreamCounts:
     repairs_failed: int = 0
     successors_lost: int = 0
     refused: int = 0
+    abandoned: int = 0
     unlinked_removed: int = 0
     unlinked_bytes_removed: int = 0

@@ -26,6 +26,8 @@ class PayloadPlace(NamedTuple):
     """With those on lost nodes."""
     store: PayloadLog | None
     """This node's; None where it has no replica."""
+    all_nodes: tuple[int, ...]
+    """Those with replicas, alive or not."""
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile, build_sums, open_verified
 from bascule.wire.datastream.frames import VERSION
-from bascule.wire.datastream.messages import FetchPayload, OpenPayload, StreamHello
+from bascule.wire.datastream.messages import FetchPayload, OpenPayload, ReplicaAddress, StreamHello
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,8 @@ class DataStreams:
             connection.start()
             self._sweep_later()
 
-        self._reactor.call(begin)
+        if not self._reactor.call(begin):
+            sock.close()
 
     def fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
         """Get the payload of a link from another replica. `on_fetched` runs on the reactor."""
@@ -151,8 +152,10 @@ class DataStreams:
 
     def check_hello(self, hello: StreamHello) -> StreamHello:
         """Raises: RemoteProtocolError for another version; ForeignPeer for another cluster."""
-        if hello.version < 1:
-            raise RemoteProtocolError(f"protocol version {hello.version}, expected {VERSION}")
+        if hello.version != VERSION:
+            raise RemoteProtocolError(
+                f"data streaming protocol version {hello.version}, supported: {VERSION}"
+            )
         if hello.node > 0:
             self._identity.check_name(hello.cluster)
             self._identity.check_id(hello.cluster_id)
@@ -215,23 +218,34 @@ class DataStreams:
             raise PayloadMissing(link.payload.id, "this replica")
         return link.payload.id  # a second record of one payload
 
-    def plan(self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool) -> PlannedRoute:
-        """The tree below this node. Raises: InvalidRoute."""
+    def plan(
+        self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
+    ) -> PlannedRoute | ReplicaAddress:
+        """The tree below this node, or the node where the route begins that the client asks for.
+        Raises: InvalidRoute."""
         given = routes.as_route(opening.route)
         if is_node:
             return PlannedRoute(given, "as the node before it says")
         if self.node_id not in place.nodes:
             raise InvalidRoute(f"node {self.node_id} has no replica")
+        gone = ""
         if given:
-            routes.check(given, primary=self.node_id, nodes=place.nodes)
-            return PlannedRoute(given, "as asked")
-        return routes.plan(
+            head = routes.head(given)
+            if head not in place.nodes and head in place.all_nodes:
+                gone = f"the first node of the route, {head}, is not alive; "
+            else:
+                routes.check(given, primary=head, nodes=place.nodes)
+                if head != self.node_id:
+                    return next(each for each in place.replicas if each.node == head)
+                return PlannedRoute(given, "as asked")
+        planned = routes.plan(
             opening.topology,
             primary=self.node_id,
             leader=place.leader,
             racks=place.racks,
             quorum=opening.quorum,
         )
+        return planned._replace(why=gone + planned.why)
 
     def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
@@ -241,7 +255,14 @@ class DataStreams:
         session = self._sessions.get(key)
         if session is not None and session.closing is None and not opening.begins_anew:
             session.used_at_ns = self._clock.monotonic_ns()
+            session.place, session.opening = place, opening
             ready(session, None)
+            return
+        if session is not None and session.closing is not None and not session.is_whole:
+            ready(None, Broken(f"payload {opening.id} is being closed"))
+            return
+        if key in self._fetches:
+            ready(None, Broken(f"payload {opening.id} is fetched from another replica"))
             return
         if session is not None:
             session.end()
@@ -251,9 +272,6 @@ class DataStreams:
             asked = len(self._sessions) + 1
             ready(None, LimitExceeded("open payloads", self._limits.sessions_max, asked))
             return
-        fetching = self._fetches.pop(key, None)
-        if fetching is not None:
-            fetching.close()
         session = Session(
             self, self._reactor, self.pool, place, opening, payloads, window=self.window
         )
@@ -311,6 +329,10 @@ class DataStreams:
         """Of a session."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
+            fetching = self._fetches.get(session.key)
+            if fetching is not None and not fetching.has_started and not session.is_whole:
+                error = Broken(f"payload {session.opening.id} was not received here")
+                self._on_fetched(fetching, error)
         self.counts.sessions = len(self._sessions)
 
     def on_whole(self, key: Key) -> None:
@@ -349,6 +371,7 @@ class DataStreams:
             size=opening.size,
             route=[(each, list(successors)) for each, successors in route],
             attempt=session.attempt,
+            begins_anew=session.begins_anew,
             stream_id=session.place.stream_id,
         )
         return Successor(

@@ -69,6 +69,10 @@ class SessionOwner(Protocol):
     def on_ended(self, session: Session) -> None: ...
 
 
+def _no_majority(found: int, needed: int, count: int) -> Broken:
+    return Broken(f"{found} of {count} replicas take the payload, a majority is {needed}")
+
+
 class Session:
     """Belongs to the thread of the reactor."""
 
@@ -95,6 +99,9 @@ class Session:
         self.route: Route = ()
         self.attempt = -1
         self.used_at_ns = 0
+        self.begins_anew = opening.begins_anew
+        self.sync_asked = -1
+        """The position at which the sender has asked for a sync."""
         self._service = service
         self._reactor = reactor
         self._pool = pool
@@ -121,18 +128,23 @@ class Session:
         before, self._upstream = self._upstream, upstream
         if before is not None and before is not upstream:
             before.failed(Broken(f"payload {self.opening.id} is sent over another connection now"))
+        count = self.place.replica_count
+        needed = count // 2 + 1 if quorum else 0
+        if len(self.place.replicas) < needed:
+            raise _no_majority(len(self.place.replicas), needed, count)
         if not self.is_whole:
             self._payloads.check_room(max(self.opening.size - self.received.position, 0))
             if self.received.position:
                 self._open_file()
+        if self.attempt >= 0:
+            self.begins_anew = False  # only the first sender says so
         self.attempt, self._acknowledged, self._is_paused = attempt, Reached(-1, -1), False
         self._has_reported = False
         for each in tuple(self._successors.values()):
             each.close()
         self._successors.clear()
         self._nodes.clear()
-        count = len(self.place.replicas)
-        self.progress = TreeProgress(quorum=count // 2 + 1 if quorum else 0)
+        self.progress = TreeProgress(quorum=needed)
         self.route = route
         self._connect(routes.next_nodes(route, self._service.node_id))
 
@@ -154,6 +166,14 @@ class Session:
                 for each in tuple(self._successors.values()):
                     each.close()
                 self._successors.clear()
+                if not self.received.position and not self.has_ended:
+                    self.abandon()  # there is nothing to go on with
+
+    def abandon(self) -> None:
+        """End it, and remove what was received."""
+        self.end()
+        if not self.is_whole:
+            self._discard()
 
     @property
     def is_detached(self) -> bool:
@@ -201,8 +221,9 @@ class Session:
             except (DiskFull, OSError) as error:
                 self.fail(error)
                 return
-        wanted = head.flags & frames.SYNC
-        if wanted or self.received.position - self._sync_wanted >= SYNC_BYTES:
+        if head.flags & frames.SYNC:
+            self.sync_asked = self.received.position
+        if head.flags & frames.SYNC or self.received.position - self._sync_wanted >= SYNC_BYTES:
             self._sync_wanted = self.received.position
             self._sync()
         for each in tuple(self._successors.values()):
@@ -256,6 +277,9 @@ class Session:
             },
         )
         self._connect(routes.next_nodes(route, node))
+        if not self.progress.has_quorum and not self.has_ended and self.closing is None:
+            count = self.place.replica_count
+            self.fail(_no_majority(len(self._successors) + 1, count // 2 + 1, count))
 
     def on_forwarded(self, count: int) -> None:
         """So many bytes go to a node below."""
@@ -309,7 +333,7 @@ class Session:
         """Sync what is written, unless a sync runs; then again after it."""
         file = self.file
         if self._is_syncing or file is None:
-            return
+            return  # without a file nothing has come yet
         self._is_syncing = True
         position, crc = self.received.position, self.received.crc
 

@@ -29,8 +29,14 @@ from bascule.wire.datastream.messages import (
     StreamHello,
 )
 
-SILENCE_SECONDS_MAX: Final = 10.0
-"""A node that neither answers nor takes bytes for so long is left out of the tree."""
+LOOK_SECONDS: Final = 1.0
+SILENT_LOOKS_MAX: Final = 3
+"""A node that says nothing between so many looks, though it should each second, is left out of the
+tree. Looks are counted, not time: this node may have stood still in between."""
+STALLED_LOOKS_MAX: Final = 30
+"""So is one that says that it is there, and has made no progress for so long: its disk hangs."""
+STALLED_LOOKS_PER_LEVEL: Final = 5
+"""More for each level of the tree below it, so that the node whose disk it is goes first."""
 
 
 class ForwardedSession(Protocol):
@@ -39,6 +45,7 @@ class ForwardedSession(Protocol):
     received: ReceivedPayload
     progress: TreeProgress
     file: File | None
+    sync_asked: int
     closing: Payload | None
 
     def packet_at(self, position: int) -> DataHead | None: ...
@@ -80,12 +87,14 @@ class Successor:
         self._window = 0
         self._has_sent_close = False
         self._is_preparing = False
-        self._heard = True
+        self._silent_looks = 0
+        self._stalled_looks = 0
+        self._sync_sent = -1
         self._connection = StreamConnection(reactor, begin_connect(address), self)
         self._connection.start(connecting=True)
         self._connection.send(encode_message(frames.HELLO, hello))
         self._connection.send(encode_message(frames.OPEN, opening))
-        self._timer: ReactorTimer = reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+        self._timer: ReactorTimer = reactor.call_later(LOOK_SECONDS, self._check)
 
     def forward(self) -> None:
         """Send what the session has and the window allows, one packet at a time."""
@@ -111,6 +120,8 @@ class Successor:
         assert file is not None
         head = encode_data_head(packet.position, packet.length, packet.crc, packet.flags)
         self._sent = packet.position + packet.length
+        if packet.flags & frames.SYNC:
+            self._sync_sent = self._sent
         self._connection.send_packet(head, file, packet.position, packet.length)
         self._session.on_forwarded(packet.length)
 
@@ -125,6 +136,10 @@ class Successor:
         self.forward()
 
     def _close_if_all_sent(self) -> None:
+        asked = self._session.sync_asked
+        if self._sync_sent < asked <= self._sent:
+            self._sync_sent = asked
+            self._connection.send(encode_data_head(asked, 0, 0, frames.SYNC))
         payload: Payload | None = self._session.closing
         if payload is not None and not self._has_sent_close and self._sent >= payload.size:
             self._has_sent_close = True
@@ -140,11 +155,15 @@ class Successor:
     def _check(self) -> None:
         """Leave the node out if it has been silent while something was to be done there."""
         waits = self._sent < 0 or self._has_sent_close or self._is_behind
-        if waits and not self._heard:
+        self._silent_looks += 1
+        self._stalled_looks = self._stalled_looks + 1 if waits else 0
+        if waits and self._silent_looks > SILENT_LOOKS_MAX:
             self._connection.close(Broken(f"node {self.node} is silent"))
             return
-        self._heard = False
-        self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
+        if self._stalled_looks > STALLED_LOOKS_MAX + STALLED_LOOKS_PER_LEVEL * len(self.route):
+            self._connection.close(Broken(f"node {self.node} makes no progress"))
+            return
+        self._timer = self._reactor.call_later(LOOK_SECONDS, self._check)
 
     @property
     def _is_behind(self) -> bool:
@@ -154,10 +173,13 @@ class Successor:
 
     def on_frame(self, kind: int, frame: bytearray) -> None:
         """An answer of the node."""
-        self._heard = True
+        self._silent_looks = 0
         if kind == frames.ACK:
+            if Reached(*decode_ack(frame)) != self._session.progress.of(self.node):
+                self._stalled_looks = 0
             self._session.on_successor(self, Reached(*decode_ack(frame)))
         elif kind == frames.OPENED:
+            self._stalled_looks = 0
             opened = decode_message(frame, PayloadOpened)
             self._sent, self._window = opened.position, opened.window
             self._session.on_successor(self, Reached(opened.position, 0))
@@ -178,7 +200,7 @@ class Successor:
         self._connection.close(error)
 
     def on_drained(self) -> None:
-        self._heard = True
+        self._silent_looks = 0
         self.forward()
 
     def on_closed(self, error: Exception | None) -> None:

@@ -17,6 +17,7 @@ from bascule.errors import (
     Closed,
     DiskFull,
     Indeterminate,
+    LimitExceeded,
     PayloadDamaged,
     PayloadGap,
     RemoteProtocolError,
@@ -42,6 +43,10 @@ from bascule.wire.datastream.messages import (
 
 CONNECT_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 0.05
+WATCH_SECONDS: Final = 1.0
+SILENT_WATCHES_MAX: Final = 4
+"""A node says something each second. One that has said nothing at so many looks is taken for lost.
+Looks are counted, not time: the program may have kept the event loop busy in between."""
 Content: TypeAlias = bytes | bytearray | memoryview
 OnProgress: TypeAlias = Callable[[int], None]
 """Called with the bytes that every node of the tree has written."""
@@ -111,12 +116,29 @@ class PayloadWriter:
         self._sent = 0
         self._skip_to = 0
         """What nodes have from before this writer: not sent again."""
+        self._skipped_crc = 0
+        """CRC-32C of that."""
+        self._synced = 0
+        self._sync_wanted = 0
+        """Where the last `sync` was asked for."""
+        self._head = ""
+        """The address of the first node of the route that was asked for."""
+        self._replanned = ""
+        """Why that route was given up."""
+        self._progress_at = 0.0
+        self._has_sent_close = False
+        self._is_repeated = False
+        """Whether the last node has brought nothing forward."""
+        self._last_error: Exception | None = None
         self._changed = asyncio.Event()
         self._lost: Exception | None = None
         self._closed: dict[str, Any] | None = None
         self._attempt = 0
+        self._silent_watches = 0
+        self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> PayloadWriter:
+        self._progress_at = asyncio.get_running_loop().time()
         await self._connect()
         return self
 
@@ -186,10 +208,10 @@ class PayloadWriter:
     async def sync(self) -> None:
         """Return once what was written is on the disks of all nodes of the tree. Raises: as
         `write`."""
-        await self._send_partial(flags=frames.SYNC, even_empty=True)
+        await self._send_partial()
+        self._sync_wanted = self._written
+        await self._ask_sync()
         await self._until(lambda: self._synced >= self._written)
-
-    _synced = 0
 
     async def close(self) -> PayloadAck:
         """Have the record of the payload appended; return its ack.
@@ -216,79 +238,132 @@ class PayloadWriter:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
+        self._stop_listening()
         if self._connection is not None:
             self._connection.close()
-        self._connection = self._listening = None
+        self._connection = None
         self._packets.clear()
+
+    def _stop_listening(self) -> None:
+        for task in (self._listening, self._watching):
+            if task is not None:
+                task.cancel()
+        self._listening = self._watching = None
 
     # -- sending --------------------------------------------------------------------------------
 
-    async def _send_partial(self, *, flags: int = 0, even_empty: bool = False) -> None:
+    async def _send_partial(self) -> None:
         data, self._partial = bytes(self._partial), bytearray()
-        if data or even_empty:
-            await self._send(data, flags)
+        if data:
+            await self._send(data)
 
-    async def _send(self, data: Content, flags: int = 0) -> None:
+    async def _send(self, data: Content) -> None:
         crc = crc32c(data)
         packet = _Packet(self._written, data, crc, self._crc)
         self._crc = combine(self._crc, crc, len(data))
         self._written += len(data)
+        self._compare_skipped(packet)
         self._packets.append(packet)
-        await self._until(lambda: self._written - self._acknowledged <= self._window or not data)
-        await self._transmit(packet, flags)
+        await self._until(lambda: self._written - self._acknowledged <= self._window)
+        await self._transmit(packet)
 
-    async def _transmit(self, packet: _Packet, flags: int = 0) -> None:
+    def _compare_skipped(self, packet: _Packet) -> None:
+        """Compare what is not sent with what the nodes have. Raises: PayloadDamaged."""
+        end = self._skip_to
+        if packet.position < end <= self._written:
+            data = memoryview(packet.data)[: end - packet.position]
+            self._check_crc(end, combine(packet.crc_before, crc32c(data), len(data)))
+
+    def _check_crc(self, position: int, crc: int) -> None:
+        if crc != self._skipped_crc:
+            where = f"checksum of the first {position} bytes"
+            raise PayloadDamaged(self.id, where, f"{self._skipped_crc:08x}", f"{crc:08x}")
+
+    async def _transmit(self, packet: _Packet) -> None:
         """Send a packet to the node at hand; a failure is seen by who waits."""
-        if packet.position + len(packet.data) <= self._skip_to and packet.data:
+        if packet.position + len(packet.data) <= self._skip_to:
             return
         connection = self._connection
         if connection is None or self._lost is not None:
             await self._recover()
             return
-        head = encode_data_head(packet.position, len(packet.data), packet.crc, flags)
+        head = encode_data_head(packet.position, len(packet.data), packet.crc)
         try:
             await connection.send(head)
-            if packet.data:
-                await connection.send(packet.data)
+            await connection.send(packet.data)
         except Broken as error:
             self._lose(error)
             await self._recover()
 
+    async def _ask_sync(self) -> None:
+        """Ask for a sync of what was sent."""
+        connection = self._connection
+        if connection is None or self._lost is not None:
+            await self._recover()  # which asks again
+            return
+        try:
+            await connection.send(encode_data_head(self._sync_wanted, 0, 0, frames.SYNC))
+        except Broken as error:
+            self._lose(error)
+
     async def _finish(self) -> None:
         """Send CLOSE until it is answered. Raises: as `close`."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + 2 * self._timeout
         while self._closed is None:
-            if self._lost is not None or self._connection is None:
-                await self._recover()
             try:
+                if self._lost is not None or self._connection is None:
+                    await self._recover()
                 assert self._connection is not None
                 close = ClosePayload(self._written, self._crc)
+                self._has_sent_close = True
                 await self._connection.send(encode_message(frames.CLOSE, close))
-                await self._until(lambda: self._closed is not None, recovers=False)
-            except Broken as error:
+                await self._until_closed()
+            except (Broken, DiskFull, LimitExceeded, PayloadGap) as error:
                 self._lose(error)
-                if loop.time() > deadline + self._timeout:
+                if not self._has_sent_close:
+                    raise
+                if loop.time() > deadline:
                     raise Indeterminate(
                         f"the record of payload {self.id} may or may not be stored: {error}"
                     ) from error
 
-    async def _until(self, is_met: Callable[[], bool], *, recovers: bool = True) -> None:
+    async def _until_closed(self) -> None:
+        """Wait for the answer to CLOSE. Raises: Broken; what a node says."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                while self._closed is None:
+                    if self._lost is not None:
+                        raise self._lost
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Broken(f"no answer to the end of the payload for {self._timeout} s") from None
+
+    def _note_progress(self) -> None:
+        self._progress_at = asyncio.get_running_loop().time()
+
+    def _check_progress(self, began: float) -> None:
+        """Raises: Broken if nothing has gone on for too long, since `began` at least."""
+        now = asyncio.get_running_loop().time()
+        if now - max(began, self._progress_at) > self._timeout:
+            last = self._lost or self._last_error or "the nodes are silent"
+            raise Broken(f"payload {self.id}: no progress for {self._timeout} s: {last}")
+
+    async def _until(self, is_met: Callable[[], bool]) -> None:
         """Wait for acknowledgements. Raises: Broken without progress; what a node says."""
+        began = asyncio.get_running_loop().time()
         while not is_met():
+            self._check_progress(began)
             if self._lost is not None:
-                if not recovers:
-                    raise self._lost
                 await self._recover()
                 continue
             self._changed.clear()
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(WATCH_SECONDS):
                     await self._changed.wait()
             except TimeoutError:
-                self._lose(Broken(f"no progress for {self._timeout} s"))
+                continue
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -307,12 +382,21 @@ class PayloadWriter:
                     break  # it has said which nodes have replicas
                 except (Broken, DiskFull, PayloadGap) as caught:
                     error = caught
-                    self._places.on_failed(address)
+                    self._on_failed(address, caught)
             if isinstance(error, DiskFull):
                 raise error
             if loop.time() > deadline:
                 raise Broken(f"no replica takes payload {self.id}: {error}") from error
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _on_failed(self, address: str, error: Exception) -> None:
+        """A node does not take the payload, or not any more."""
+        assert self._places is not None
+        self._last_error = error
+        self._places.on_failed(address)
+        if self._opening.route and address == self._head:
+            self._replanned = f"the route cannot begin at its first node ({error}); "
+            self._opening.route, self._opening.topology = [], "auto"
 
     async def _open_at(self, address: str) -> bool:
         """Whether the payload is open there. Raises: Broken; what the node says."""
@@ -321,17 +405,15 @@ class PayloadWriter:
         try:
             self._opening.attempt = self._attempt
             await connection.send(encode_message(frames.OPEN, self._opening))
-            async with asyncio.timeout(self._timeout):
-                opened = await connection.expect(frames.OPENED, PayloadOpened)
+            opened = await self._answer(connection)
             if isinstance(opened, ReplicasElsewhere):
+                if self._opening.route and len(opened.replicas) == 1:
+                    self._head = opened.replicas[0].address
                 self._places.learn(opened.replicas, leader_last=True)
                 self._opening.partition = opened.partition
                 connection.close()
                 return False
             self._check(opened)
-        except TimeoutError:
-            connection.close()
-            raise Broken(f"{address} does not answer") from None
         except BaseException:
             connection.close()
             raise
@@ -341,16 +423,38 @@ class PayloadWriter:
         self._places.learn(opened.replicas, leader_last=True)
         self._places.prefer(address)
         self.route = tuple((node, tuple(successors)) for node, successors in opened.route)
-        self.why, self._window = opened.why, opened.window
+        self.why, self._window = self._replanned + opened.why, opened.window
+        if self._opening.route:
+            self._head = address
         self._connection, self._lost = connection, None
+        self._silent_watches = 0
         self._listening = asyncio.create_task(self._listen(connection))
+        self._watching = asyncio.create_task(self._watch(connection))
         return True
+
+    async def _answer(self, connection: PayloadConnection) -> PayloadOpened | ReplicasElsewhere:
+        """What a node says to OPEN. It may read what it has first, and says that it is alive.
+        Raises: Broken; what the node says."""
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_SECONDS * SILENT_WATCHES_MAX):
+                    kind, frame = await connection.next_frame()
+            except TimeoutError:
+                raise Broken(f"{connection.address} does not answer") from None
+            if kind == frames.OPENED:
+                return decode_message(frame, PayloadOpened)
+            if kind == frames.ELSEWHERE:
+                return decode_message(frame, ReplicasElsewhere)
+            if kind != frames.ACK:
+                raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
 
     def _check(self, opened: PayloadOpened) -> None:
         """Compare what a node has with what was sent. Raises: PayloadDamaged, PayloadGap."""
         if opened.position > self._written:
-            self._skip_to = max(self._skip_to, opened.position)
-            return  # from before this writer: compared by CLOSE
+            # From before this writer: compared once as much has been written.
+            if opened.position > self._skip_to:
+                self._skip_to, self._skipped_crc = opened.position, opened.crc
+            return
         if opened.position < self._acknowledged:
             raise PayloadGap(self.id, self._acknowledged, opened.position)
         found = self._crc_at(opened.position)
@@ -368,8 +472,13 @@ class PayloadWriter:
 
     async def _recover(self) -> None:
         """Go on at another node, with what is not acknowledged. Raises: Broken."""
+        began = asyncio.get_running_loop().time()
         while True:
+            self._check_progress(began)
             self._drop_connection()
+            if self._is_repeated:
+                await asyncio.sleep(RETRY_SECONDS)
+            self._is_repeated = True
             await self._connect()
             connection = self._connection
             assert connection is not None
@@ -378,6 +487,8 @@ class PayloadWriter:
                     head = encode_data_head(packet.position, len(packet.data), packet.crc)
                     await connection.send(head)
                     await connection.send(packet.data)
+                if self._sync_wanted > self._synced:
+                    await connection.send(encode_data_head(self._sync_wanted, 0, 0, frames.SYNC))
             except Broken as error:
                 self._lose(error)
                 continue
@@ -385,13 +496,10 @@ class PayloadWriter:
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
-            assert self._places is not None
-            self._places.on_failed(self._connection.address)
+            self._on_failed(self._connection.address, self._lost or Broken("it is lost"))
             self._connection.close()
             self._connection = None
-        if self._listening is not None:
-            self._listening.cancel()
-            self._listening = None
+        self._stop_listening()
 
     def _lose(self, error: Exception) -> None:
         if self._lost is None:
@@ -405,6 +513,7 @@ class PayloadWriter:
                 kind, frame = await connection.next_frame()
                 if connection is not self._connection:
                     return
+                self._silent_watches = 0
                 if kind == frames.ACK:
                     self._on_ack(*decode_ack(frame))
                 elif kind == frames.CLOSED:
@@ -417,7 +526,20 @@ class PayloadWriter:
             if connection is self._connection:
                 self._lose(error)
 
+    async def _watch(self, connection: PayloadConnection) -> None:
+        """End the connection of a node that is silent. Who sends to it is woken by that."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self._silent_watches += 1
+            if self._silent_watches > SILENT_WATCHES_MAX:
+                self._lose(Broken(f"{connection.address} is silent"))
+                connection.close()
+                return
+
     def _on_ack(self, written: int, synced: int) -> None:
+        if written > self._acknowledged or synced > self._synced:
+            self._note_progress()
+            self._is_repeated = False
         self._synced = max(self._synced, synced)
         if written > self._acknowledged:
             self._acknowledged = written
@@ -441,4 +563,5 @@ def _ack_of(ack: dict[str, Any]) -> PayloadAck:
         payload_id=payload["id"],
         payload_bytes=payload["bytes"],
         payload_crc32c=int(payload["crc32c"], 16),
+        duplicate=ack.get("duplicate", False),
     )

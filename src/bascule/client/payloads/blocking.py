@@ -147,6 +147,7 @@ class SyncPayloadMixin:
         route: Mapping[int, Sequence[int]] | None = None,
         quorum: bool = False,
         payload_id: str | None = None,
+        begin_anew: bool = False,
         on_progress: Callable[[int], None] | None = None,
         timeout: float = PAYLOAD_TIMEOUT_S,
     ) -> SyncPayloadWriter:
@@ -157,7 +158,7 @@ class SyncPayloadMixin:
         out = self._async_payloads.open_payload(
             stream, subject=subject, key=key, headers=headers, partition=partition, size=size,
             topology=topology, route=route, quorum=quorum, payload_id=payload_id,
-            on_progress=on_progress, timeout=timeout,
+            begin_anew=begin_anew, on_progress=on_progress, timeout=timeout,
         )  # fmt: skip
         return SyncPayloadWriter(self._run, out)
 

@@ -34,6 +34,7 @@ class PayloadMixin:
         route: Mapping[int, Sequence[int]] | None = None,
         quorum: bool = False,
         payload_id: str | None = None,
+        begin_anew: bool = False,
         on_progress: Callable[[int], None] | None = None,
         timeout: float = PAYLOAD_TIMEOUT_S,
     ) -> PayloadWriter:
@@ -44,8 +45,9 @@ class PayloadMixin:
         star, chain or tree; a `route` says which node forwards to which instead. With `quorum` a
         packet is acknowledged once a majority has it. `size` is a promise in bytes, if it is known.
         With the `payload_id` of a payload that was not closed, 32 hexadecimal digits, its nodes go
-        on with what they have. `on_progress` gets the bytes that all nodes have written. `timeout`
-        is how long no progress is made before it fails, in seconds.
+        on with what they have; with `begin_anew` they drop it, for other content. `on_progress`
+        gets the bytes that all nodes have written. `timeout` is how long no progress is made before
+        it fails, in seconds.
 
         Entering raises: UnknownStream, ConfigError for a wrong subject, InvalidRoute, Broken.
         """
@@ -61,6 +63,7 @@ class PayloadMixin:
             topology,
             quorum,
             [(node, list(after)) for node, after in (route or {}).items()],
+            begins_anew=begin_anew,
         )
         return PayloadWriter(self._bootstrap, opening, timeout=timeout, on_progress=on_progress)
 

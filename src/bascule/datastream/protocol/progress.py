@@ -19,7 +19,8 @@ class TreeProgress:
     """This node, and the successors that it has now."""
 
     def __init__(self, *, quorum: int = 0) -> None:
-        """`quorum`: how many nodes have to have a packet, this one among them; 0: all."""
+        """`quorum`: how many nodes have to have a packet, this one among them, however many are
+        left; 0: all that are left."""
         self._quorum = quorum
         self._successors: dict[int, Reached] = {}
 
@@ -41,11 +42,15 @@ class TreeProgress:
     def reached(self, own: Reached) -> Reached:
         """What may be acknowledged, where this node itself has `own`."""
         everyone = [own, *self._successors.values()]
-        at = self._needed(len(everyone)) - 1
+        if self._quorum:
+            everyone += [NOTHING] * (self._quorum - len(everyone))
+        at = (self._quorum or len(everyone)) - 1
         written = sorted((each.written for each in everyone), reverse=True)[at]
         synced = sorted((each.synced for each in everyone), reverse=True)[at]
         # Never more than this node has: it answers for its own file.
         return Reached(min(written, own.written), min(synced, own.synced))
 
-    def _needed(self, count: int) -> int:
-        return min(self._quorum, count) if self._quorum else count
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough nodes are left."""
+        return len(self._successors) + 1 >= self._quorum

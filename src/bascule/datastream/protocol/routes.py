@@ -51,6 +51,15 @@ def check(route: Route, *, primary: int, nodes: Collection[int]) -> None:
         raise InvalidRoute(f"node {min(missing)} has a replica and is not reached")
 
 
+def head(route: Route) -> int:
+    """The node where a route begins. Raises: InvalidRoute if there is not exactly one."""
+    later = {each for _, successors in route for each in successors}
+    first = [node for node, _ in route if node not in later]
+    if len(first) != 1:
+        raise InvalidRoute(f"{len(first)} nodes have none before them, expected one")
+    return first[0]
+
+
 def below(route: Route, node: int) -> Route:
     """The part of a route that begins at `node`."""
     successors = dict(route)

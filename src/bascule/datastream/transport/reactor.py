@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import selectors
@@ -66,11 +67,11 @@ class Reactor:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
         return self._buffer
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Have the thread call it. Any thread may ask; after `close` it is not called."""
+    def call(self, function: Callable[[], None]) -> bool:
+        """Have the thread call it. Any thread may ask; False after `close`: it is not called."""
         with self._lock:
             if self._is_closing:
-                return
+                return False
             self._calls.append(function)
             if self._thread is None:
                 self._begin()
@@ -79,7 +80,8 @@ class Reactor:
         try:
             wake.send(b"\0")
         except (BlockingIOError, OSError):
-            return  # it is awake, or ends
+            pass  # it is awake, or ends
+        return True
 
     def _begin(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -94,12 +96,15 @@ class Reactor:
     def close(self, last: Callable[[], None]) -> None:
         """Call `last` on the thread and end it; return once it has ended."""
         with self._lock:
-            thread, self._is_closing = self._thread, True
+            thread = self._thread
+            if thread is not None:
+                self._calls.append(last)  # before the thread may see that it is to end
+            self._is_closing = True
         if thread is None:
             return
-        self._calls.append(last)
         assert self._wake is not None
-        self._wake.send(b"\0")
+        with contextlib.suppress(OSError):  # it is awake, or has seen that it is to end
+            self._wake.send(b"\0")
         thread.join()
         self._wake.close()
 

@@ -62,6 +62,10 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "datastream.refused": MetricFamily(
         "payload_refusals", "Requests of data streaming that were refused."
     ),
+    "datastream.abandoned": MetricFamily(
+        "payload_abandoned",
+        "Payloads removed because the connection that sent them has begun many others.",
+    ),
     "datastream.unlinked_removed": MetricFamily(
         "payload_unlinked_removed", "Payloads removed because nobody has closed them."
     ),

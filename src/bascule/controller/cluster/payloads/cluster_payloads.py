@@ -193,6 +193,7 @@ class ClusterPayloads:
             tuple(replicas),
             len(state.replicas),
             store if isinstance(store, PayloadLog) else None,
+            tuple(state.replicas),
         )
 
     def peer_address(self, node: int) -> tuple[str, int] | None:

@@ -131,7 +131,7 @@ class PayloadLinks:
         """Append the record, unless there is one."""
         while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
             if here.offset < partition.committed_offset:
-                return _ack(partition, here.offset, link.payload)
+                return _ack(partition, here.offset, link.payload) | {"duplicate": True}
             if not partition.is_leader:
                 raise NotLeader.of_partition(partition.state, partition.leader_epoch)
             await asyncio.sleep(RETRY_SECONDS)  # it may be committed, or removed again
@@ -167,7 +167,12 @@ class PayloadLinks:
             PayloadLink(-1, link.payload),
             lambda error: loop.call_soon_threadsafe(end, error),  # type: ignore[arg-type]
         )
-        await fetched
+        try:
+            async with asyncio.timeout(ATTEMPT_SECONDS_MAX):
+                await fetched
+        except TimeoutError:
+            # It goes on being fetched; the request is repeated.
+            raise PayloadMissing(link.id, "this node yet: it is being fetched") from None
 
 
 def _ack(partition: Partition, offset: int, payload: Payload) -> dict[str, Any]:
