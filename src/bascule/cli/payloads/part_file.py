@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from io import SEEK_END
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -13,7 +13,7 @@ READ_BYTES: Final = 1 << 20
 PART: Final = ".part"
 NOTE: Final = ".part.json"
 NOTE_BYTES: Final = 64 << 20
-"""Between two notes; each costs a sync."""
+"""Between two notes. What a loss of power takes from the file is found by the checksum."""
 
 
 class PartOf(NamedTuple):
@@ -30,7 +30,7 @@ class _Note(msgspec.Struct):
     start: int
     end: int | None
     bytes: int
-    """Of the file that were synced;"""
+    """Of the file when this was noted;"""
     crc32c: str
     """and their CRC-32C, in hexadecimal."""
 
@@ -59,7 +59,7 @@ class PartFile:
         """Go on with what is there, if it is right; the bytes that are kept. Raises: OSError."""
         file = self.path.open("r+b" if self.path.exists() else "w+b")
         self._file = file
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, SEEK_END)
         self.why_anew = self._keep(file, size) if size else ""
         if self.why_anew:
             self.size = self.crc = 0
@@ -102,7 +102,6 @@ class PartFile:
     def _save_note(self) -> None:
         assert self._file is not None
         self._file.flush()
-        os.fsync(self._file.fileno())
         self._noted = self.size
         note = _Note(*self._part_of, self.size, f"{self.crc:08x}")
         new = self._note_path.with_name(self._note_path.name + ".new")
