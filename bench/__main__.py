@@ -1,7 +1,8 @@
 """`python -m bench [NAME ...] [--quick]`: run measurements; without a name, all of them.
 
 `python -m bench streams --count N --nodes N` measures one size of one cluster, and
-`python -m bench cluster_idle --count N` so many partitions, as `node_loss`;
+`python -m bench cluster_idle --count N` so many partitions, as `node_loss`,
+and `table_memory` so many keys;
 `python -m bench cluster_failover --rounds N` so many rounds of each scene, as of other clusters.
 """
 
@@ -25,6 +26,7 @@ SIZES = {
     "cluster_idle": ("count",),
     "node_loss": ("count",),
     "isr_change": ("count",),
+    "table_memory": ("count",),
     "cluster_failover": ("rounds",),
     "cluster_acked": ("rounds",),
     "cluster_latency": ("rounds",),
@@ -41,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
-    parser.add_argument("--count", type=int, help="streams, or partitions, to create")
+    parser.add_argument("--count", type=int, help="streams, partitions or keys to create")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
     parser.add_argument("--rounds", type=int, help="of the measurements of a cluster")
     arguments = parser.parse_args()

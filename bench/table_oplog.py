@@ -1,6 +1,6 @@
 """The oplog of a table: writing, grouped syncs, search, catch-up, and what it costs a table.
 
-No process, no network but a pipe: the code of a replica on one thread. The loop in C beside the
+No process, no network but a pipe: the code of a replica on one thread. The loop in Rust beside the
 writes does what the article does that the format is from, one `write` for each record.
 """
 
@@ -96,8 +96,8 @@ def write_rate(path: Path, groups: list[array[int]], *, synced: bool) -> float:
 def measure_writes(directory: Path, rounds: int, count: int) -> list[dict[str, Any]]:
     groups = operations(count)
     loop = directory / "loop"
-    source = Path(__file__).with_name("oplog_loop.c")
-    subprocess.run(["cc", "-O2", "-o", str(loop), str(source)], check=True)
+    source = Path(__file__).with_name("oplog_loop.rs")
+    subprocess.run(["rustc", "-O", "-o", str(loop), str(source)], check=True)
     unsynced, synced, beside = list[float](), list[float](), list[float]()
     for number in range(rounds):
         for is_synced in (False, True) if number % 2 else (True, False):
@@ -109,7 +109,8 @@ def measure_writes(directory: Path, rounds: int, count: int) -> list[dict[str, A
     rate = {"value": round(statistics.median(unsynced)), "rates": [round(n) for n in unsynced]}
     return [
         row("oplog, operations/s, not synced", rate, at_least=WRITES_PER_SECOND_MIN),
-        row("oplog over a loop in C of one write each", median_ratio(unsynced, beside), at_least=1),
+        row("oplog over a loop in Rust of one write each", median_ratio(unsynced, beside),
+            at_least=1),
         row("oplog, synced in groups, over not synced", median_ratio(synced, unsynced),
             at_least=SYNCED_MIN),
     ]  # fmt: skip

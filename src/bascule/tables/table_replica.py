@@ -142,7 +142,9 @@ class TableReplica:
         """
         file, loop = self._file, asyncio.get_running_loop()
         began = loop.time()
-        if file is None or self._is_damaged or len(keys) > KEYS_NOW_MAX or began < self._slow_until:
+        if file is None or self._is_damaged or began < self._slow_until:
+            return None
+        if not 0 < len(keys) <= KEYS_NOW_MAX:
             return None
         try:
             found = file.read_now(keys, bytes_max)

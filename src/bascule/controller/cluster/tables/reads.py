@@ -269,6 +269,10 @@ class TableReads:
 async def _read(replica: TableReplica, operation: ReadKeys | ReadRange) -> tuple[int, bytes]:
     """The position, and the encoded answer."""
     if isinstance(operation, ReadKeys):
+        if now := replica.read_now(operation.keys, bytes_max=PAGE_BYTES_MAX):
+            position, found_now = now
+            entries = [found_now[key] for key in operation.keys if key in found_now]
+            return position, msgspec.msgpack.encode(TableValues(position, entries))
         position, rows = await replica.read(operation.keys, bytes_max=PAGE_BYTES_MAX)
         entries = [_entry(rows[key]) for key in operation.keys if key in rows]
         return position, msgspec.msgpack.encode(TableValues(position, entries))
