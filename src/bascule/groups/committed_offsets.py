@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from bascule.errors import (
@@ -62,6 +63,8 @@ OFFSETS_CONFIG: Final = StreamConfig(
 
 COMMITS_MAX: Final = 1_000_000
 """Commits kept in memory, about 600 MB. Beyond it commits with a new key are ignored."""
+KEYS_CACHED: Final = 4_096
+"""Of records that are written again and again, about 500 bytes each."""
 RECORD_BYTES: Final = 200
 """Of the record of a group or member in memory, beyond its key and its value; measured: 130."""
 RETRY_SECONDS: Final = 1.0
@@ -336,11 +339,10 @@ class CommittedOffsetStore:
         await self._wait_position(await self._appends.append(records) + len(records))
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
-        subject, stream_id = commit_subject(key), self._stream_id(key.stream)
+        stream_id = self._stream_id(key.stream)
+        subject, record_key = _record_key(key)
         dated = _dated(commit, now_ms)
-        record = InternalRecord(
-            subject, subject.encode(), encode_commit(dated), _headers(stream_id)
-        )
+        record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
         if stream_id is None:
             return OffsetRecord(record, None)  # whether it is valid depends on its timestamp
         stored = StoredCommit(dated, now_ms, -1, stream_id)
@@ -550,6 +552,14 @@ def _is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
     return stored.appended_ms >= stream.created_ms
 
 
+@lru_cache(maxsize=KEYS_CACHED)
+def _record_key(key: OffsetKey) -> tuple[str, bytes]:
+    """The subject of a commit's record, and its key. Raises: InvalidName."""
+    subject = commit_subject(key)
+    return subject, subject.encode()
+
+
+@lru_cache(maxsize=KEYS_CACHED)
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
     checked = (CHECKED_HEADER, None)
     return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)
