@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from support.processes import Node, running_node, wait_for
 
 GROUPS = 1_000
 ROUNDS = 2_000
+BYTES_MAX = 256 << 20
+"""Of all groups together."""
 GROWTH_BYTES_MAX = 32 << 20
 """Of the node, for what is gone again. A member that stayed would cost some kilobytes, a
 connection of it more."""
@@ -115,6 +118,32 @@ def test_a_thousand_groups_go_on_after_a_restart(node: Node) -> None:
         assert heartbeat(connection, group, member) == ErrorCode.NONE
     wait_members(node, GROUPS)
     assert metric(node, "bascule_group_rebalances_total") == 0
+    connection.close()
+
+
+def test_large_assignments_cost_bounded_memory(node: Node) -> None:
+    """Each group alone is within its bound. All of them would take 700 MB."""
+    connection = connect(node)
+    before = resident_bytes(node)
+    codes: Counter[int] = Counter()
+    for number in range(300):
+        group = f"large {number}"
+        given = connection.request(join_request(group, "", SESSION_MS_LONG))
+        joined = connection.request(join_request(group, given.member_id, SESSION_MS_LONG))
+        assert joined.error_code == ErrorCode.NONE
+        assignment = SyncGroupRequestAssignment(joined.member_id, bytes(1_000_000))
+        sync = SyncGroupRequest(
+            group, joined.generation_id, joined.member_id, assignments=[assignment]
+        )
+        codes[connection.request(sync).error_code] += 1
+    assert codes.keys() == {ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED}
+    assert codes[ErrorCode.NONE] > 50
+    assert metric(node, "bascule_group_refusals_total ") == codes[ErrorCode.GROUP_MAX_SIZE_REACHED]
+    kept = metric(node, "bascule_group_memory_bytes ")
+    assert codes[ErrorCode.NONE] * 2_300_000 < kept <= BYTES_MAX
+    assert resident_bytes(node) - before < BYTES_MAX + GROWTH_BYTES_MAX
+    # Small groups find the room that is left.
+    join(connection, "small")
     connection.close()
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.groups.classic import ClassicGroup, GroupState, JoinAnswer
+from bascule.groups.classic.member_table import MemberTable
 from bascule.wire.error_codes import ErrorCode
 from support.classic_groups import SESSION_MS, GroupDriver
 
@@ -183,6 +184,25 @@ class History:
         assert bool(group.members) == (group.state is not GroupState.EMPTY)
         if group.state is GroupState.STABLE:
             assert group.leader in group.members
+        self.check_sums()
+
+    def check_sums(self) -> None:
+        """The sums and indexes are what the members say, counted anew."""
+        table, members = self.driver.group._table, list(self.driver.group.members.values())
+        anew = MemberTable()
+        for member in members:
+            anew.add(member)
+        anew.pending.update(table.pending)
+        assert table.said_bytes == anew.said_bytes == sum(m.size_bytes for m in members)
+        assert table.assigned_bytes == anew.assigned_bytes
+        assert table.kept_bytes == anew.kept_bytes
+        assert table._supporters == anew._supporters
+        assert table.static == anew.static
+        assert table.joins == {t: m for m in members if (t := m.join_ticket) is not None}
+        assert table.syncs == {t: m for m in members if (t := m.sync_ticket) is not None}
+        due = [*table.pending.values(), *(d for m in members if (d := m.deadline_ms) is not None)]
+        noted_ms = table.next_deadline_ms()
+        assert not due or (noted_ms is not None and noted_ms <= min(due))
 
     def settle(self) -> None:
         """All clients go on undisturbed; then they share a generation, and nothing waits."""

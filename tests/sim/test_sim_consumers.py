@@ -13,11 +13,17 @@ from bascule.sim.cluster.consumers.newer import SimNewerConsumer
 from bascule.sim.cluster.plan import GroupPlan
 from bascule.sim.cluster.world.loop import NS
 from bascule.wire.messages.group.consumer_protocol import encode_assignment
+from bascule.wire.messages.group.heartbeat import HeartbeatResponse
 from bascule.wire.messages.group.join_group import JoinGroupResponse
 from bascule.wire.messages.group.sync_group import SyncGroupResponse
 
 PLAN = GroupPlan(name="g", stream="s", partitions=2, members=2)
-WORLD = cast(Any, SimpleNamespace(loop=SimpleNamespace(now_ns=0), note=lambda *_: None))
+WORLD = cast(
+    Any,
+    SimpleNamespace(
+        loop=SimpleNamespace(now_ns=0), note=lambda *_: None, coordinator=(0, "10.0.0.1")
+    ),
+)
 
 
 class LostConnection:
@@ -77,6 +83,23 @@ def test_an_answer_counts_from_when_it_was_asked_for() -> None:
     history.on_well("m", asked_ns=19 * NS)
     history.on_forgotten("m", "UNKNOWN_MEMBER_ID")
     assert "members are remembered" in broken
+
+
+@pytest.mark.parametrize("coordinator", ["10.0.0.1", "10.0.0.2"])
+def test_a_deposed_coordinator_promises_nothing(coordinator: str) -> None:
+    """Seed 5044: it was cut off and said that all is well more than a session after the next one
+    had loaded the group. That one had not heard of the member since, and removed it."""
+    broken: list[str] = []
+    world = SimpleNamespace(**vars(WORLD))
+    world.coordinator = (1, coordinator)
+    history = history_of(broken, is_classic=True)
+    consumer = SimConsumer(cast(Any, world), 0, PLAN, history)
+    consumer.id, consumer.generation, consumer.positions = "m", 1, {}
+    consumer._host = "10.0.0.1"
+    consumer._handle_some = lambda _: True  # type: ignore[method-assign]
+    consumer._step(cast(Any, LostConnection(HeartbeatResponse())))
+    history.on_forgotten("m", "ILLEGAL_GENERATION")
+    assert (broken != []) == (coordinator == "10.0.0.1")
 
 
 def test_a_late_answer_takes_no_partition_from_its_next_owner() -> None:

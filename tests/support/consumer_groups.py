@@ -31,6 +31,7 @@ from bascule.groups.consumer import (
     to_classic_group,
     to_consumer_group,
 )
+from bascule.groups.consumer.roster import PARTITION_KEPT_BYTES
 from bascule.wire.codec import encode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.group.consumer_protocol import (
@@ -499,6 +500,11 @@ class Owners:
 
     def check(self) -> None:
         """A consumer that the group has removed reads on until it learns of that."""
+        group = self.host.group
+        if isinstance(group, ConsumerGroup):
+            kept = sum(member.kept_bytes for member in group.members.values())
+            partitions = sum(count for _, count in group.roster._subscribed.values())
+            assert group.kept_bytes == kept + PARTITION_KEPT_BYTES * partitions, "counted anew"
         seen: dict[TopicPartition, str] = {}
         for each in self.consumers:
             member_id = each.name if isinstance(each, Consumer) else each.member_id

@@ -3,6 +3,7 @@
     committed_offsets    follows the stream, answers queries, publishes commits and removals
     offset_records       decodes the records of the stream; resolves positions for a reset
     running              a group that this node coordinates, stored and restored
+    memory               bounds the memory of all groups
     deadlines            one timer for all groups
     coordinator          runs the groups with members whose partition of the stream this node leads
     subscribable         the streams of this node, as groups see them

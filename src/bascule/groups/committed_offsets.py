@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from bascule.errors import (
@@ -62,6 +63,10 @@ OFFSETS_CONFIG: Final = StreamConfig(
 
 COMMITS_MAX: Final = 1_000_000
 """Commits kept in memory, about 600 MB. Beyond it commits with a new key are ignored."""
+KEYS_CACHED: Final = 4_096
+"""Of records that are written again and again, about 500 bytes each."""
+RECORD_BYTES: Final = 200
+"""Of the record of a group or member in memory, beyond its key and its value; measured: 130."""
 RETRY_SECONDS: Final = 1.0
 
 
@@ -99,6 +104,8 @@ class CommittedOffsetStore:
         `groups.consumer.records`."""
         self.member_states: dict[str, dict[str, bytes]] = {}
         """The records of members by their ids, of each group that has such records."""
+        self._state_bytes: dict[str, int] = {}
+        """Of the two above, by group; see `state_bytes`."""
         self.on_read: Callable[[], None] = lambda: None
         """Called after everything committed was read, and when the partition's role changed."""
         self.has_members: Callable[[str], bool] = lambda _: False
@@ -279,6 +286,10 @@ class CommittedOffsetStore:
             batch.append(OffsetRecord(InternalRecord(subject, subject.encode(), state), change))
         await self._appends.append(batch)
 
+    def state_bytes(self, name: str) -> int:
+        """What the records of a group and its members take in memory; 0 without such records."""
+        return self._state_bytes.get(name, 0)
+
     def _check_no_members(self, consumers: Iterable[str]) -> None:
         for name in consumers:
             if name in self.group_states or self.has_members(name):
@@ -328,11 +339,10 @@ class CommittedOffsetStore:
         await self._wait_position(await self._appends.append(records) + len(records))
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
-        subject, stream_id = commit_subject(key), self._stream_id(key.stream)
+        stream_id = self._stream_id(key.stream)
+        subject, record_key = _record_key(key)
         dated = _dated(commit, now_ms)
-        record = InternalRecord(
-            subject, subject.encode(), encode_commit(dated), _headers(stream_id)
-        )
+        record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
         if stream_id is None:
             return OffsetRecord(record, None)  # whether it is valid depends on its timestamp
         stored = StoredCommit(dated, now_ms, -1, stream_id)
@@ -433,6 +443,7 @@ class CommittedOffsetStore:
             self._to_repair.clear()
             self.group_states.clear()
             self.member_states.clear()
+            self._state_bytes.clear()
             self.counts.held = self._position = 0
 
     def _apply(self, changes: list[OffsetChange], reached: int) -> None:
@@ -486,18 +497,20 @@ class CommittedOffsetStore:
         return True
 
     def _apply_group(self, name: str, member_id: str | None, state: bytes | None) -> None:
-        if member_id is not None:
-            members = self.member_states.setdefault(name, {})
-            if state is None:
-                members.pop(member_id, None)
-            else:
-                members[member_id] = state
-            if not members:
-                del self.member_states[name]
-        elif state is None:
-            self.group_states.pop(name, None)
+        if member_id is None:
+            states, record = self.group_states, name
         else:
-            self.group_states[name] = state
+            states, record = self.member_states.setdefault(name, {}), member_id
+        before = states.pop(record, None)
+        grown = 0 if before is None else -(RECORD_BYTES + len(record) + len(before))
+        if state is not None:
+            states[record] = state
+            grown += RECORD_BYTES + len(record) + len(state)
+        if member_id is not None and not states:
+            del self.member_states[name]
+        self._state_bytes[name] = self._state_bytes.get(name, 0) + grown
+        if not self._state_bytes[name]:
+            del self._state_bytes[name]
 
     def _remove(self, key: OffsetKey) -> None:
         if self._commits.pop(key, None) is not None:
@@ -539,6 +552,14 @@ def _is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
     return stored.appended_ms >= stream.created_ms
 
 
+@lru_cache(maxsize=KEYS_CACHED)
+def _record_key(key: OffsetKey) -> tuple[str, bytes]:
+    """The subject of a commit's record, and its key. Raises: InvalidName."""
+    subject = commit_subject(key)
+    return subject, subject.encode()
+
+
+@lru_cache(maxsize=KEYS_CACHED)
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
     checked = (CHECKED_HEADER, None)
     return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)

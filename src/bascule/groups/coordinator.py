@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -24,6 +24,7 @@ from bascule.groups.classic import (
     Store,
     SyncAnswer,
 )
+from bascule.groups.classic.member import joining_bytes
 from bascule.groups.committed_offsets import CommittedOffsetStore
 from bascule.groups.consumer import (
     JOINS,
@@ -36,14 +37,21 @@ from bascule.groups.consumer import (
     to_classic_group,
     to_consumer_group,
 )
-from bascule.groups.consumer.heartbeats import HeartbeatRefusal, request_error
+from bascule.groups.consumer.heartbeats import (
+    HeartbeatRefusal,
+    heartbeat_growth_bytes,
+    request_error,
+)
 from bascule.groups.deadlines import Deadlines
 from bascule.groups.described import DescribedGroup, GroupSummary
 from bascule.groups.descriptions import describe_group, summary_of
+from bascule.groups.memory import GroupMemory
 from bascule.groups.running import (
     Group,
     GroupCounts,
+    Records,
     RunningGroup,
+    records_of,
     restore_group,
     store_group,
 )
@@ -58,10 +66,14 @@ log = logging.getLogger("bascule.groups")
 
 GROUPS_MAX: Final = 10_000
 """Groups with members at a time; further ones are told to try again."""
-BYTES_MAX: Final = 256 << 20
-"""Metadata and assignments of all groups together. Beyond it joins are refused."""
 CLIENT_ID_LENGTH_MAX: Final = 100
 """Of a client id or an instance id within a member id."""
+
+LOAD_BYTES: Final = 64 << 10
+"""Of stored states that are loaded before other work of the event loop comes in between: 2 ms."""
+FULL: Final = MemberAnswer(
+    ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together take as much memory as they may"
+)
 
 T = TypeVar("T", JoinAnswer, SyncAnswer, MemberAnswer)
 
@@ -89,12 +101,16 @@ class GroupCoordinator:
         self._groups: dict[str, RunningGroup] = {}
         self._epoch: int | None = None
         """The leader epoch of `_offsets` for which the groups are loaded; None: they are not."""
+        self._to_load: deque[str] = deque()
+        """Names of stored groups that are not loaded yet."""
+        self._next_slice: asyncio.Handle | None = None
+        """Loads the next ones."""
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._due = Deadlines(self._on_due, self._is_present, lambda: len(self._groups))
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._size_bytes = 0
+        self._memory = GroupMemory(offsets, self._limits.total_bytes_max)
         self._rebalances = 0
         self._expired = 0
 
@@ -121,6 +137,8 @@ class GroupCoordinator:
             self._expired,
             dict(Counter(str(each.group.state) for each in running)),
             sum(len(each.group.members) for each in running),
+            self._memory.size_bytes,
+            self._memory.refusals,
         )
 
     # -- views ----------------------------------------------------------------------------------
@@ -147,20 +165,23 @@ class GroupCoordinator:
 
     async def join(self, name: str, request: JoinRequest) -> JoinAnswer:
         """Join a group. The answer may wait until the other members have joined, too."""
-        error = self.error()
-        if not error and self._size_bytes > BYTES_MAX:
-            error = ErrorCode.GROUP_MAX_SIZE_REACHED
+        error = self.error(name)
         running = self._groups.get(name)
         if not error and running is None:
             error = self._new_group_error(request)
         if error:
             return JoinAnswer(error, member_id=request.member_id)
-        if running is None:
-            running = self._groups[name] = RunningGroup(name, ClassicGroup(self._limits))
         prefix = request.instance_id or request.client_id
         drawn = f"{prefix[:CLIENT_ID_LENGTH_MAX]}-{self._dice.bytes(16).hex()}"
-        ticket, answer = self._wait_for(JoinAnswer)
         request = replace(request, new_member_id=drawn)
+        growth = joining_bytes(request)
+        if running is not None:
+            growth = running.group.join_growth_bytes(request)
+        if not self._has_room(name, running, growth):
+            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, member_id=request.member_id)
+        if running is None:
+            running = self._groups[name] = RunningGroup(name, ClassicGroup(self._limits))
+        ticket, answer = self._wait_for(JoinAnswer)
         running.group.on_join(request, ticket, self._due.now_ms())
         self._carry_out(running)
         return await self._answered(running, ticket, answer)
@@ -180,6 +201,9 @@ class GroupCoordinator:
         error, running = self._find(name)
         if running is None:
             return SyncAnswer(error)
+        growth, needed = running.group.sync_growth_bytes(member_id, generation, assignments)
+        if not self._has_room(name, running, growth, needed):
+            return SyncAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
         ticket, answer = self._wait_for(SyncAnswer)
         running.group.on_sync(
             member_id,
@@ -220,7 +244,7 @@ class GroupCoordinator:
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Why offsets are not committed, or NONE. Who is no member has a generation below 0."""
-        error = self.error()
+        error = self.error(name)
         if error:
             return error
         running = self._groups.get(name)
@@ -247,7 +271,7 @@ class GroupCoordinator:
         self, name: str, request: MemberHeartbeat
     ) -> MemberAnswer | Awaitable[MemberAnswer]:
         """A heartbeat of the consumer protocol. The answer waits if something has to be stored."""
-        error = self.error()
+        error = self.error(name)
         if error:
             return MemberAnswer(error)
         if not request.member_id and request.epoch == JOINS:
@@ -259,6 +283,9 @@ class GroupCoordinator:
                 return found
             running = found
         assert isinstance(running.group, ConsumerGroup)
+        growth = running.group.heartbeat_growth_bytes(request)
+        if not self._has_room(name, running, growth):
+            return FULL
         ticket = next(self._tickets)
         answer = running.group.on_member_heartbeat(request, ticket, self._due.now_ms())
         if answer is not None:
@@ -277,11 +304,13 @@ class GroupCoordinator:
         """The group of the consumer protocol that a member joins; there has been none."""
         if request.epoch != JOINS:
             return MemberAnswer(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no such member")
-        if self._size_bytes > BYTES_MAX or (running is None and len(self._groups) >= GROUPS_MAX):
+        if running is None and len(self._groups) >= GROUPS_MAX:
             return MemberAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         refusal = self._version_refusal() or request_error(request)
         if refusal is not None:
             return MemberAnswer(refusal.error, refusal.reason)
+        if not self._has_room(name, running, heartbeat_growth_bytes(request, None)):
+            return FULL
         incarnation = self._dice.bytes(8).hex()
         if running is None:
             group = ConsumerGroup.empty(self._limits, self._topics, incarnation)
@@ -303,6 +332,15 @@ class GroupCoordinator:
         self._deliver(running, running.group.take_effects())
         self._note_conversion(running, converted, "consumer")
         return running
+
+    def _has_room(
+        self, name: str, running: RunningGroup | None, growth: int, needed: int | None = None
+    ) -> bool:
+        """See `GroupMemory.has_room`."""
+        if growth <= 0:
+            return True
+        now_ms = self._due.now_ms()
+        return self._memory.has_room(running, growth, needed, name=name, now_ms=now_ms)
 
     def _version_refusal(self) -> HeartbeatRefusal | None:
         """Why no member may join that speaks the consumer protocol."""
@@ -328,7 +366,7 @@ class GroupCoordinator:
         )
 
     def _find(self, name: str) -> tuple[ErrorCode, RunningGroup | None]:
-        error = self.error()
+        error = self.error(name)
         found = None if error else self._groups.get(name)
         return error or ErrorCode.UNKNOWN_MEMBER_ID, found
 
@@ -367,6 +405,7 @@ class GroupCoordinator:
             self._note_conversion(running, classic, "classic")
             self._deliver(running, [store, *classic.take_effects()])
             group = classic
+        self._memory.count(running)
         if group.is_forgettable:
             self._forget(running)
         else:
@@ -380,15 +419,16 @@ class GroupCoordinator:
                     if waiting is not None and not waiting.done():
                         waiting.set_result(effect.answer)
                 case Store() | StoreRecords():
-                    task = asyncio.create_task(self._store(running, running.group, effect))
+                    # Encoded here, so that what the group keeps is not kept for the record, too.
+                    records = records_of(effect)
+                    task = asyncio.create_task(
+                        self._store(running, running.group, effect.number, records)
+                    )
                     self._storing.add(task)
                     task.add_done_callback(self._storing.discard)
 
     def _account(self, running: RunningGroup) -> None:
         group = running.group
-        size = group.size_bytes
-        self._size_bytes += size - running.size_bytes
-        running.size_bytes = size
         self._rebalances += group.rebalances
         self._expired += group.expired
         if group.expired:
@@ -410,17 +450,17 @@ class GroupCoordinator:
             )
 
     def _forget(self, running: RunningGroup) -> None:
-        self._size_bytes -= running.size_bytes
-        running.size_bytes = 0
+        self._memory.forget(running)
         if self._groups.get(running.name) is running:
             del self._groups[running.name]
 
     async def _store(
-        self, running: RunningGroup, group: Group, effect: Store | StoreRecords
+        self, running: RunningGroup, group: Group, number: int, records: Records
     ) -> None:
-        error = await store_group(self._offsets, running.name, effect)
+        with self._memory.storing(records):
+            error = await store_group(self._offsets, running.name, records)
         self.refresh()
-        group.on_stored(effect.number, error, self._due.now_ms())
+        group.on_stored(number, error, self._due.now_ms())
         if self._is_present(running) and running.group is group:
             self._carry_out(running)
 
@@ -436,10 +476,12 @@ class GroupCoordinator:
 
     # -- which groups ---------------------------------------------------------------------------
 
-    def error(self) -> ErrorCode:
-        """Why this node does not answer for groups now, or NONE."""
+    def error(self, name: str | None = None) -> ErrorCode:
+        """Why this node does not answer for a group now, or for all of them (None), or NONE."""
         self.refresh()
         if self._epoch is not None:
+            if self._to_load and name not in self._groups:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return ErrorCode.NONE
         partition = self._led()
         if partition is None:
@@ -472,8 +514,17 @@ class GroupCoordinator:
             self._load(epoch)
 
     def _load(self, epoch: int) -> None:
+        """Load the groups in slices, between which other work comes. A group answers once it is
+        loaded: its sessions begin then."""
         self._epoch = epoch
-        for name in list(self._offsets.group_states):
+        self._to_load = deque(self._offsets.group_states)
+        self._load_slice()
+
+    def _load_slice(self) -> None:
+        size = 0
+        while self._to_load and size < LOAD_BYTES:
+            name = self._to_load.popleft()
+            size += self._offsets.state_bytes(name)
             now_ms = self._due.now_ms()
             group = restore_group(self._offsets, name, self._limits, self._topics, now_ms)
             if group is None:
@@ -481,10 +532,25 @@ class GroupCoordinator:
             running = RunningGroup(name, group, generation=group.generation)
             self._groups[name] = running
             self._carry_out(running)
-        log.info("groups loaded", extra={"groups": len(self._groups), "leader_epoch": epoch})
+        if self._to_load:
+            self._next_slice = asyncio.get_running_loop().call_soon(self._go_on_loading)
+            return
+        extra = {"groups": len(self._groups), "leader_epoch": self._epoch}
+        log.info("groups loaded", extra=extra)
+
+    def _go_on_loading(self) -> None:
+        self._next_slice = None
+        # This node may not lead any more, or may have begun to load again.
+        self.refresh()
+        if self._to_load and self._next_slice is None:
+            self._load_slice()
 
     def _unload(self) -> None:
         groups, self._groups, self._epoch = self._groups, {}, None
+        self._to_load.clear()
+        if self._next_slice is not None:
+            self._next_slice.cancel()
+            self._next_slice = None
         for running in groups.values():
             running.group.unload(ErrorCode.NOT_COORDINATOR)
             self._carry_out(running)

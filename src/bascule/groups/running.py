@@ -16,6 +16,8 @@ from bascule.wire.error_codes import ErrorCode
 log = logging.getLogger("bascule.groups")
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
+Records: TypeAlias = tuple[tuple[str | None, bytes | None], ...]
+"""Id of a member, None for the group, and its record; without one the record is removed."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,10 @@ class GroupCounts:
     states: dict[str, int] = field(default_factory=dict)
     """State -> groups in it."""
     members: int = 0
+    size_bytes: int = 0
+    """What the groups take in memory, about, with their stored states."""
+    refusals: int = 0
+    """Requests that were refused because the groups take as much memory as they may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,20 +45,26 @@ class RunningGroup:
     due_ms: int | None = None
     """Its entry in the deadlines."""
     size_bytes: int = 0
+    """What it counted for the memory of all groups the last time."""
     generation: int = 0
     """The last one that was logged."""
 
 
-async def store_group(
-    offsets: CommittedOffsetStore, name: str, effect: Store | StoreRecords
-) -> ErrorCode:
+def records_of(effect: Store | StoreRecords) -> Records:
+    """What a group asks to store, encoded."""
+    if isinstance(effect, StoreRecords):
+        return effect.records
+    return ((None, None if effect.snapshot is None else encode_snapshot(effect.snapshot)),)
+
+
+async def store_group(offsets: CommittedOffsetStore, name: str, records: Records) -> ErrorCode:
     """Store what a group asks for; why it may not be stored, or NONE once it is committed."""
     try:
-        if isinstance(effect, StoreRecords):
-            await offsets.store_members(name, effect.records)
-        else:
-            state = None if effect.snapshot is None else encode_snapshot(effect.snapshot)
+        (member_id, state), *others = records
+        if member_id is None and not others:
             await offsets.store_group(name, state)
+        else:
+            await offsets.store_members(name, records)
     except BasculeError as failure:
         log.warning("members of a group not stored", extra={"group": name, "error": str(failure)})
         is_elsewhere = isinstance(failure, NotLeader)

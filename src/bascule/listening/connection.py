@@ -206,6 +206,8 @@ class ServedConnection:
 
     def _account(self, count: int) -> bool:
         """Add `count` bytes to the accounted memory; False if that exceeds the limit."""
+        if not count:
+            return True  # most requests and responses fit into the base buffer
         self._accounted_bytes += count
         self._statistics.account(count)
         return count <= 0 or self._statistics.memory_bytes <= self._limits.memory_bytes_max

@@ -11,14 +11,14 @@ from typing import Final
 from bascule.record import header as batch_header
 from bascule.record.batch import Record
 
-_ONE_BYTE: Final = tuple(bytes([value << 1]) for value in range(64))
-"""The varints of 0 to 63, which are most."""
+SHORT: Final = 1_024
+"""Varints below are looked up: those of nearly all lengths in commits."""
 
 
 def encode_varint(value: int) -> bytes:
     """Encode a zigzag varint."""
-    if 0 <= value < len(_ONE_BYTE):
-        return _ONE_BYTE[value]
+    if 0 <= value < SHORT:
+        return _SHORT[value]
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw >= 0x80:
@@ -28,8 +28,18 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
+_SHORT: Final = tuple(
+    bytes([value << 1] if value < 64 else [value << 1 & 0x7F | 0x80, value >> 6])
+    for value in range(SHORT)
+)
+_NOTHING: Final = encode_varint(-1)
+
+
 def _sized(value: bytes | None) -> bytes:
-    return encode_varint(-1) if value is None else encode_varint(len(value)) + value
+    if value is None:
+        return _NOTHING
+    size = len(value)
+    return (_SHORT[size] if size < SHORT else encode_varint(size)) + value
 
 
 def encode_record(

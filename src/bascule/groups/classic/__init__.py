@@ -2,6 +2,7 @@
 
     messages     what goes in (joins) and comes out (answers, states to store)
     member       one member
+    member_table the members, with sums and indexes
     group        the state machine
     snapshot     the state of a group as it is stored
     description  a group as it is listed and described
@@ -24,16 +25,19 @@ Promises:
 * An assignment is handed out after it is stored, and a member gets only its own.
 * A rebalance ends: members that do not come in time are removed.
 * Memory is bounded by `GroupLimits`, also where members come and die in a loop.
+* A join, a heartbeat and a sync cost the same for a group of any size, but for what concerns all
+  members: the begin of a generation, and its assignments.
 
 Source: Apache Kafka's GroupCoordinator; KIP-62 (rebalance time-out), KIP-134 (initial delay),
 KIP-345 (static members), KIP-394 (member id required), KIP-814 (skipped assignment).
 """
 
-from bascule.groups.classic.group import ClassicGroup, GroupState
+from bascule.groups.classic.group import ClassicGroup
 from bascule.groups.classic.messages import (
     Effect,
     GroupAnswer,
     GroupLimits,
+    GroupState,
     JoinAnswer,
     JoinedMember,
     JoinRequest,

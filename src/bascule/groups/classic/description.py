@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bascule.errors import RemoteProtocolError
-from bascule.groups.classic.group import ClassicGroup, GroupState
+from bascule.groups.classic.group import ClassicGroup
 from bascule.groups.classic.member import Member
+from bascule.groups.classic.messages import GroupState
 from bascule.groups.described import DescribedGroup, DescribedMember, GroupSummary, GroupType
 from bascule.wire.messages.group.consumer_protocol import (
     PROTOCOL_TYPE,

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Final
 
 from bascule.groups.classic.member import (
     Member,
     choose_protocol,
+    joining_bytes,
     new_member,
     protocols_bytes,
     restored_member,
+    stored_twice_bytes,
 )
+from bascule.groups.classic.member_table import MemberTable
 from bascule.groups.classic.messages import (
     Effect,
     GroupAnswer,
     GroupLimits,
+    GroupState,
     JoinAnswer,
     JoinRequest,
     Store,
@@ -26,20 +29,6 @@ from bascule.groups.classic.snapshot import GroupSnapshot
 from bascule.wire.error_codes import ErrorCode
 
 RETRY_MS: Final = 1_000
-
-
-class GroupState(StrEnum):
-    """Kafka's names, as tools show them."""
-
-    EMPTY = "Empty"
-    """No members; some that were given an id may be about to join."""
-    PREPARING_REBALANCE = "PreparingRebalance"
-    """Joins wait until all members have joined."""
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """A generation has begun; syncs wait for its assignment."""
-    STABLE = "Stable"
-    DEAD = "Dead"
-    """This node does not coordinate the group any more."""
 
 
 class ClassicGroup:
@@ -59,11 +48,8 @@ class ClassicGroup:
         self.expired = 0
         """Members removed because their time was up."""
         self._limits = limits
-        self._members: dict[str, Member] = {}
-        self._static: dict[str, str] = {}
-        """Instance id -> member id of the static members."""
-        self._pending: dict[str, int] = {}
-        """Id that was given to a client -> when it is forgotten if the client does not join."""
+        self._table = MemberTable()
+        self._members, self._static = self._table.by_id, self._table.static
         self._effects: list[Effect] = []
         self._deadline_ms: int | None = None
         """When the joins, or the syncs, of the present rebalance must have come."""
@@ -76,7 +62,9 @@ class ClassicGroup:
         self._storing: int | None = None
         """The `Store` that holds the assignments of the present generation."""
         self._assignments: dict[str, bytes] = {}
-        """What is being stored: member id -> assignment."""
+        """What is being stored for a new generation: member id -> assignment."""
+        self._assigning_bytes = 0
+        """Of `_assignments`."""
         self._replacements: dict[int, tuple[int, JoinAnswer]] = {}
         """Number of a `Store` -> ticket and answer of a static member that waits for it."""
         self._is_stored = False
@@ -92,10 +80,8 @@ class ClassicGroup:
         group.generation = snapshot.generation
         group.protocol_type, group.protocol = snapshot.protocol_type, snapshot.protocol
         group.leader = snapshot.leader
-        group._members = {m.member_id: restored_member(m, now_ms) for m in snapshot.members}
-        group._static = {
-            m.instance_id: m.member_id for m in snapshot.members if m.instance_id is not None
-        }
+        for member in snapshot.members:
+            group._table.add(restored_member(member, now_ms))
         group._is_stored = True
         return group
 
@@ -105,14 +91,35 @@ class ClassicGroup:
         return self._members
 
     @property
-    def size_bytes(self) -> int:
-        """Of the members' metadata and assignments."""
-        return sum(m.size_bytes + len(m.assignment) for m in self._members.values())
+    def kept_bytes(self) -> int:
+        """What the group takes in memory and as it is stored, about."""
+        table = self._table
+        assigned = table.assigned_bytes + self._assigning_bytes
+        return table.kept_bytes + stored_twice_bytes(assigned)
+
+    def join_growth_bytes(self, request: JoinRequest) -> int:
+        """By how much `kept_bytes` grows with a join; 0 or less for a member that says the same."""
+        member_id = request.member_id or self._static.get(request.instance_id or "", "")
+        member = self._members.get(member_id)
+        return joining_bytes(request) - (0 if member is None else member.kept_bytes)
+
+    def sync_growth_bytes(
+        self, member_id: str, generation: int, assignments: Sequence[tuple[str, bytes]]
+    ) -> tuple[int, int]:
+        """By how much `kept_bytes` grows with a sync: in the end, and while it is stored."""
+        if (
+            self.state is not GroupState.COMPLETING_REBALANCE
+            or self._storing is not None
+            or (member_id, generation) != (self.leader, self.generation)
+        ):
+            return 0, 0
+        brought = stored_twice_bytes(sum(len(each) for _, each in assignments))
+        return brought - stored_twice_bytes(self._table.assigned_bytes), brought
 
     @property
     def is_forgettable(self) -> bool:
         """Whether the group holds nothing that a new one would not."""
-        return not self._members and not self._pending and not self._is_stored
+        return not self._members and not self._table.pending and not self._is_stored
 
     def take_effects(self) -> list[Effect]:
         """What the caller has to do, in order."""
@@ -120,11 +127,9 @@ class ClassicGroup:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_time` has something to do; a heartbeat only makes it later."""
-        deadlines = [*self._pending.values()]
-        deadlines += [d for m in self._members.values() if (d := m.deadline_ms) is not None]
-        deadlines += [d for d in (self._deadline_ms, self._retry_ms) if d is not None]
-        return min(deadlines, default=None)
+        """When `on_time` may have something to do; a heartbeat only makes it later."""
+        deadlines = (self._table.next_deadline_ms(), self._deadline_ms, self._retry_ms)
+        return min((each for each in deadlines if each is not None), default=None)
 
     # -- joins ----------------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class ClassicGroup:
         if not limits.session_ms_min <= request.session_timeout_ms <= limits.session_ms_max:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if request.member_id:
-            if request.member_id in self._pending and request.instance_id is None:
+            if request.member_id in self._table.pending and request.instance_id is None:
                 error = ErrorCode.NONE
             else:
                 error = self._member_error(request.member_id, request.instance_id)
@@ -157,25 +162,27 @@ class ClassicGroup:
         if not request.protocol_type or not request.protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         own_id = request.member_id or self._static.get(request.instance_id or "", "")
-        others = [m for m in self._members.values() if m.member_id != own_id]
+        own = self._members.get(own_id)
+        others = len(self._members) - (own is not None)
         if others and request.protocol_type != self.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        names = {name for name, _ in request.protocols}
-        if not names.intersection(*({name for name, _ in m.protocols} for m in others)):
+        if not self._table.supports_any((name for name, _ in request.protocols), without=own):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        size = protocols_bytes(request.protocols) + sum(m.size_bytes for m in others)
-        if len(others) >= limits.members_max or size > limits.bytes_max:
+        size = protocols_bytes(request.protocols) + self._table.said_bytes
+        size -= 0 if own is None else own.size_bytes
+        if others >= limits.members_max or size > limits.bytes_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
     def _add_pending(self, request: JoinRequest, now_ms: int) -> None:
-        if len(self._pending) >= self._limits.members_max:
+        pending = self._table.pending
+        if len(pending) >= self._limits.members_max:
             # The oldest is told that it is unknown if it joins after all, and asks for another id.
-            del self._pending[next(iter(self._pending))]
-        self._pending[request.new_member_id] = now_ms + request.session_timeout_ms
+            del pending[next(iter(pending))]
+        self._table.add_pending(request.new_member_id, now_ms + request.session_timeout_ms)
 
     def _join_with_id(self, request: JoinRequest, ticket: int, now_ms: int) -> None:
-        if self._pending.pop(request.member_id, None) is not None:
+        if self._table.pending.pop(request.member_id, None) is not None:
             self._add(request, request.member_id, ticket, now_ms)
             return
         member = self._members[request.member_id]
@@ -187,16 +194,14 @@ class ClassicGroup:
         elif self.state is GroupState.STABLE and is_unchanged and member.member_id != self.leader:
             self._answer(ticket, self._joined(member))
         else:
-            member.update(request)
+            self._table.update(member, request)
             self._wait_join(member, ticket, now_ms)
 
     def _add(self, request: JoinRequest, member_id: str, ticket: int, now_ms: int) -> None:
         member = new_member(request, member_id, now_ms)
         # Where the id was given before, the client knows it.
         member.is_known = bool(request.member_id)
-        self._members[member_id] = member
-        if request.instance_id is not None:
-            self._static[request.instance_id] = member_id
+        self._table.add(member)
         self.protocol_type = request.protocol_type
         self._has_grown = True
         self._wait_join(member, ticket, now_ms)
@@ -205,7 +210,7 @@ class ClassicGroup:
         """Let the join wait for the others, in a rebalance that may begin now."""
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
-        member.join_ticket = ticket
+        self._table.wait_join(member, ticket)
         if self.state is not GroupState.PREPARING_REBALANCE:
             self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
@@ -214,13 +219,13 @@ class ClassicGroup:
         """A static member has started again: it gets a new id, and the old one is fenced."""
         assert request.instance_id is not None
         old_id, new_id = self._static[request.instance_id], request.new_member_id
-        member = self._members.pop(old_id)
+        member = self._members[old_id]
         self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
         self._fence_replacement(old_id)
+        self._table.remove(member)
         member.member_id, member.heard_ms, member.is_known = new_id, now_ms, False
         member.update(request)
-        self._members[new_id] = member
-        self._static[request.instance_id] = new_id
+        self._table.add(member)
         was_leader = self.leader == old_id
         if was_leader:
             self.leader = new_id
@@ -270,7 +275,7 @@ class ClassicGroup:
         """Begin a rebalance: from now on joins wait, and heartbeats say that members must join."""
         begins_empty = self.state is GroupState.EMPTY
         self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
-        self._storing = None
+        self._end_storing()
         self.state = GroupState.PREPARING_REBALANCE
         self.rebalances += 1
         wait_ms, delay_ms = self._rebalance_ms(), self._limits.initial_delay_ms
@@ -287,8 +292,7 @@ class ClassicGroup:
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self._extension_ms is None
-            and not self._pending
-            and all(m.join_ticket is not None for m in self._members.values())
+            and self._table.have_all_joined
         ):
             self._complete(now_ms)
 
@@ -320,12 +324,14 @@ class ClassicGroup:
         for member in joined:
             assert member.join_ticket is not None
             self._answer(member.join_ticket, self._joined(member))
-            member.join_ticket, member.heard_ms, member.is_known = None, now_ms, True
+            self._table.end_waiting(member, now_ms)
+            member.is_known = True
 
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
         self.protocol_type = self.protocol = self.leader = None
-        self._deadline_ms = self._extension_ms = self._storing = None
+        self._deadline_ms = self._extension_ms = None
+        self._end_storing()
         self._remove_record()
 
     def _remove_record(self) -> None:
@@ -336,9 +342,7 @@ class ClassicGroup:
     def _drop(self, member: Member) -> None:
         """Remove a member. The caller goes on with `_after_removal`."""
         self._answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        del self._members[member.member_id]
-        if member.instance_id is not None:
-            del self._static[member.instance_id]
+        self._table.remove(member)
 
     def _after_removal(self, now_ms: int) -> None:
         if not self._members:
@@ -384,19 +388,24 @@ class ClassicGroup:
             brought = dict(assignments)
             assigned = {each: brought.get(each, b"") for each in self._members}
             size = sum(len(a) for a in assigned.values())
-            if size + sum(m.size_bytes for m in self._members.values()) > self._limits.bytes_max:
+            if size + self._table.said_bytes > self._limits.bytes_max:
                 self._answer(ticket, SyncAnswer(ErrorCode.UNKNOWN_SERVER_ERROR))
                 return
             self._storing = self._store(assigned)
+            self._assignments, self._assigning_bytes = assigned, size
         if member.sync_ticket is not None:
             self._answer(member.sync_ticket, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
-        member.has_synced, member.sync_ticket = True, ticket
+        member.has_synced = True
+        self._table.wait_sync(member, ticket)
+
+    def _end_storing(self) -> None:
+        """No assignments are being stored any more."""
+        self._storing, self._assignments, self._assigning_bytes = None, {}, 0
 
     def _store(self, assignments: dict[str, bytes]) -> int:
         """Store the members with these assignments; the number of the `Store`."""
         assert self.protocol_type is not None
         assert self.protocol is not None
-        self._assignments = assignments
         self._store_number += 1
         self._is_stored = True
         snapshot = GroupSnapshot(
@@ -426,17 +435,18 @@ class ClassicGroup:
             self._retry_ms = now_ms + RETRY_MS if error else None
         if number != self._storing:
             return
-        self._storing = None
+        assignments = self._assignments
+        self._end_storing()
         if error:
             self._answer_syncs(error, now_ms)
             self._prepare(now_ms)
             return
         self.state = GroupState.STABLE
         for member in self._members.values():
-            member.assignment = self._assignments[member.member_id]
+            self._table.assign(member, assignments[member.member_id])
             if member.sync_ticket is not None:
                 self._answer(member.sync_ticket, self._assigned(member))
-                member.sync_ticket, member.heard_ms = None, now_ms
+                self._table.end_waiting(member, now_ms)
 
     def _assigned(self, member: Member) -> SyncAnswer:
         return SyncAnswer(
@@ -483,7 +493,7 @@ class ClassicGroup:
         return errors
 
     def _leave(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        if instance_id is None and self._pending.pop(member_id, None) is not None:
+        if instance_id is None and self._table.pending.pop(member_id, None) is not None:
             return ErrorCode.NONE
         if instance_id is not None and not member_id:
             member_id = self._static.get(instance_id, "")
@@ -497,17 +507,15 @@ class ClassicGroup:
         for number, (waiting, _) in list(self._replacements.items()):
             if waiting == ticket:
                 del self._replacements[number]
-        for member in self._members.values():
-            if member.join_ticket == ticket:
-                member.join_ticket, member.heard_ms = None, now_ms
-                if not member.is_known and not member.is_static:
-                    # Nobody knows its id, so nobody can join with it again.
-                    self._drop(member)
-                    self._after_removal(now_ms)
-                return
-            if member.sync_ticket == ticket:
-                member.sync_ticket, member.heard_ms = None, now_ms
-                return
+        joins, syncs = self._table.joins.get(ticket), self._table.syncs.get(ticket)
+        if syncs is not None:
+            self._table.end_waiting(syncs, now_ms)
+        elif joins is not None:
+            self._table.end_waiting(joins, now_ms)
+            if not joins.is_known and not joins.is_static:
+                # Nobody knows its id, so nobody can join with it again.
+                self._drop(joins)
+                self._after_removal(now_ms)
 
     def on_time(self, now_ms: int) -> None:
         """Do what is due: remove who has not been heard of, end what has waited long enough."""
@@ -515,16 +523,12 @@ class ClassicGroup:
             self._retry_ms = None
             if self.state is GroupState.EMPTY:
                 self._remove_record()
-        for member_id, deadline_ms in list(self._pending.items()):
-            if deadline_ms <= now_ms:
-                del self._pending[member_id]
-        gone = [
-            m for m in self._members.values() if (d := m.deadline_ms) is not None and d <= now_ms
-        ]
+        gone = self._table.expire(now_ms)
         is_due = self._deadline_ms is not None and self._deadline_ms <= now_ms
         if is_due and self.state is not GroupState.PREPARING_REBALANCE:
             self._deadline_ms = None
-            gone += [m for m in self._members.values() if not m.has_synced and m not in gone]
+            known = {m.member_id for m in gone}
+            gone += [m for k, m in self._members.items() if not m.has_synced and k not in known]
         for member in gone:
             self.expired += 1
             self._drop(member)
@@ -552,10 +556,9 @@ class ClassicGroup:
         for ticket, answer in self._replacements.values():
             self._refuse_join(ticket, error, answer.member_id)
         self._replacements.clear()
-        self._members.clear()
-        self._static.clear()
-        self._pending.clear()
-        self._storing = self._deadline_ms = self._retry_ms = None
+        self._table.clear()
+        self._end_storing()
+        self._deadline_ms = self._retry_ms = None
         self._is_stored = False
         self.state = GroupState.DEAD
 
@@ -584,14 +587,14 @@ class ClassicGroup:
         self._answer(ticket, JoinAnswer(error, member_id=member_id))
 
     def _answer_syncs(self, error: ErrorCode, now_ms: int) -> None:
-        for member in self._members.values():
+        for member in self._members.values() if self._table.syncs else ():
             if member.sync_ticket is not None:
                 self._answer(member.sync_ticket, SyncAnswer(error))
-                member.sync_ticket, member.heard_ms = None, now_ms
+                self._table.end_waiting(member, now_ms)
 
     def _answer_waiting(self, member: Member, error: ErrorCode) -> None:
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, error, member.member_id)
         if member.sync_ticket is not None:
             self._answer(member.sync_ticket, SyncAnswer(error))
-        member.join_ticket = member.sync_ticket = None
+        self._table.end_waiting(member)

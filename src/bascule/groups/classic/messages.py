@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from bascule.groups.classic.snapshot import GroupSnapshot
 from bascule.wire.error_codes import ErrorCode
+
+
+class GroupState(StrEnum):
+    """Kafka's names, as tools show them."""
+
+    EMPTY = "Empty"
+    """No members; some that were given an id may be about to join."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Joins wait until all members have joined."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """A generation has begun; syncs wait for its assignment."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """This node does not coordinate the group any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,10 @@ class GroupLimits:
     bytes_max: int = 1 << 20
     """Metadata of all members, and their assignments. A state is one record of `_offsets`, and as
     JSON it must fit into a segment. 1,000 members of 200 bytes with 5 assignments take 0.3 MiB."""
+    total_bytes_max: int = 256 << 20
+    """Of all groups that a node coordinates, in memory, about: members, assignments and their
+    stored states. Beyond it nothing is taken that makes a group larger. 10,000 groups of 3 members
+    that say 200 bytes and have assignments of 200 bytes take 90 MiB."""
     consumer_session_ms: int = 45_000
     """Of members of the consumer protocol. From Kafka's group.consumer.session.timeout.ms."""
     consumer_heartbeat_ms: int = 5_000

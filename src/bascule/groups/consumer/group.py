@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
+from bascule.groups.classic.member import joining_bytes
 from bascule.groups.classic.messages import GroupLimits, JoinRequest
 from bascule.groups.consumer.classic_members import ClassicMembers
 from bascule.groups.consumer.heartbeats import Heartbeats
@@ -132,6 +133,28 @@ class ConsumerGroup:
     def size_bytes(self) -> int:
         """Of the records, about."""
         return self._roster.size_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the group takes in memory and as it is stored, about. Costs the same for any size,
+        but for members that have changed."""
+        return self._roster.kept_bytes
+
+    def join_growth_bytes(self, request: JoinRequest) -> int:
+        """By how much `kept_bytes` grows with the join of a member of the classic protocol."""
+        member_id = request.member_id or self._roster.static.get(request.instance_id or "", "")
+        member = self._roster.members.get(member_id)
+        return joining_bytes(request) - (0 if member is None else member.kept_bytes)
+
+    def heartbeat_growth_bytes(self, request: MemberHeartbeat) -> int:
+        """By how much `kept_bytes` grows with what a heartbeat says of its member."""
+        return self._heartbeats.growth_bytes(request)
+
+    def sync_growth_bytes(
+        self, member_id: str, generation: int, assignments: Iterable[tuple[str, bytes]]
+    ) -> tuple[int, int]:
+        """A sync brings nothing: the coordinator assigns."""
+        return 0, 0
 
     @property
     def is_forgettable(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bascule.groups.classic.member import kept_bytes, stored_twice_bytes
 from bascule.groups.consumer.assignors import ASSIGNORS
 from bascule.groups.consumer.member import ConsumerMember, MemberState
 from bascule.groups.consumer.messages import (
@@ -156,6 +157,14 @@ class Heartbeats:
             )
         return None
 
+    def growth_bytes(self, request: MemberHeartbeat) -> int:
+        """By how much `Roster.kept_bytes` grows with what a heartbeat says of its member."""
+        roster = self._roster
+        member = roster.members.get(request.member_id)
+        if member is None and request.instance_id is not None:
+            member = roster.members.get(roster.static.get(request.instance_id, ""))
+        return heartbeat_growth_bytes(request, member)
+
     # -- members --------------------------------------------------------------------------------
 
     def _leave(self, member: ConsumerMember, epoch: int, now_ms: int) -> MemberAnswer:
@@ -183,6 +192,8 @@ class Heartbeats:
             # gives up what it must with its next heartbeats: this one may be a late copy.
             owned = None
         member.heard_ms = now_ms
+        # Also what is not stored at once counts for the size.
+        roster.journal.touched.add(member.member_id)
         if _update(member, request):
             roster.journal.touch(member.member_id)
             has_changed = True
@@ -225,6 +236,26 @@ class Heartbeats:
             interval_ms=interval_ms,
             assigned=assigned,
         )
+
+
+def heartbeat_growth_bytes(request: MemberHeartbeat, member: ConsumerMember | None) -> int:
+    """By how much what is kept grows with what a heartbeat says; not: with the partitions."""
+    if request.epoch < JOINS:
+        return 0
+    if member is None or member.classic is not None:
+        names = frozenset(request.topics or ())
+        grown = kept_bytes(request.said_bytes, len(names))
+        return grown if member is None else grown - member.kept_bytes
+    grown = stored_twice_bytes(max(len(request.client_id) - len(member.client_id), 0))
+    if request.rack_id is not None:
+        grown += stored_twice_bytes(max(len(request.rack_id) - len(member.rack_id or ""), 0))
+    if request.regex is not None:
+        grown += stored_twice_bytes(max(len(request.regex) - len(member.regex), 0))
+    if request.topics is not None:
+        names = frozenset(request.topics)
+        grown += kept_bytes(sum(map(len, names)), len(names))
+        grown -= kept_bytes(sum(map(len, member.topics)), len(member.topics))
+    return grown
 
 
 def request_error(request: MemberHeartbeat) -> HeartbeatRefusal | None:

@@ -25,6 +25,8 @@ class Journal:
         """`encode` is the record of a member, or of the group (None), as it is now."""
         self._encode = encode
         self._changed: set[str | None] = set()
+        self.touched: set[str] = set()
+        """Members whose records are others since the set was emptied: for sums over members."""
         self._storing: frozenset[str | None] = frozenset()
         self._number = 0
         """Of the last batch."""
@@ -48,6 +50,8 @@ class Journal:
     def touch(self, member_id: str | None) -> None:
         """The record of a member, or of the group (None), is another one from now on."""
         self._changed.add(member_id)
+        if member_id is not None:
+            self.touched.add(member_id)
 
     def answer(self, ticket: int, answer: MemberAnswer | JoinAnswer | SyncAnswer) -> bool:
         """False if nothing has to be stored first; else the answer will be an effect."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from bascule.groups.classic.member import protocols_bytes
+from bascule.groups.classic.member import kept_bytes, protocols_bytes
 from bascule.groups.consumer.messages import NOTHING, Partitions
 
 
@@ -83,6 +83,12 @@ class ConsumerMember:
         """Of what it says about itself, and of its assignments as they are stored."""
         partitions = len(self.target) + len(self.assigned) + len(self.revoking)
         return self.said_bytes + 6 * partitions
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory, and as it is stored, without its assignments."""
+        protocols = 0 if self.classic is None else len(self.classic.protocols)
+        return kept_bytes(self.said_bytes, len(self.topics) + protocols)
 
     @property
     def said_bytes(self) -> int:

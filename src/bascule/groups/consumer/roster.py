@@ -24,6 +24,10 @@ from bascule.groups.consumer.regexes import matching
 PARTITION_BYTES: Final = 18
 """Of one partition in the records: in the target, and with one or two members."""
 
+PARTITION_KEPT_BYTES: Final = 320
+"""Of one subscribed partition in memory and in the records; measured: 280 bytes in memory, in the
+target and the assignment of one member and with its owner."""
+
 
 class Roster:
     """What all requests of a group work on. Changes are noted in `journal`."""
@@ -48,6 +52,11 @@ class Roster:
         """Who may own a partition: the id of a member that has it assigned or to give up."""
         self._subscribed: dict[str, tuple[bytes, int]] = {}
         """Subscribed streams as they were for `epoch`."""
+        self._partitions = 0
+        """Of the subscribed streams."""
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """Member id -> its part of the two sums below."""
+        self._size_bytes = self._kept_bytes = 0
         self._matches: dict[str, frozenset[str]] = {}
         """Regular expression -> the streams that match."""
         self._topics_version: int | None = None
@@ -68,10 +77,10 @@ class Roster:
         roster = cls(limits, topics, stored.incarnation)
         roster.epoch, roster.assignment_epoch = stored.epoch, stored.assignment_epoch
         roster.assignor = stored.assignor
-        roster._subscribed = {
-            name: (bytes.fromhex(topic_id), count)
-            for name, (topic_id, count) in stored.topics.items()
-        }
+        subscribed = stored.topics.items()
+        roster._subscribe(
+            {name: (bytes.fromhex(each), count) for name, (each, count) in subscribed}
+        )
         for member_id, value in members:
             member, incarnation = decode_member(member_id, value, now_ms)
             if incarnation == stored.incarnation:
@@ -98,8 +107,32 @@ class Roster:
     @property
     def size_bytes(self) -> int:
         """Of the records, about."""
-        said = sum(member.size_bytes for member in self.members.values())
-        return said + PARTITION_BYTES * sum(count for _, count in self._subscribed.values())
+        self._count_touched()
+        return self._size_bytes + PARTITION_BYTES * self._partitions
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the group takes in memory and as it is stored, about."""
+        self._count_touched()
+        return self._kept_bytes + PARTITION_KEPT_BYTES * self._partitions
+
+    def _count_touched(self) -> None:
+        """Count those members anew that have changed. All others are in the sums already."""
+        touched = self.journal.touched
+        while touched:
+            member_id = touched.pop()
+            size, kept = self._sizes.pop(member_id, (0, 0))
+            self._size_bytes -= size
+            self._kept_bytes -= kept
+            member = self.members.get(member_id)
+            if member is not None:
+                size, kept = self._sizes[member_id] = member.size_bytes, member.kept_bytes
+                self._size_bytes += size
+                self._kept_bytes += kept
+
+    def _subscribe(self, subscribed: dict[str, tuple[bytes, int]]) -> None:
+        self._subscribed = subscribed
+        self._partitions = sum(count for _, count in subscribed.values())
 
     # -- members --------------------------------------------------------------------------------
 
@@ -124,7 +157,7 @@ class Roster:
         self.journal.touch(member.member_id)
         self.journal.touch(None)
         if not self.members:
-            self._subscribed = {}
+            self._subscribe({})
             self._deadline_ms = None
 
     def remove(self, member: ConsumerMember) -> None:
@@ -175,7 +208,8 @@ class Roster:
         used = {member.regex for member in self.members.values()}
         self._matches = {regex: names for regex, names in self._matches.items() if regex in used}
         if subscribed != self._subscribed:
-            self._subscribed, has_changed = subscribed, True
+            self._subscribe(subscribed)
+            has_changed = True
             self.journal.touch(None)
         if has_changed and self.epoch == self.assignment_epoch:
             self.bump()

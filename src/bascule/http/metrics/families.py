@@ -301,6 +301,16 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Committed offsets without a lag in these metrics: beyond groups.lag_series_max, or the "
         "end of the partition is not known.",
     ),
+    "groups.size_bytes": gauge(
+        "group_memory_bytes",
+        "Memory of all groups that this node coordinates, about, with their stored states. At most "
+        "256 MiB.",
+    ),
+    "groups.refusals": MetricFamily(
+        "group_refusals",
+        "Joins, assignments and heartbeats refused because all groups take as much memory as they "
+        "may.",
+    ),
     "groups.rebalances": MetricFamily(
         "group_rebalances",
         "Rebalances that began, and targets computed for groups of the consumer protocol.",

@@ -20,6 +20,7 @@ from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.plan import LOSSLESS, ClusterFault
 from bascule.sim.cluster.publishers import Publication, SimPublisher
 from bascule.sim.cluster.world.process import SimProcess
+from bascule.wire.offsets import OFFSETS_STREAM
 
 FOLLOWERS_LOOKS: Final = 10
 """Followers' logs are read at every so many looks: consumers may read there, too."""
@@ -77,6 +78,9 @@ class ClusterCheckers:
 
     def _on_role(self, process: SimProcess, partition: Partition) -> None:
         """A partition has another role."""
+        if partition.definition.name == OFFSETS_STREAM and partition.is_leader:
+            leads = partition.leader_epoch, process.machine.host
+            self._world.coordinator = max(self._world.coordinator, leads)
         if partition.definition.name in self._plans:
             self._starts.note_end(partition)
             if wrong := self._states.on_role(process.name, partition):

@@ -91,6 +91,8 @@ class SimConsumer:
         self.process: SimProcess | None = None
         self._history = history
         self._starts = 0
+        self._host = ""
+        """Of the coordinator to which the member is connected."""
         self.rounds = 0
         """Heartbeats that were answered: all is well."""
         self._forget_all()
@@ -167,6 +169,7 @@ class SimConsumer:
     def _take_part(self) -> None:
         """Be a member until the coordinator is lost. Raises: BasculeError, CoordinatorMoved."""
         host, port = self._find()
+        self._host = host
         connection = LogConnection(host, port, timeout=TIMEOUT_SECONDS)
         try:
             while True:
@@ -346,8 +349,14 @@ class SimConsumer:
             self._give_up()
             self._is_told = True
         elif self._check(answer.error_code, "a heartbeat"):
-            self._history.on_well(self.id, asked_ns=asked_ns)
+            self._on_well(asked_ns)
             self.rounds += 1
+
+    def _on_well(self, asked_ns: int) -> None:
+        """The coordinator knows the member. What a deposed one says promises nothing: it may go on
+        for longer than a session, in which the next one has heard nothing of the member."""
+        if self.world.coordinator[1] in ("", self._host):
+            self._history.on_well(self.id, asked_ns=asked_ns)
 
     def _commit(self, connection: LogConnection) -> bool:
         assert self.positions is not None

@@ -62,7 +62,7 @@ class SimNewerConsumer(SimConsumer):
         self.generation, self._says_all, self._says_owned = answer.member_epoch, False, False
         self.rounds += 1
         if answer.assignment is None:
-            self._history.on_well(self.id, asked_ns=asked_ns)
+            self._on_well(asked_ns)
         else:
             assigned = {
                 index for topic in answer.assignment.topic_partitions for index in topic.partitions
@@ -99,7 +99,7 @@ class SimNewerConsumer(SimConsumer):
         gone = [index for index in self.positions if index not in assigned]
         if not gone:
             # Else it is removed if it does not say soon that it has given these up.
-            self._history.on_well(self.id, asked_ns=asked_ns)
+            self._on_well(asked_ns)
         if gone and not self._commit(connection):
             return
         for index in gone:
