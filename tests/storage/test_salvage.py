@@ -189,3 +189,20 @@ def test_the_lost_end_of_a_segment_that_was_not_compacted_is_no_gap() -> None:
     assert end is not None
     assert end.offset == 9
     check(files, batches[:3])
+
+
+@pytest.mark.parametrize("recovery_at", [0, 2])
+def test_what_is_not_known_to_be_committed_may_be_truncated(recovery_at: int) -> None:
+    """Nothing says so without a checkpoint: a replica that heals goes on from the log of its
+    leader, which may end before the damage."""
+    files, batches = written(recovery_at=recovery_at)
+    inode = files._inode(f"{DIRECTORY}/{0:020d}.log")
+    del inode.data[-1:]
+    names = [name for name in files.list_dir(DIRECTORY) if name.endswith(".log")]
+    for name in names[1:]:
+        files.remove(f"{DIRECTORY}/{name}")
+    assert salvaged(files) is not None
+    log = open_log(files, CONFIG)
+    committed = log.checkpointed_high_watermark
+    assert committed == min(3 * recovery_at, log.end.offset)
+    assert log.truncate_to(committed, 2, high_watermark=committed).offset == committed

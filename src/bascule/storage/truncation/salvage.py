@@ -115,7 +115,10 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     names = files.list_dir(directory)
     bases = [base for name in names if (base := base_offset_of(name)) is not None]
     end, present = part.end, _checkpoint(files, directory)
-    high_watermark = end.offset if present is None else min(present.high_watermark, end.offset)
+    start_offset = _start_offset(min(bases), present)
+    # Without a checkpoint nothing says what is committed: a replica may have to truncate the rest.
+    known = start_offset if present is None else present.high_watermark
+    high_watermark = min(known, end.offset)
     clean_offset.lower_clean_offset(files, directory, end.offset)
     if synced_mark.FILE_NAME in names:
         files.remove(f"{directory}/{synced_mark.FILE_NAME}")
@@ -126,7 +129,7 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
         recovery_offset=end.offset,
         recovery_segment=end.segment_base,
         recovery_position=end.position,
-        start_offset=_start_offset(min(bases), present),
+        start_offset=start_offset,
         timestamp_max=part.timestamp_max,
         written_ms=clock.now_ms(),
     )
