@@ -3,7 +3,8 @@
 Four nodes with one `nats-server`, one stream with three replicas, `sync = always`. A publisher
 sends 1,000 messages a second and waits for each ack. In each round one replica that does not lead
 moves to the node that has none, once under a limit (`bascule cluster throttle`) and once as it is
-by default: the move yields to messages by itself. Before it, the same publisher is measured while nothing moves.
+by default: the move yields to messages by itself. Before it, the same publisher is measured while
+nothing moves.
 """
 
 from __future__ import annotations

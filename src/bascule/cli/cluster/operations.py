@@ -116,7 +116,9 @@ def balance(
 def throttle(
     rate: Annotated[
         str | None,
-        typer.Argument(metavar="SIZE", help="Bytes a second, such as 50MiB; none: moves yield to messages."),
+        typer.Argument(
+            metavar="SIZE", help="Bytes a second, such as 50MiB; none: moves yield to messages."
+        ),
     ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
