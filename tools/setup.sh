@@ -129,6 +129,7 @@ see_to_system() {
     command -v kcat >/dev/null || need "kcat, a Kafka client the tests run," kcat
     command -v curl >/dev/null || need "curl, which the pages use," curl
     command -v strace >/dev/null || need "strace, which a test watches sendfile with," strace
+    command -v systemd-analyze >/dev/null || need "systemd-analyze, which checks the unit," systemd
 }
 
 case "${1:-}" in

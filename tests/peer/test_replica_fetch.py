@@ -77,7 +77,9 @@ class Leader:
         self.lead()
 
     def lead(self, epoch: int = 5, leader: int = 1) -> None:
-        self.state = PartitionState((1, 2, 3), (1, 2), leader, epoch, self.state.version + 1)
+        self.state = replace(
+            self.state, leader=leader, leader_epoch=epoch, version=self.state.version + 1
+        )
         self.partition.set_role(self.state, 1, lag_ns_max=LAG_NS)
 
     def append(self, inbox: bytes = b"", count: int = 1) -> None:
@@ -157,6 +159,26 @@ def test_a_replica_that_is_not_in_sync_gets_no_more_than_the_limit_allows() -> N
         leader.catch_up_rate = 0
         (rest,) = await leader.fetch(outside, report(end=3, last_epoch=5), wait_ms=10_000)
         assert isinstance(rest.records, FileSlice)
+
+    run(scene)
+
+
+def test_a_move_yields_to_replicas_in_sync_once_these_get_something() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        leader.state = PartitionState((1, 2, 3, 4), (1, 2, 3), 1, 5, 1, target=(1, 2, 4))
+        leader.lead()
+        added, member = peer(4), peer(2)
+        (sent,) = await leader.fetch(added, report())
+        assert isinstance(sent.records, FileSlice), "nobody else needs the disk"
+        (sent,) = await leader.fetch(member, report())
+        assert isinstance(sent.records, FileSlice)
+        leader.append(count=3)
+        held_back = await leader.fetch(added, report(end=3, last_epoch=5))
+        assert held_back == [], "the bucket is empty at first"
+        leader.clock.ms += 100
+        (sent,) = await leader.fetch(added, wait_ms=10_000)
+        assert isinstance(sent.records, FileSlice)
 
     run(scene)
 

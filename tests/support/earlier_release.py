@@ -21,15 +21,26 @@ MODULE = "src/bascule/cluster_version.py"
 NUMBER = re.compile(r"^NEWEST: Final = (\d+)$", re.MULTILINE)
 
 
+MISSING = (
+    f"the history has no release with cluster version {NEWEST - 1}: fetch all of it, as with "
+    "`git fetch --unshallow`"
+)
+
+
 def release_before(place: Path) -> Path:
     """The directory for `PYTHONPATH`, below `place`. Skips the test where the history is missing,
     as in a shallow clone."""
+    found = unpack_release_before(place)
+    if found is None:
+        pytest.skip(MISSING)
+    return found
+
+
+def unpack_release_before(place: Path) -> Path | None:
+    """The directory for `PYTHONPATH`, below `place`; None: the history is missing."""
     commit = _find_commit()
     if commit is None:
-        pytest.skip(
-            f"the history has no release with cluster version {NEWEST - 1}: fetch all of it, as "
-            "with `git fetch --unshallow`"
-        )
+        return None
     place.mkdir(parents=True)
     packed = _git("archive", commit, "src")
     assert packed is not None, f"git archive {commit} failed"

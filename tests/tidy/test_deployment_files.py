@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,10 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "bascule.json").read_text())
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 GRAFANA = {"$__rate_interval": "5m", "$job": "bascule", "$stream": "flights"}
 KUBERNETES = "1.31"
+
+
+DURATION = re.compile(r"(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
+"""Of Prometheus, whose `for:` takes no number without a unit."""
 
 
 def rules() -> list[dict[str, Any]]:
@@ -54,6 +60,26 @@ def test_the_unit_configures_a_node_and_stays_down_where_a_restart_cannot_help()
     found = re.search(r"^RestartPreventExitStatus=(.*)$", UNIT, re.MULTILINE)
     assert found is not None
     assert [*map(int, found[1].split())] == [exit_codes.USAGE, exit_codes.CORRUPT]
+
+
+def verified(text: str, place: Path) -> str:
+    """What `systemd-analyze verify` finds wrong in a unit. `make setup` sees that it is there."""
+    unit = place / "bascule.service"
+    unit.write_text(text.replace("/opt/bascule/bin/bascule", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert bool(done.returncode) == bool(done.stderr), done
+    return done.stderr
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    assert verified(UNIT, tmp_path) == ""
+    found = verified(UNIT.replace("TimeoutStopSec", "TimeoutStopSecs"), tmp_path)
+    assert "Unknown key 'TimeoutStopSecs' in section [Service]" in found
 
 
 def test_the_container_configures_a_node() -> None:
@@ -104,9 +130,20 @@ def test_a_pod_has_more_time_to_stop_than_it_waits_for_the_others() -> None:
     assert pod()["terminationGracePeriodSeconds"] >= waits + 60
 
 
+def test_the_groups_of_alerts_are_those_of_prometheus() -> None:
+    assert ALERTS.keys() == {"groups"}
+    for group in ALERTS["groups"]:
+        assert group.keys() == {"name", "rules"}
+    names = [rule["alert"] for rule in rules()]
+    assert len({*names}) == len(names)
+
+
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_parses_and_the_page_says_what_to_do(rule: dict[str, Any]) -> None:
     promql_parser.parse(rule["expr"])
+    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+    assert DURATION.fullmatch(rule.get("for", "0s")), "an alert waits for 1m, 1h30m and the like"
+    assert all(isinstance(text, str) for text in rule["annotations"].values())
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert rule["annotations"]["summary"]
     assert f"`{rule['alert']}`" in (ROOT / "docs" / "operations.md").read_text()

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
-from torture.plan import KINDS
+from torture.plan import DEFAULT_KINDS, KINDS, VERSIONS
 from torture.report import draw, print_report
 from torture.run import Outcome, Progress, Run, Settings
 from torture.synced_journal import MUTANT
@@ -47,7 +47,9 @@ def main() -> int:
     if any(directory.iterdir()):
         print(f"{directory} is not empty", file=sys.stderr)
         return 2
-    kinds = tuple(options.faults.split(",")) if options.faults else KINDS
+    kinds = tuple(options.faults.split(",")) if options.faults else DEFAULT_KINDS
+    if options.versions:
+        kinds = tuple(dict.fromkeys((*kinds, VERSIONS)))
     console = Console(stderr=options.json)
     console.print(f"seed {seed}: repeat with --seed {seed}; everything is in {directory}")
     settings = Settings(directory, seed, options.seconds, kinds, options.rate, options.rounds)
@@ -67,8 +69,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
     parser.add_argument("--rounds", type=int, help="so many, instead of --seconds")
     parser.add_argument("--seed", type=int, help="repeats the order of faults")
-    parser.add_argument("--faults", help=f"comma separated, of {', '.join(KINDS)}; all by default")
-    parser.add_argument("--rate", type=float, default=1_000, help="messages a second")
+    parser.add_argument("--faults", help=f"comma separated, of {', '.join(KINDS)}")
+    parser.add_argument(
+        "--versions",
+        action="store_true",
+        help=f"begin with the release before, with the fault {VERSIONS}, and end with this one",
+    )
+    parser.add_argument("--rate", type=float, default=3_000, help="messages a second")
     parser.add_argument("--mutant", choices=CLUSTER_MUTANTS, help="put this defect into the nodes")
     parser.add_argument("--out", type=Path, help="a new or empty directory for everything")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

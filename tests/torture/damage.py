@@ -1,14 +1,15 @@
-"""Bits that are flipped in a minority of replicas, and how they heal.
+"""Bits that are flipped, and logs that are cut, in a minority of replicas, and how they heal.
 
-At most one replica of a partition is damaged at a time, and only while all are in sync. A replica
-that has not healed by itself in `HEAL_SECONDS` is repaired, as an operator would do it: its node is
-restarted if it has not noticed, and `repair` with `accept_loss` copies the log again.
+At most one replica of a partition is damaged at a time, and only while all are in sync. Damage that
+nobody reads is not noticed, so the run has the scrubbers read the stream after `UNREAD_SECONDS`, as
+they would do once a week. The replica is to heal by itself then. It is repaired, as an operator
+would do it, only where its node says that it heals no more: after three times in 24 h.
 """
 
 from __future__ import annotations
 
 import contextlib
-import signal
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,13 +25,20 @@ from torture.machines import Machines
 from torture.messages import STREAMS
 from torture.synced_journal import synced_sizes
 
-HEAL_SECONDS: Final = 6.0
+UNREAD_SECONDS: Final = 2.0
+"""Between damage and the first scrub."""
+SCRUB_SECONDS: Final = 8.0
+"""Between two scrubs of a stream whose damage was not found or not healed yet."""
 LOOK_SECONDS: Final = 0.5
+HEALS_NO_MORE: Final = "not healed: "
+"""In what a node says of a failed replica, before the reason."""
+TAIL_BYTES: Final = 16 << 10
+"""Half of the cuts are so near to the end of what was synced."""
 
 
 @dataclass
 class DamagedReplica:
-    """One replica with a flipped bit."""
+    """One replica with a flipped bit, or a log that was cut."""
 
     node: int
     stream: str
@@ -38,10 +46,15 @@ class DamagedReplica:
     path: Path
     position: int
     inode: int
-    byte: int
-    """Before the flip."""
+    byte: int | None
+    """Before the flip; None: the file was cut at `position`."""
     since: float = field(default_factory=time.monotonic)
+    scrub_at: float = 0.0
+    scrubs: int = 0
     is_repaired: bool = False
+
+    def __post_init__(self) -> None:
+        self.scrub_at = self.since + UNREAD_SECONDS
 
     def __str__(self) -> str:
         return f"{self.stream} {self.partition} on node {self.node}"
@@ -76,19 +89,16 @@ class Damage:
         self._machines = machines
         self.damaged: list[DamagedReplica] = []
         self.flips = 0
+        self.cuts = 0
         self.healed = 0
-        """By themselves."""
-        self.noticed_by_restart = 0
+        """By themselves, with those that only a scrub has found."""
+        self.healed_by_scrub = 0
         self.repaired = 0
         self.findings: list[str] = []
 
     def flip(self, node: int, dice: Random) -> str:
         """Flip one bit of what a node has synced; says which, or why none."""
-        candidates = [
-            path
-            for path in sorted(self._machines.nodes[node].data.glob("streams/*/*/*.log"))
-            if self._may_flip(node, path.parts[-3], int(path.parts[-2]))
-        ]
+        candidates = self._candidates(node)
         sizes = synced_sizes(self._machines.nodes[node].journal)
         for path in dice.sample(candidates, len(candidates)):
             with contextlib.suppress(OSError):
@@ -98,10 +108,46 @@ class Damage:
                     return self._flip_in(node, path, dice.randrange(size), 1 << dice.randrange(8))
         return "no replica of it may be damaged"
 
-    def _may_flip(self, node: int, stream: str, partition: int) -> bool:
+    def choose(self, node: int, dice: Random) -> Path | None:
+        """A file of a log of a node that may be damaged."""
+        candidates = self._candidates(node)
+        return dice.choice(candidates) if candidates else None
+
+    def truncate(self, node: int, path: Path, dice: Random) -> str:
+        """Cut a file of a log of a node that has ended, within what was synced; says where."""
+        stream, partition = path.parts[-3], int(path.parts[-2])
+        if self._is_damaged(stream, partition):
+            return "another replica was damaged meanwhile"
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return f"{path.name} was removed meanwhile"
+        synced = synced_sizes(self._machines.nodes[node].journal).get(found.st_ino, 0)
+        size = min(synced, found.st_size)
+        if size == 0:
+            return f"nothing of {path.name} is synced"
+        first = dice.choice([0, max(0, size - TAIL_BYTES)])
+        position = dice.randrange(first, size)
+        os.truncate(path, position)
+        self.cuts += 1
+        damaged = DamagedReplica(node, stream, partition, path, position, found.st_ino, None)
+        self.damaged.append(damaged)
+        return f"{stream}/{partition}/{path.name} cut at byte {position} of {found.st_size}"
+
+    def _candidates(self, node: int) -> list[Path]:
+        return [
+            path
+            for path in sorted(self._machines.nodes[node].data.glob("streams/*/*/*.log"))
+            if self._may_damage(node, path.parts[-3], int(path.parts[-2]))
+        ]
+
+    def _is_damaged(self, stream: str, partition: int) -> bool:
+        return any((each.stream, each.partition) == (stream, partition) for each in self.damaged)
+
+    def _may_damage(self, node: int, stream: str, partition: int) -> bool:
         if stream not in {each.name for each in STREAMS}:
             return False
-        if any((each.stream, each.partition) == (stream, partition) for each in self.damaged):
+        if self._is_damaged(stream, partition):
             return False
         try:
             found = self._machines.call("GET", f"/v1/streams/{stream}", seconds=3)["partitions"]
@@ -128,36 +174,39 @@ class Damage:
 
     def settle(self, deadline: float) -> None:
         """Return once no replica is damaged; all nodes run. What is not healed is a finding."""
-        restarted: set[int] = set()
         while self.damaged and time.monotonic() < deadline:
             for each in list(self.damaged):
                 if self._is_whole(each):
                     self.damaged.remove(each)
                     self.healed += not each.is_repaired
-                    self._machines.note(f"whole again: {each}")
-            failed = set(self._failed())
+                    self.healed_by_scrub += bool(each.scrubs) and not each.is_repaired
+                    self._machines.note(f"whole again: {each}, {each.scrubs} scrubs")
+            failed = dict(self._failed())
             for each in self.damaged:
-                is_known = (each.stream, each.partition, each.node) in failed
-                if time.monotonic() - each.since < HEAL_SECONDS:
-                    continue
-                if is_known:
+                failure = failed.get((each.stream, each.partition, each.node))
+                if failure is not None and HEALS_NO_MORE in failure:
                     self._repair(each)
-                elif id(each) not in restarted:
-                    restarted.add(id(each))
-                    self._restart(each)
+                elif (
+                    failure is None and time.monotonic() > each.scrub_at and self._is_on_disk(each)
+                ):
+                    self._scrub(each)
             time.sleep(LOOK_SECONDS)
         for each in self.damaged:
             self.findings.append(f"{each}: still damaged, {damage_of(each.path.parent)}")
         self.damaged.clear()
 
-    def _is_whole(self, each: DamagedReplica) -> bool:
+    def _is_on_disk(self, each: DamagedReplica) -> bool:
+        """Whether the files of a replica still have damage."""
         with contextlib.suppress(OSError):
-            if each.path.stat().st_ino == each.inode:
+            if each.byte is not None and each.path.stat().st_ino == each.inode:
                 with each.path.open("rb") as file:
                     file.seek(each.position)
                     if file.read(1) not in (bytes([each.byte]), b""):
-                        return False
-        if damage_of(each.path.parent) is not None:
+                        return True
+        return damage_of(each.path.parent) is not None
+
+    def _is_whole(self, each: DamagedReplica) -> bool:
+        if self._is_on_disk(each):
             return False
         with contextlib.suppress(OSError, ValueError):
             states = self._machines.call("GET", f"/v1/streams/{each.stream}")["partitions"]
@@ -165,10 +214,10 @@ class Damage:
             return set(state["isr"]) == set(state["replicas"])
         return False
 
-    def _failed(self) -> Iterator[tuple[str, int, int]]:
+    def _failed(self) -> Iterator[tuple[tuple[str, int, int], str]]:
         with contextlib.suppress(OSError, ValueError):
             for each in self._machines.call("GET", "/v1/cluster")["failed"]:
-                yield each["stream"], each["partition"], each["node"]
+                yield (each["stream"], each["partition"], each["node"]), each["failure"]
 
     def _repair(self, each: DamagedReplica) -> None:
         """Only where another replica has everything: nothing is to be lost."""
@@ -188,9 +237,11 @@ class Damage:
         each.since = time.monotonic()
         self._machines.note(f"repaired {each}")
 
-    def _restart(self, each: DamagedReplica) -> None:
-        """A node reads all of its logs when it starts."""
-        self.noticed_by_restart += 1
-        self._machines.note(f"restart node {each.node}: it has not noticed the damage of {each}")
-        self._machines.end(each.node, signal.SIGTERM)
-        self._machines.begin(each.node)
+    def _scrub(self, each: DamagedReplica) -> None:
+        """Have the partition read on all of its nodes, as their scrubbers do once a period."""
+        each.scrub_at = time.monotonic() + SCRUB_SECONDS
+        each.scrubs += 1
+        self._machines.note(f"scrub {each}: its damage was not noticed")
+        with contextlib.suppress(OSError, ValueError):
+            body = {"partition": each.partition}
+            self._machines.call("POST", f"/v1/streams/{each.stream}/scrub", body)

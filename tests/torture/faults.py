@@ -8,6 +8,7 @@ import json
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -18,6 +19,9 @@ from torture.machines import COUNT, SPARE, Machines
 from torture.messages import STREAMS
 from torture.plan import PlannedFault
 
+EARLIER_MIN: Final = 2
+"""So many nodes keep the release before: with none the cluster version rises, and no node can go
+back. One more than that, since `replace` takes one out of the cluster for a while."""
 MEMBERS_SECONDS_MAX: Final = 90.0
 """For a node to join or to leave."""
 
@@ -43,6 +47,7 @@ class Faults:
             "pause-two": self._pause_two,
             "terminate": self._terminate,
             "roll": self._roll,
+            "versions": self._versions,
             "isolate": self._isolate,
             "one-way": self._one_way,
             "halves": self._halves,
@@ -52,6 +57,7 @@ class Faults:
             "nats-pause": self._pause_nats,
             "disk": self._disk,
             "flip": self._flip,
+            "truncate": self._truncate,
             "power": self._power,
             "power-all": self._power_all,
             "reassign": self._reassign,
@@ -164,15 +170,43 @@ class Faults:
                 done.append(number)
                 await asyncio.to_thread(
                     self._machines.wait, f"in sync after the restart of {number}",
-                    lambda: self.healing or self._is_in_sync(), 60.0,
+                    partial(self._is_back, number), 60.0,
                 )  # fmt: skip
             if self.healing:
                 break
         return f"nodes {done}"
 
-    def _is_in_sync(self) -> bool:
-        found = self._machines.call("GET", "/v1/cluster", seconds=3)
-        return not found["under_replicated"] and all(each["alive"] for each in found["nodes"])
+    async def _versions(self, dice: Random, fault: PlannedFault) -> str:
+        """One node after the other gets the other release: drained, or by a restart alone."""
+        done = []
+        for number in dice.sample(range(1, COUNT + 1), dice.randint(1, 3)):
+            if self.healing:
+                break
+            earlier = self._machines.with_earlier()
+            goes_back = number not in earlier
+            if not goes_back and len(set(earlier) - {SPARE}) <= EARLIER_MIN:
+                continue
+            how = dice.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGKILL])
+            drains = dice.random() < 0.5
+            try:
+                if drains:
+                    path = f"/v1/nodes/{number}/drain"
+                    await asyncio.to_thread(self._machines.call, "POST", path, {"replicas": False})
+                if await asyncio.to_thread(self._machines.end, number, how):
+                    self._machines.choose_release(number, is_earlier=goes_back)
+                    self._machines.begin(number)
+                    done.append(f"{number} {'back' if goes_back else 'on'} by {how.name}")
+                    await asyncio.to_thread(
+                        self._machines.wait, f"in sync with another release of {number}",
+                        partial(self._is_back, number), 60.0,
+                    )  # fmt: skip
+            finally:
+                if drains:
+                    await self._resume(number)
+        return f"nodes {', '.join(done)}" if done else "skipped: the others have this release"
+
+    def _is_back(self, number: int) -> bool:
+        return self.healing or self._machines.is_back(number)
 
     # -- the network ----------------------------------------------------------------------------
 
@@ -250,6 +284,19 @@ class Faults:
         what = await asyncio.to_thread(self._damage.flip, number, dice)
         self._machines.begin(number)
         return f"node {number} while it was stopped: {what}"
+
+    async def _truncate(self, dice: Random, fault: PlannedFault) -> str:
+        """A log loses its end, or the end of one of its files, while its node is away."""
+        number, how = await self._draw(dice), dice.choice([signal.SIGKILL, signal.SIGTERM])
+        # Before it ends: its replicas must be in sync.
+        chosen = await asyncio.to_thread(self._damage.choose, number, dice)
+        if not await asyncio.to_thread(self._machines.end, number, how):
+            return f"node {number} did not run"
+        what = "no replica of it may be damaged"
+        if chosen is not None:
+            what = await asyncio.to_thread(self._damage.truncate, number, chosen, dice)
+        self._machines.begin(number)
+        return f"node {number} after {how.name}: {what}"
 
     async def _power(self, dice: Random, fault: PlannedFault) -> str:
         return await self._lose_power([await self._draw(dice)], dice, fault.seconds)
@@ -351,7 +398,9 @@ class Faults:
 
     def _may_lose(self, number: int) -> bool:
         """Whether nothing but this node's replicas goes with its disk, and no other is damaged."""
-        return self._is_in_sync() and all(each.node == number for each in self._damage.damaged)
+        return self._machines.is_in_sync() and all(
+            each.node == number for each in self._damage.damaged
+        )
 
     async def _remove(self, number: int, *, force: bool) -> bool:
         """Remove a node from the cluster, also after the round has ended."""

@@ -75,6 +75,8 @@ class Machines:
     down: set[int] = field(default_factory=set)
     """Nodes that the run has ended; no other may end."""
     findings: list[str] = field(default_factory=list)
+    earlier: Path | None = None
+    """The source of the release before, with which all nodes begin; None: with this release."""
 
     def __post_init__(self) -> None:
         self._lives = dict.fromkeys(range(1, SPARE + 1), 0)
@@ -130,7 +132,20 @@ class Machines:
             keep_ports=True,
             ports=self._ports[number],
         )
+        if self.earlier is not None:
+            self.choose_release(number, is_earlier=True)
         return node
+
+    def with_earlier(self) -> list[int]:
+        """The nodes whose next process has the release before."""
+        return [number for number, node in self.nodes.items() if "PYTHONPATH" in node.environment]
+
+    def choose_release(self, number: int, *, is_earlier: bool) -> None:
+        """The next process of a node has the release before, or this one."""
+        environment = self.nodes[number].environment
+        environment.pop("PYTHONPATH", None)
+        if is_earlier:
+            environment["PYTHONPATH"] = str(self.earlier)
 
     def stop(self) -> dict[int, int]:
         """End all nodes by SIGTERM; their exit codes."""
@@ -302,6 +317,16 @@ class Machines:
             time.sleep(0.1)
         self.note(f"not within {seconds:.0f} s: {what}")
         return False
+
+    def is_in_sync(self) -> bool:
+        """Whether all nodes are alive and all replicas in sync. Raises: OSError, ValueError."""
+        found = self.call("GET", "/v1/cluster", seconds=3)
+        return not found["under_replicated"] and all(each["alive"] for each in found["nodes"])
+
+    def is_back(self, number: int) -> bool:
+        """Whether a node that was started again serves, and all are in sync. Until it serves, the
+        others may not have noticed that it was away. Raises: OSError, ValueError."""
+        return self.nodes[number].is_ready and self.is_in_sync()
 
     def clients(self) -> str:
         """The bootstrap servers of a Kafka client."""

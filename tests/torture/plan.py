@@ -29,15 +29,21 @@ WEIGHTS: Final = {
     "nats-pause": 1,
     "disk": 2,
     "flip": 3,
+    "truncate": 2,
     "power": 2,
     "power-all": 1,
     "reassign": 3,
     "drain": 2,
     "join-remove": 1,
     "replace": 1,
+    "versions": 6,
 }
 """Kind -> how often it is drawn, relative to the others."""
 KINDS: Final = tuple(WEIGHTS)
+VERSIONS: Final = "versions"
+"""With this kind a run begins with the release before."""
+DEFAULT_KINDS: Final = tuple(kind for kind in KINDS if kind != VERSIONS)
+"""Of a run in which all nodes have this release, so that all it brings can be used."""
 SECONDS_OF_KIND: Final = {
     "kill-all": (0.0, 2.0),
     "pause": (0.5, 8.0),
@@ -73,7 +79,7 @@ class Round:
     """When everything is healed, since the beginning of the round."""
 
 
-def plan(seed: int, kinds: Sequence[str] = KINDS) -> Iterator[Round]:
+def plan(seed: int, kinds: Sequence[str] = DEFAULT_KINDS) -> Iterator[Round]:
     """The rounds of a run, without end. Raises: ValueError for an unknown kind."""
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown or not kinds:

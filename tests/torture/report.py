@@ -146,8 +146,9 @@ def print_report(console: Console, result: Mapping[str, Any]) -> None:
     console.print(processes)
     console.print(
         f"{result['acked']:,} acks in {result['seconds']:.0f} s, {result['read']:,} records read; "
-        f"{result['rounds']} rounds, {result['flips']} bits flipped "
-        f"({result['healed']} healed by themselves, {result['repaired']} repaired)"
+        f"{result['rounds']} rounds, {result['flips']} bits flipped, "
+        f"{result['cuts']} logs cut: {result['healed']} healed by themselves, "
+        f"{result['healed_by_scrub']} of them after a scrub, {result['repaired']} repaired"
     )
     for finding in result["findings"]:
         console.print(f"finding: {finding}", style="red", markup=False)

@@ -22,8 +22,9 @@ from torture.damage import Damage
 from torture.faults import Faults
 from torture.machines import COUNT, SPARE, Machines, can_mount
 from torture.messages import STREAMS, read_acks
-from torture.plan import Round, plan
+from torture.plan import VERSIONS, Round, plan
 from torture.report import Acked, Happened, happened, rows_of
+from torture.versions import begin_with_earlier, upgrade_all
 from torture.watch import Watch, unexpected_lines
 
 SYNC_SECONDS: Final = 60.0
@@ -188,6 +189,9 @@ class Run:
     async def run(self) -> Outcome:
         watching = None
         try:
+            if VERSIONS in self.settings.kinds:
+                earlier = self.settings.directory / "earlier"
+                await asyncio.to_thread(begin_with_earlier, self._machines, earlier)
             await asyncio.to_thread(self._machines.start)
             self._begin = self._faults.begin = time.monotonic()
             self._publishers.use(nats=self._machines.nats.url)
@@ -340,6 +344,9 @@ class Run:
     # -- the end --------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
+        self.progress.now = "upgrading"
+        for text in await asyncio.to_thread(upgrade_all, self._machines):
+            self._find(text)
         self.progress.now = "waiting for the last acks"
         if problem := await self._publishers.finish("", END_SECONDS_MAX):
             self._find(problem)
@@ -439,8 +446,9 @@ class Run:
             "read_damaged": self._readers.state.get("damaged", 0),
             "refusals": self._publishers.state.get("refusals", {}),
             "flips": self._damage.flips,
+            "cuts": self._damage.cuts,
             "healed": self._damage.healed,
-            "restarted_to_notice": self._damage.noticed_by_restart,
+            "healed_by_scrub": self._damage.healed_by_scrub,
             "repaired": self._damage.repaired,
             "slow_recoveries_s": self._slow,
             "has_disks": self._machines.has_disks,

@@ -17,7 +17,7 @@ def test_a_seed_repeats_its_rounds_exactly() -> None:
 def test_only_the_chosen_kinds_are_drawn_and_all_of_them() -> None:
     few = {fault.kind for each in islice(plan(1, ["kill", "flip"]), 50) for fault in each.faults}
     assert few == {"kill", "flip"}
-    every = {fault.kind for each in islice(plan(1), 300) for fault in each.faults}
+    every = {fault.kind for each in islice(plan(1, KINDS), 300) for fault in each.faults}
     assert every == set(KINDS)
 
 

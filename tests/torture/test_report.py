@@ -58,6 +58,8 @@ def test_a_report_is_printed_and_drawn(tmp_path: Path) -> None:
         "rounds": 2,
         "flips": 0,
         "healed": 0,
+        "healed_by_scrub": 0,
+        "cuts": 0,
         "repaired": 0,
         "faults": rows_of(faults, acked()),
         "processes": [],

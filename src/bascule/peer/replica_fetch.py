@@ -75,7 +75,7 @@ class ReplicaFetchHandler:
     ) -> None:
         """`send_acks` takes NATS operations with acks; the event loop calls it. `stuck_ns` returns
         for how long the log writer or a sync has been at the same thing. `catch_up_rate` is the
-        limit of bytes a second for replicas that are not in sync, 0: none."""
+        operator's limit of bytes a second for replicas that are not in sync, 0: none."""
         self.counts = ReplicaFetchCounts()
         self._partitions = partitions
         self._clock = clock
@@ -310,18 +310,21 @@ class ReplicaFetchHandler:
         piece: FileSlice | None = None
         if 0 <= fetched.fetch_offset < store.end.offset:
             state = partition.state
-            is_catching_up = state is not None and node not in state.isr
+            throttle, is_catching_up = self._throttle, state is not None and node not in state.isr
+            is_move = state is not None and 0 < len(state.target) <= len(state.isr)
             if is_catching_up:
-                bytes_left = self._throttle.allowed(bytes_left)
-            if is_catching_up and bytes_left <= 0 and self._throttle.is_spent:
-                session.note_later(fetched.key, self._throttle.wait_seconds)
+                bytes_left = throttle.allowed(bytes_left, is_move=is_move)
+            if is_catching_up and bytes_left <= 0 and throttle.is_spent(is_move=is_move):
+                session.note_later(fetched.key, throttle.wait_seconds(is_move=is_move))
             elif bytes_left <= 0:
                 session.changed[fetched.key] = None
             else:
                 try:
                     piece = await self._plan_read(store, fetched.fetch_offset, bytes_left)
                     if is_catching_up:
-                        self._throttle.spend(piece.length)
+                        throttle.spend(piece.length, is_move=is_move)
+                    else:
+                        throttle.note_in_sync(piece.length)
                 except (BasculeError, OSError) as error:
                     return self._read_failed(session, fetched, error)
                 if session.fetched.get(fetched.key) is not fetched:

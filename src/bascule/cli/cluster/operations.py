@@ -116,7 +116,9 @@ def balance(
 def throttle(
     rate: Annotated[
         str | None,
-        typer.Argument(metavar="SIZE", help="Bytes a second, such as 50MiB; none: no limit."),
+        typer.Argument(
+            metavar="SIZE", help="Bytes a second, such as 50MiB; none: moves yield to messages."
+        ),
     ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -124,6 +126,7 @@ def throttle(
     """Limit what each node sends to replicas that are not in sync, or show the limit.
 
     It is in force at once, also for moves under way, and stays. Replicas in sync have no limit.
+    Without one, a move of a partition yields to messages, and other copies have no limit.
     """
     import bascule
 
@@ -139,7 +142,7 @@ def throttle(
 
 def limit_text(rate: int) -> str:
     """A limit of bytes a second, for people."""
-    return f"{bytes_text(rate)}/s of each node" if rate else "no limit"
+    return f"{bytes_text(rate)}/s of each node" if rate else "no limit; moves yield to messages"
 
 
 def _wait_drained(client: SyncClient, number: int) -> NodeDrain:
