@@ -150,6 +150,12 @@ class PayloadFetches:
             fetching.close()
             self._tell(fetching, None)
 
+    def on_not_received(self, key: Key) -> None:
+        """A sender that had sent everything here has ended, and the payload is not whole."""
+        fetching = self.running.get(key)
+        if fetching is not None and not fetching.has_started:
+            self._on_fetched(fetching, Broken(f"payload {key[2]} was not received here"))
+
     def _on_fetched(self, fetching: Fetching, error: Exception | None) -> None:
         key = fetching.place.stream_id, fetching.place.partition, fetching.payload.id
         if self.running.get(key) is fetching:

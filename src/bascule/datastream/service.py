@@ -329,10 +329,8 @@ class DataStreams:
         """Of a session."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
-            fetching = self._fetches.get(session.key)
-            if fetching is not None and not fetching.has_started and not session.is_whole:
-                error = Broken(f"payload {session.opening.id} was not received here")
-                self._on_fetched(fetching, error)
+            if not session.is_whole:
+                self._fetching.on_not_received(session.key)
         self.counts.sessions = len(self._sessions)
 
     def on_whole(self, key: Key) -> None:
