@@ -195,7 +195,7 @@ def test_the_lost_end_of_a_segment_that_was_not_compacted_is_no_gap() -> None:
 def test_what_is_not_known_to_be_committed_may_be_truncated(recovery_at: int) -> None:
     """Nothing says so without a checkpoint: a replica that heals goes on from the log of its
     leader, which may end before the damage."""
-    files, batches = written(recovery_at=recovery_at)
+    files, _ = written(recovery_at=recovery_at)
     inode = files._inode(f"{DIRECTORY}/{0:020d}.log")
     del inode.data[-1:]
     names = [name for name in files.list_dir(DIRECTORY) if name.endswith(".log")]
