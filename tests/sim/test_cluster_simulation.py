@@ -45,6 +45,27 @@ def test_damaged_replicas_heal(seed: int) -> None:
     assert result.acked > 0
 
 
+@pytest.mark.parametrize("traits", ["plain", "compacted"])
+@pytest.mark.parametrize(
+    ("faults", "times"),
+    [
+        ("rolling restart", 1),
+        ("node changes,kill", 3),  # a node joins, is to be removed, and that is taken back or not
+        ("other settings,kill,power loss", 5),
+        ("ring cut,pause and kill", 5),
+    ],
+)
+def test_operators_and_networks_do_more_than_fail(faults: str, times: int, traits: str) -> None:
+    options = ClusterOptions(
+        seconds=12, streams=2, groups=0, readers=2, traits=traits, faults=faults
+    )
+    result = run_seed(1, options)
+    assert sum(result.faults.values()) >= times
+    assert result.faults.keys() >= {faults.split(",")[0]}
+    assert result.acked > 0
+    assert result.read > 0
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_groups_outlive_their_coordinators(seed: int) -> None:
     """Consumers join over the wire, and are lost as nodes are."""

@@ -5,7 +5,7 @@ logs, retention, compaction, groups, listeners and NATS ingest. All nodes run on
 virtual time; their threads are greenlets on it. Simulated are the sockets and the network between
 the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. Not
 simulated, and not run, are SQLite under Raft (a store in memory takes its place), the exchange of
-heartbeats (what they would say follows from the network), HTTP and reads over Kafka's protocol.
+heartbeats (what they would say follows from the network), and HTTP.
 
 ```
 run            draws the plan, runs the phases, checks the end
@@ -17,9 +17,9 @@ machine        one machine through the processes of its node: disk, clock, start
 installation   puts the simulated world in the place of the real one in production modules
 stand_ins      classes in place of some of a node's
 publishers     publish over NATS, wait for acks, publish again
-consumers/     members of groups over Kafka's protocol, and what must hold for groups
+consumers/     members of groups and readers over Kafka's protocol, and what must hold for them
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
-operator       moves of replicas, replaced machines, purges, short-lived streams
+operators/     moves, rolling restarts, nodes that come and go, other settings, purges
 trace          the last events as text
 checkers/      what must hold at any time, and at the end
 world/         the event loop, threads, sockets, disks, NATS

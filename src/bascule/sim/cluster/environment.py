@@ -31,6 +31,8 @@ class ClusterEnvironment:
         self.network.on_changed = self.heartbeats.look
         self.nats = SimNats(loop, prng)
         self.founders = tuple(range(1, plan.nodes + 1))
+        self.weakest = {stream.name: stream for stream in plan.streams}
+        """What each stream has promised at least, with all settings that it was given so far."""
         self.stream_names = [stream.name for stream in plan.streams]
         self.graveyard: list[SimProcess] = []
         """The processes that have ended. What they left behind must not be collected."""

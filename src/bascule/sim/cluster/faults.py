@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
 from bascule.sim.cluster.consumers import SimConsumer
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
-from bascule.sim.cluster.operator import ClusterOperator
+from bascule.sim.cluster.operators import (
+    ClusterOperator,
+    NodeChanges,
+    RollingRestart,
+    SettingChanges,
+)
 from bascule.sim.cluster.plan import MS, ClusterFault
 from bascule.sim.cluster.streams import DEDUPE_MS
 from bascule.sim.cluster.world.loop import NS
@@ -29,7 +34,7 @@ class ClusterFaults:
     def __init__(
         self,
         world: ClusterEnvironment,
-        machines: Mapping[int, Machine],
+        machines: dict[int, Machine],
         members: Sequence[SimConsumer],
     ) -> None:
         self._world = world
@@ -37,11 +42,14 @@ class ClusterFaults:
         self._members = members
         self._prng = world.prng
         self.operator = self._operator = ClusterOperator(world, machines)
+        self._rolling = RollingRestart(world, machines, self._operator)
+        self.nodes = NodeChanges(world, machines, self._operator)
+        self._settings = SettingChanges(world, self._operator)
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
         self._awaits_ack = False
-        self._victims: dict[str, tuple[int, int]] = {}
-        """Stream -> the node whose replica is damaged, and how often it was."""
+        self._victims: dict[tuple[str, int], tuple[int, int]] = {}
+        """Stream and partition -> the node whose replica is damaged, and how often it was."""
         self._kinds: dict[ClusterFault, Callable[[], bool]] = {
             ClusterFault.KILL: lambda: self._lose(self._pick(is_up), _Loss.KILL),
             ClusterFault.POWER: lambda: self._lose(self._pick(is_up), _Loss.POWER),
@@ -62,7 +70,7 @@ class ClusterFaults:
             ClusterFault.CUT: lambda: self._damage(cuts=True),
             ClusterFault.CLOCK_JUMP: self._jump,
             ClusterFault.REASSIGN: self._operator.move,
-            ClusterFault.REPLACE: self._operator.replace,
+            ClusterFault.REPLACE: lambda: not self.nodes.is_removing and self._operator.replace(),
             ClusterFault.CANCEL: self._operator.move_and_cancel,
             ClusterFault.DRAIN: self._operator.drain,
             ClusterFault.ELECT: self._operator.elect,
@@ -71,6 +79,11 @@ class ClusterFaults:
             ClusterFault.MEMBER: self._lose_member,
             ClusterFault.NATS_DROP: self._drop_nats,
             ClusterFault.NATS_CUT: self._cut_nats,
+            ClusterFault.RING: self._cut_ring,
+            ClusterFault.PAUSE_KILL: self._pause_and_kill,
+            ClusterFault.ROLLING: self._rolling.begin,
+            ClusterFault.NODES: self.nodes.change,
+            ClusterFault.ALTER: self._settings.change,
         }
 
     def start(self) -> None:
@@ -81,6 +94,7 @@ class ClusterFaults:
     def stop(self) -> None:
         """No faults any more: everything works again."""
         self.is_active = False
+        self._rolling.end()
         self._world.network.restore()
         for machine in self._machines.values():
             self._world.network.slow(self._links_of(machine.node), 0)
@@ -141,6 +155,19 @@ class ClusterFaults:
             return False
         return True
 
+    def _pause_and_kill(self) -> bool:
+        machine = self._pick(is_up)
+        if machine is None:
+            return False
+        machine.pause()
+        self._later(self._kill_paused, machine, machine.process)
+        return True
+
+    def _kill_paused(self, machine: Machine, process: object) -> None:
+        if machine.process is process and machine.is_paused:
+            machine.kill()
+            self._later(machine.start_if_down)
+
     def on_ack(self) -> None:
         """A publisher has got an ack."""
         if self._awaits_ack and self.is_active:
@@ -187,6 +214,21 @@ class ClusterFaults:
             return False
         links = [link for a in part for b in rest for link in ((a, b), (b, a))]
         self._cut(links, f"nodes {part} from {rest}")
+        return True
+
+    def _cut_ring(self) -> bool:
+        nodes = list(self._machines)
+        count = len(nodes)
+        if count < 3:
+            return False
+        near = (0, 1) if count == 3 else (0, 1, count - 1)
+        links = [
+            (a, b)
+            for at, a in enumerate(nodes)
+            for to, b in enumerate(nodes)
+            if (to - at) % count not in near
+        ]
+        self._cut(links, f"all but the neighbours of the ring {nodes}")
         return True
 
     def _isolate(self, node: int) -> None:
@@ -264,11 +306,12 @@ class ClusterFaults:
 
     def _damage(self, *, cuts: bool) -> bool:
         """Damage a replica; of each partition always that on the same node."""
-        plan = self._prng.pick(self._world.plan.streams)
-        stream, state = plan.name, self._operator.state_of(plan.name)
+        plan = self._world.weakest[self._prng.pick(self._world.plan.streams).name]
+        index = self._prng.below(plan.partitions) if plan.partitions > 1 else 0
+        stream, state = plan.name, self._operator.state_of(plan.name, index)
         if state is None or not plan.is_synced or self._operator.is_busy:
             return False  # what was not synced may be cut without anybody noticing it
-        victim, count = self._victims.get(stream, (0, 0))
+        victim, count = self._victims.get((stream, index), (0, 0))
         if not victim:
             is_leader = state.leader in state.replicas and self._prng.happens(0.5)
             victim = state.leader if is_leader else self._prng.pick(state.replicas)
@@ -276,9 +319,9 @@ class ClusterFaults:
         others = [node for node in state.isr if node != victim]
         if machine is None or victim not in state.replicas or len(others) < 2:
             return False
-        if count >= DAMAGES_MAX or not machine.damage(stream, cuts=cuts):
+        if count >= DAMAGES_MAX or not machine.damage(stream, index, cuts=cuts):
             return False
-        self._victims[stream] = victim, count + 1
+        self._victims[stream, index] = victim, count + 1
         return True
 
     def _jump(self) -> bool:

@@ -122,6 +122,8 @@ class Machine:
         """Whether the last process ended without a loss of power."""
         self.joins = False
         """Whether the node was not there when the cluster was founded."""
+        self.is_leaving = False
+        """Whether the node is to be removed: it may be refused when it starts."""
         self.new_disk()
 
     def new_disk(self) -> None:
@@ -211,7 +213,7 @@ class Machine:
                 await node.close()
         except (BasculeError, OSError) as error:
             failure = f"{type(error).__name__}: {error}"
-            if isinstance(error, ConfigError | NodeRefused):
+            if isinstance(error, ConfigError | NodeRefused) and not self.is_leaving:
                 self.world.loop.report("nodes start", f"node {self.node}: {failure}")
         self.world.note(self.node, f"process {self.starts} has ended {failure}")
         self._end(has_power=True)
@@ -265,13 +267,15 @@ class Machine:
         """The machine's wall clock."""
         return EPOCH_MS + self.clock_ahead_ms + self.world.loop.now_ns // 1_000_000
 
-    def damage(self, stream: str, *, cuts: bool) -> bool:
-        """Flip a bit of a log, or cut its end; False if that cannot be now."""
-        if cuts and (self.is_up or not self._is_mark_exact or not self.starts):
+    def damage(self, stream: str, partition: int, *, cuts: bool) -> bool:
+        """Flip a bit of a log, or cut the end of a segment; False if that cannot be now.
+
+        While no process runs, what is damaged is synced, as the last one has said.
+        """
+        is_down = not self.is_up and self._is_mark_exact and self.starts > 0
+        if not is_down and (cuts or not self.is_ready):
             return False
-        if not cuts and not self.is_ready:
-            return False
-        directory = f"{DATA}/streams/{stream}/0"
+        directory = f"{DATA}/streams/{stream}/{partition}"
         done = (cut_end if cuts else flip_bit)(self.files, directory, self.world.prng)
         if done:
             self.world.note(self.node, f"has a damaged disk: {done}")

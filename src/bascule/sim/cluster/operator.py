@@ -42,7 +42,7 @@ class ClusterOperator:
 
     def state_of(self, stream: str, partition: int = 0) -> PartitionState | None:
         """What a node that runs knows of a stream's partition."""
-        machine = self._any_ready()
+        machine = self.any_ready()
         if machine is None or machine.running is None:
             return None
         image = machine.running.controller.image
@@ -53,7 +53,7 @@ class ClusterOperator:
 
     def purge(self) -> bool:
         """Remove the beginning of a log, up to a committed offset."""
-        machine, prng = self._any_ready(), self._world.prng
+        machine, prng = self.any_ready(), self._world.prng
         plan = prng.pick(self._world.plan.streams)
         index = prng.below(plan.partitions)
         state = self.state_of(plan.name, index)
@@ -74,12 +74,12 @@ class ClusterOperator:
             )
             world.on_purge(plan.name, index, offset, True)
 
-        self._run(machine, purge)
+        self.run(machine, purge)
         return True
 
     def churn(self) -> bool:
         """Create a stream, and delete it soon."""
-        machine, world = self._any_ready(), self._world
+        machine, world = self.any_ready(), self._world
         if machine is None or machine.running is None:
             return False
         name = f"x{len(self._short_lived)}"
@@ -87,20 +87,20 @@ class ClusterOperator:
         config = StreamConfig(subject=name, replicas=world.plan.replicas)
         controller = machine.running.controller
         world.note(machine.node, f"is asked to create {name}")
-        self._run(machine, lambda: controller.create_stream(name, config))
+        self.run(machine, lambda: controller.create_stream(name, config))
         world.after(world.prng.wait(world.plan.fault_lasts_ns), self._delete, name)
         return True
 
     def _delete(self, name: str) -> None:
-        machine = self._any_ready()
+        machine = self.any_ready()
         if machine is None or machine.running is None:
             return
         self._world.note(machine.node, f"is asked to delete {name}")
-        self._run(machine, partial(machine.running.controller.delete_stream, name))
+        self.run(machine, partial(machine.running.controller.delete_stream, name))
 
     def delete_left(self) -> str:
         """Delete the streams that are left of those; which there are, or empty."""
-        machine = self._any_ready()
+        machine = self.any_ready()
         if machine is None or machine.running is None:
             return "no node runs"
         left = [
@@ -116,7 +116,7 @@ class ClusterOperator:
         streams."""
         found = []
         replaced = () if self._replaced is None else (self._replaced.node,)
-        for plan in self._world.plan.streams:
+        for plan in self._world.weakest.values():
             definition = image.streams.get(plan.name)
             states = image.partitions[definition.id] if definition else ()
             is_stuck = any(
@@ -124,13 +124,13 @@ class ClusterOperator:
                 for state in states
             )
             is_weak = not plan.is_synced or plan.needed_in_sync == 1
-            machine = self._any_ready()
+            machine = self.any_ready()
             if not is_stuck or not is_weak or machine is None or machine.running is None:
                 continue
             found.append(plan.name)
             self._world.note(machine.node, f"is asked for an unclean election of {plan.name}")
             alter = machine.running.controller.alter_stream
-            self._run(machine, partial(alter, plan.name, {"unclean_election": True}))
+            self.run(machine, partial(alter, plan.name, {"unclean_election": True}))
         return found
 
     # -- replicas, leaders and nodes ----------------------------------------------------------
@@ -149,37 +149,40 @@ class ClusterOperator:
 
     def elect(self) -> bool:
         """Name a leader, or want the preferred one."""
-        machine, prng = self._any_ready(), self._world.prng
+        machine, prng = self.any_ready(), self._world.prng
         if machine is None or machine.running is None:
             return False
         name = prng.pick(self._world.stream_names)
         node = prng.pick([*self._machines, None])
         self._world.note(machine.node, f"is asked to have node {node} lead {name}")
         operations = machine.running.controller.operations
-        self._run(machine, lambda: operations.elect_leaders(name, partition=None, node=node))
+        self.run(machine, lambda: operations.elect_leaders(name, partition=None, node=node))
         return True
 
     def drain(self) -> bool:
         """Drain a node for some time; now and then its replicas move away."""
-        machine, prng = self._any_ready(), self._world.prng
+        machine, prng = self.any_ready(), self._world.prng
         if machine is None or machine.running is None:
             return False
         number, empties = prng.pick(list(self._machines)), prng.happens(0.4)
         what = "its leaders and replicas" if empties else "its leaders"
         self._world.note(machine.node, f"is asked to take {what} from node {number}")
         operations = machine.running.controller.operations
-        self._run(machine, lambda: operations.drain_node(number, replicas=empties))
+        self.run(machine, lambda: operations.drain_node(number, replicas=empties))
+        self.keep_drained(self._world.prng.wait(self._world.plan.fault_lasts_ns))
+        return True
+
+    def keep_drained(self, duration_ns: int) -> None:
+        """Have drained nodes go on after this time."""
         if self._drained_until_ns < 0:
             self._world.after(REMOVE_NS, self._resume)
-        lasts_ns = self._world.prng.wait(self._world.plan.fault_lasts_ns)
-        self._drained_until_ns = self._world.loop.now_ns + lasts_ns
-        return True
+        self._drained_until_ns = self._world.loop.now_ns + duration_ns
 
     def _resume(self) -> None:
         """Have drained nodes go on, once it is time; again and again, since requests may be lost or
         come late."""
         self._world.after(REMOVE_NS, self._resume)
-        machine = self._any_ready()
+        machine = self.any_ready()
         if machine is None or machine.running is None:
             return
         if self._world.loop.now_ns < self._drained_until_ns:
@@ -187,19 +190,19 @@ class ClusterOperator:
         controller = machine.running.controller
         for number, node in sorted(controller.image.nodes.items()):
             if node.is_drained:
-                self._run(machine, partial(controller.operations.resume_node, number))
+                self.run(machine, partial(controller.operations.resume_node, number))
 
     def _cancel(self, name: str) -> None:
-        machine = self._any_ready()
+        machine = self.any_ready()
         if machine is None or machine.running is None:
             return
         self._world.note(machine.node, f"is asked to cancel the move of {name}")
         operations = machine.running.controller.operations
-        self._run(machine, lambda: operations.cancel_moves(name, partition=None))
+        self.run(machine, lambda: operations.cancel_moves(name, partition=None))
 
     def _move(self) -> str:
         """Move a stream; its name, or an empty text where none can be moved."""
-        machine, prng = self._any_ready(), self._world.prng
+        machine, prng = self.any_ready(), self._world.prng
         nodes = [number for number, each in self._machines.items() if each.is_ready]
         count = self._world.plan.replicas
         if machine is None or machine.running is None or len(nodes) < count:
@@ -210,7 +213,7 @@ class ClusterOperator:
         name = prng.pick(self._world.stream_names)
         self._world.note(machine.node, f"is asked to move {name} to {target}")
         operations = machine.running.controller.operations
-        self._run(machine, lambda: operations.reassign_stream(name, target, partition=None))
+        self.run(machine, lambda: operations.reassign_stream(name, target, partition=None))
         return name
 
     def replace(self) -> bool:
@@ -233,7 +236,7 @@ class ClusterOperator:
         return True
 
     def _remove(self) -> None:
-        replaced, helper = self._replaced, self._any_ready()
+        replaced, helper = self._replaced, self.any_ready()
         if replaced is None:
             return
         if helper is None or helper.running is None:
@@ -271,14 +274,17 @@ class ClusterOperator:
             finally:
                 self._world.after(REMOVE_NS, again)
 
-        self._run(helper, attempt_once)
+        self.run(helper, attempt_once)
         check()
 
-    def _any_ready(self) -> Machine | None:
+    def any_ready(self) -> Machine | None:
+        """A node that runs, at random; None: there is none."""
         found = [each for each in self._machines.values() if each.is_ready and not each.is_paused]
         return self._world.prng.pick(found) if found else None
 
-    def _run(self, machine: Machine, request: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def run(self, machine: Machine, request: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have a node carry out a request; that it is refused is only noted."""
+
         async def run() -> None:
             try:
                 await request()

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from bascule.host.real import RealRandom
-from bascule.sim.cluster.streams import StreamPlan, draw_streams
+from bascule.sim.cluster.streams import SEGMENT_BYTES, StreamPlan, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
@@ -72,6 +72,16 @@ class ClusterFault(Enum):
     """A stream that nobody uses is created, and deleted soon."""
     MEMBER = "loss of a member"
     """A consumer of a group is killed, paused or cut off, or leaves."""
+    RING = "ring cut"
+    """Each node reaches its neighbours of a ring only, or of three nodes the next one only."""
+    PAUSE_KILL = "pause and kill"
+    """A node is killed after it was paused."""
+    ROLLING = "rolling restart"
+    """An operator drains and restarts one node after another."""
+    NODES = "node changes"
+    """A node joins; later it is removed as planned, or that is taken back."""
+    ALTER = "other settings"
+    """A stream gets another number of replicas, or other promises."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -80,12 +90,18 @@ OPERATIONS: Final = (ClusterFault.CANCEL, ClusterFault.DRAIN, ClusterFault.ELECT
 ON_STREAMS: Final = (ClusterFault.PURGE, ClusterFault.CHURN)
 LOSSLESS: Final = frozenset({
     ClusterFault.STOP, ClusterFault.REASSIGN, ClusterFault.CLOCK_JUMP, ClusterFault.MEMBER,
+    ClusterFault.ROLLING, ClusterFault.NODES,
     *OPERATIONS, *ON_STREAMS,
 })  # fmt: skip
 """Where no other fault is drawn, messages that are sent once are stored and acknowledged."""
 RARE: Final = (ClusterFault.OUTAGE, ClusterFault.ACKED_OUTAGE)
 DRAWN_LAST: Final = (*OPERATIONS, *ON_STREAMS, ClusterFault.MEMBER)
 """In this order, so that seeds from before they existed draw the same."""
+DRAWN_APART: Final = (
+    ClusterFault.RING, ClusterFault.PAUSE_KILL, ClusterFault.ROLLING, ClusterFault.NODES,
+    ClusterFault.ALTER,
+)  # fmt: skip
+"""With random numbers of their own, for the same reason."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -149,7 +165,7 @@ def draw_plan(
     drawn_seconds = prng.between(10, 30)
     means: dict[ClusterFault, int] = {}
 
-    def draw_mean(fault: ClusterFault) -> None:
+    def draw_mean(fault: ClusterFault, prng: Prng) -> None:
         mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
         wanted = prng.happens(0.3) or all_faults
         if fault.value in faults:
@@ -158,8 +174,8 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in DRAWN_LAST:
-            draw_mean(fault)
+        if fault not in (*DRAWN_LAST, *DRAWN_APART):
+            draw_mean(fault, prng)
     plan = ClusterPlan(
         seed=seed,
         nodes=count,
@@ -179,22 +195,25 @@ def draw_plan(
         safety_ns=(seconds or drawn_seconds) * NS,
     )
     for fault in DRAWN_LAST:
-        draw_mean(fault)
+        draw_mean(fault, prng)
     drawn = draw_streams(prng, streams or drawn_streams, replicas=plan.replicas, traits=traits)
     if groups < 0:
         groups = prng.pick((0, 0, 0, 1, 2))
     # Numbers of their own: seeds from before there were readers draw the same.
     later = Prng(RealRandom(seed ^ LATER))
     drawn_readers = later.pick((0, 0, 1, 2, 4))
+    has_racks = later.happens(0.5)
+    for fault in DRAWN_APART:
+        draw_mean(fault, later)
     if readers < 0:
         readers = 0 if faults else drawn_readers
-    return replace(
-        plan,
-        streams=drawn,
-        groups=_draw_groups(prng, groups, drawn),
-        readers=readers,
-        has_racks=later.happens(0.5) and readers > 0,
-    )
+    found = _draw_groups(prng, groups, drawn)
+    if not traits:
+        sizes = [SEGMENT_BYTES if later.happens(0.3) else 0 for _ in drawn]
+        pairs = zip(drawn, sizes, strict=True)
+        drawn = tuple(replace(stream, segment_bytes=size) for stream, size in pairs)
+    has_racks = has_racks and readers > 0
+    return replace(plan, streams=drawn, groups=found, readers=readers, has_racks=has_racks)
 
 
 def rack_of(number: int) -> str:

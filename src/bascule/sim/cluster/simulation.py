@@ -63,8 +63,7 @@ class Simulation:
                 kind = SimNewerConsumer if is_newer else SimConsumer
                 self.members.append(kind(world, len(self.members), group, history))
         world.is_damaged = lambda node: bool(self.machines[node].damaged_ms)
-        plans = {plan.name: plan for plan in world.plan.streams}
-        self.reads = ReadHistory(plans, self.checkers.losses, world.loop.report)
+        self.reads = ReadHistory(world.weakest, self.checkers.losses, world.loop.report)
         self.readers = [
             SimReader(world, number, world.prng.pick(world.plan.streams), self.reads)
             for number in range(world.plan.readers)
@@ -174,7 +173,7 @@ class Simulation:
 
     def _not_whole(self, before: list[int]) -> str:
         """Why not every partition is fully replicated and used; empty if all are."""
-        if reason := self._not_ready():
+        if reason := self._not_ready() or self.faults.nodes.pending():
             return reason
         images, unrepaired = self._images(), self.unrepaired()
         for name in self.world.stream_names:

@@ -17,7 +17,7 @@ LIMIT: Final = 40
 AGE_MS: Final = 3_000
 SYNC_INTERVAL_MS: Final = 500
 SEGMENT_BYTES: Final = 2_048
-"""Of compacted streams: only segments that are closed are compacted."""
+"""Of compacted streams, of which only closed segments are compacted; and of some others."""
 COMPACTION_LAG_MS: Final = 1_500
 TOMBSTONES_MS: Final = 500
 PARTITIONS_MAX: Final = 3
@@ -78,6 +78,10 @@ class StreamPlan:
     min_isr: int = 0
     """0: more than half of the replicas."""
     sync: SyncPolicy = SyncPolicy.ALWAYS
+    segment_bytes: int = 0
+    """Of a stream that is not compacted; 0: more than a run writes."""
+    is_altered: bool = False
+    """Whether an operator has changed what it promises."""
 
     @property
     def compacts(self) -> bool:
@@ -119,7 +123,7 @@ class StreamPlan:
             subject=self.name,
             sync=self.sync,
             sync_interval_ms=SYNC_INTERVAL_MS,
-            segment_bytes_max=SEGMENT_BYTES if compacts else 256 << 20,
+            segment_bytes_max=SEGMENT_BYTES if compacts else self.segment_bytes or 256 << 20,
             partitions=self.partitions,
             partition_by=PartitionBy.GROUP if self.is_grouped else PartitionBy.KEY,
             cleanup=(Cleanup.COMPACT,) if compacts else (Cleanup.DELETE,),

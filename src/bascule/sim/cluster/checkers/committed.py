@@ -9,6 +9,7 @@ from bascule.record.header import BatchHeader
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.log_contents import (
+    READABLE,
     Key,
     StoredRecord,
     batches_of,
@@ -91,6 +92,9 @@ class CommittedRecords:
         except CorruptData:
             if not machine.damaged_ms:
                 raise  # consumers see the CRC, too
+        except InvariantBroken as broken:
+            if broken.name != READABLE or not machine.damaged_ms:
+                raise  # a segment was cut
 
     def _read_to(self, node: int, key: Key, partition: Partition, end: int) -> None:
         known, at = self._read.get((node, key), (partition, 0))

@@ -13,6 +13,7 @@ from bascule.sim.cluster.world.disk import MachineFiles
 
 Key = tuple[str, int]
 """Stream and partition."""
+READABLE: Final = "logs are read"
 READ_BYTES: Final = 1 << 20
 MSG_ID: Final = "Nats-Msg-Id"
 
@@ -76,7 +77,7 @@ def batches_of(
             # Compaction may have removed everything behind this offset from the segment.
             later = [base for base in _bases(files, log.directory) if base > at]
             if not log.gaps_allowed or not later:
-                raise InvariantBroken("logs are read", f"{path} has nothing at offset {at}")
+                raise InvariantBroken(READABLE, f"{path} has nothing at offset {at}")
             at = min(later)
 
 

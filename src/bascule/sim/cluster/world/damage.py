@@ -15,7 +15,7 @@ recovery, and not by consumers."""
 def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
     """Flip a bit in a batch of a log, on the disk and in the page cache; what was done, or empty if
     there is no batch. Half of the time it is one of the last batches."""
-    path, inode = _last_segment(files, directory)
+    path, inode = _any_segment(files, directory, prng)
     starts = _batches(inode) if inode is not None else []
     if inode is None or not starts:
         return ""
@@ -32,8 +32,8 @@ def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
 
 
 def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
-    """Cut the last segment of a log that nobody has open; what was done, or empty."""
-    path, inode = _last_segment(files, directory)
+    """Cut a segment of a log that nobody has open; what was done, or empty."""
+    path, inode = _any_segment(files, directory, prng)
     if inode is None or not inode.data:
         return ""
     size = prng.below(len(inode.data))
@@ -42,13 +42,13 @@ def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
     return f"{path} to {size} bytes"
 
 
-def _last_segment(files: MachineFiles, directory: str) -> tuple[str, Inode | None]:
+def _any_segment(files: MachineFiles, directory: str, prng: Prng) -> tuple[str, Inode | None]:
     if not files.exists(directory):
         return "", None
-    names = [name for name in files.list_dir(directory) if name.endswith(".log")]
+    names = sorted(name for name in files.list_dir(directory) if name.endswith(".log"))
     if not names:
         return "", None
-    path = f"{directory}/{max(names)}"
+    path = f"{directory}/{prng.pick(names) if len(names) > 1 else names[0]}"
     return path, files._inode(path)
 
 
