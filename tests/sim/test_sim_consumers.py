@@ -10,6 +10,7 @@ import pytest
 from bascule.sim.cluster.consumers.consumer import CoordinatorMoved, SimConsumer
 from bascule.sim.cluster.consumers.history import GroupHistory
 from bascule.sim.cluster.consumers.newer import SimNewerConsumer
+from bascule.sim.cluster.consumers.traits import draw_group_traits
 from bascule.sim.cluster.plan import GroupPlan
 from bascule.sim.cluster.world.loop import NS
 from bascule.wire.messages.group.consumer_protocol import encode_assignment
@@ -115,3 +116,56 @@ def test_a_late_answer_takes_no_partition_from_its_next_owner() -> None:
     assert broken == []
     history.on_owned("m", [1], 20 * NS)
     assert "one owner a partition" in broken
+
+
+def test_a_static_member_in_whose_place_another_is_may_not_commit() -> None:
+    broken: list[str] = []
+    now = [20 * NS]
+    history = GroupHistory("g", lambda: now[0], lambda *text: broken.extend(text), is_classic=True)
+    history.on_assigned("old", 1, "old", [1], joined_ns=0, asked_ns=20 * NS)
+    history.on_replaced("old")
+    history.on_well("old", asked_ns=20 * NS)
+    history.on_assigned("new", 1, "old", [1], joined_ns=0, asked_ns=20 * NS)
+    history.on_forgotten("old", "FENCED_INSTANCE_ID")
+    assert broken == []
+    now[0] = 21 * NS
+    history.on_commit_acked(1, history.on_commit_sent("new", 1, 5))
+    assert broken == []
+    history.on_commit_acked(1, history.on_commit_sent("old", 1, 4))
+    assert "commits are fenced" in broken
+
+
+def test_a_deletion_ends_offsets_and_is_refused_while_there_are_members() -> None:
+    broken: list[str] = []
+    now = [20 * NS]
+    history = GroupHistory("g", lambda: now[0], lambda *text: broken.extend(text), is_classic=True)
+    history.on_owned("m", [0], 20 * NS)
+    history.on_commit_acked(0, history.on_commit_sent("m", 0, 5))
+    refused = history.on_delete_sent()
+    history.on_delete_refused(refused)
+    now[0] = 21 * NS
+    history.on_fetched(0, 5, 21 * NS)
+    assert broken == []
+    deletion = history.on_delete_sent()
+    history.on_deleted(deletion)
+    now[0] = 22 * NS
+    history.on_fetched(0, -1, 22 * NS)
+    assert broken == []
+    history.on_fetched(0, 5, 22 * NS)
+    assert "commits are kept" in broken
+    history.on_well("m", asked_ns=now[0])
+    now[0] += NS
+    history.on_deleted(history.on_delete_sent())
+    assert "groups with members are not deleted" in broken
+
+
+def test_traits_of_groups_are_drawn_apart_and_may_be_chosen() -> None:
+    groups = (PLAN,) * 2
+    drawn = {draw_group_traits(seed, groups) for seed in range(50)}
+    found = {(plan.is_static, plan.is_deleted) for plans in drawn for plan in plans}
+    assert found == {(a, b) for a in (False, True) for b in (False, True)}
+    for seed in range(5):
+        assert draw_group_traits(seed, groups) == draw_group_traits(seed, groups)
+        assert draw_group_traits(seed, groups, ["plain"]) == groups
+        (plan, _) = draw_group_traits(seed, groups, ["static"])
+        assert (plan.is_static, plan.is_deleted) == (True, False)

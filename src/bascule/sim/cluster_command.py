@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from bascule.sim.cluster.consumers.traits import GroupTrait
 from bascule.sim.cluster.plan import ClusterFault
 from bascule.sim.cluster.run import ClusterOptions, run_seed
 from bascule.sim.cluster.streams import StreamTrait
@@ -67,6 +68,9 @@ def cluster(
     traits: Annotated[
         str, typer.Option(help="What all streams have, such as compacted,split; empty: drawn.")
     ] = "",
+    group_traits: Annotated[
+        str, typer.Option(help="What all groups have, such as static,deleted; empty: drawn.")
+    ] = "",
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a failed seed.")
     ] = False,
@@ -76,9 +80,10 @@ def cluster(
     check_mutant(CLUSTER_MUTANTS, mutant)
     _check_names("fault", faults, ClusterFault)
     _check_names("trait", traits, StreamTrait)
+    _check_names("trait of groups", group_traits, GroupTrait)
     options = ClusterOptions(
         nodes=nodes, streams=streams, groups=groups, readers=readers, seconds=seconds,
-        all_faults=all_faults, faults=faults, traits=traits,
+        all_faults=all_faults, faults=faults, traits=traits, group_traits=group_traits,
     )  # fmt: skip
     if mutant and not seeds and seed is None:
         found = CLUSTER_MUTANTS[mutant]

@@ -105,6 +105,7 @@ class ClusterFaults:
         for member in self._members:
             member.go_on()
             member.start()
+            member.end_double()
 
     def _draw_next(self, kind: ClusterFault) -> None:
         self._world.after(self._prng.wait(self._world.plan.faults[kind]), self._begin, kind)
@@ -266,11 +267,13 @@ class ClusterFaults:
             self._later(member.start)
         elif loss == "pause":
             member.pause()
+            member.replace()
             self._world.after(self._prng.wait(MEMBER_PAUSE_NS), member.go_on)
         elif loss == "cut":
             nodes, client = self._machines, member.machine.node
             links = [link for node in nodes for link in ((client, node), (node, client))]
             self._cut(links, f"member {client} from all nodes")
+            member.replace()
         else:
             member.leave()
         return True

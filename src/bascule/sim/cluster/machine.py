@@ -148,7 +148,7 @@ class Machine:
             data=DATA,
             node_id=self.node,
             nats=NatsConfig(urls=("nats://nats:4222",), announce=False, key_value=False),
-            client=ClientConfig(host=self.host, port=9092),
+            client=ClientConfig(host=self.host, port=9092, administration="on"),
             http=HttpConfig(host=self.host, port=9080),
             peer=PeerConfig(host=self.host, port=PEER_PORT),
             cluster=ClusterConfig(

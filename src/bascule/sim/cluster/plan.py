@@ -115,6 +115,9 @@ class GroupPlan:
     members: int
     protocols: str = "classic"
     """What the members speak: `classic`, `consumer` (KIP-848) or `mixed`."""
+    is_static: bool = False
+    is_deleted: bool = False
+    """See `GroupTrait`."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
 import msgspec
 
 from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.consumers.traits import draw_group_traits
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.installation import installed
 from bascule.sim.cluster.plan import draw_plan
@@ -40,6 +42,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of faults, separated by commas; empty: drawn."""
     traits: str = ""
     """What all streams have, separated by commas; empty: drawn."""
+    group_traits: str = ""
+    """What all groups have, separated by commas; empty: drawn."""
 
     def as_arguments(self) -> str:
         """As options of the command line."""
@@ -60,6 +64,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f' --faults "{self.faults}"')
         if self.traits:
             parts.append(f' --traits "{self.traits}"')
+        if self.group_traits:
+            parts.append(f' --group-traits "{self.group_traits}"')
         return "".join(parts)
 
 
@@ -106,6 +112,8 @@ def run_seed(
         groups=options.groups, readers=options.readers, all_faults=options.all_faults,
         faults=_names(options.faults), traits=_names(options.traits),
     )  # fmt: skip
+    groups = draw_group_traits(seed, plan.groups, _names(options.group_traits))
+    plan = replace(plan, groups=groups)
     loop = ClusterLoop(prng)  # type: ignore[abstract]
     trace = ClusterTrace(loop, write)
     was_enabled = gc.isenabled()

@@ -14,6 +14,7 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
+from bascule.sim.cluster.consumers.deleter import SimGroupDeleter
 from bascule.sim.cluster.consumers.read_history import ReadHistory
 from bascule.sim.cluster.consumers.reader import SimReader
 from bascule.sim.cluster.environment import ClusterEnvironment
@@ -26,6 +27,8 @@ from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 from bascule.storage.retention import SEGMENTS_PER_LIMIT
 
+DELETER: Final = 50
+"""Those that delete groups have the numbers of consumers from here on."""
 LOOK_NS: Final = 100 * MS
 """Between two looks of the checkers at all logs."""
 STEP_NS: Final = 100 * MS
@@ -51,6 +54,7 @@ class Simulation:
             made = SimPublisher(world, number, plan, self._on_ack, has_ids=has_ids)
             self.publishers.append(made)
         self.members: list[SimConsumer] = []
+        self.deleters: list[SimGroupDeleter] = []
         for group in world.plan.groups:
             history = GroupHistory(
                 group.name, lambda: world.loop.now_ns, world.loop.report,
@@ -61,7 +65,15 @@ class Simulation:
                 if group.protocols == "mixed":
                     is_newer = world.prng.happens(0.5)
                 kind = SimNewerConsumer if is_newer else SimConsumer
-                self.members.append(kind(world, len(self.members), group, history))
+                member = kind(world, len(self.members), group, history)
+                self.members.append(member)
+                if group.is_static:
+                    member.twin = kind(world, len(self.members), group, history)
+                    member.twin.twin, member.twin.instance = member, member.instance
+                    self.members.append(member.twin)
+            if group.is_deleted:
+                number = DELETER + len(self.deleters)
+                self.deleters.append(SimGroupDeleter(world, number, group, history))
         world.is_damaged = lambda node: bool(self.machines[node].damaged_ms)
         self.reads = ReadHistory(world.weakest, self.checkers.losses, world.loop.report)
         self.readers = [
@@ -91,6 +103,8 @@ class Simulation:
             self.world.after(self.world.prng.wait(NS), member.start)
         for reader in self.readers:
             self.world.after(self.world.prng.wait(NS), reader.start)
+        for deleter in self.deleters:
+            deleter.start()
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
@@ -102,7 +116,7 @@ class Simulation:
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
-        for member in self.members:
+        for member in (*self.members, *self.deleters):
             member.kill()
         for reader in self.readers:
             reader.stop()
@@ -226,10 +240,10 @@ class Simulation:
     def _not_assigned(self, before: list[int]) -> str:
         """Which group does not have its partitions assigned to members that go on; empty: none."""
         for member, rounds in zip(self.members, before, strict=True):
-            if member.rounds <= rounds:
+            if member.rounds <= rounds and not member.is_spare:
                 return f"consumer {member.id} of {member.plan.name} has to join"
         for plan in self.plan.groups:
-            members = [member for member in self.members if member.plan is plan]
+            members = [m for m in self.members if m.plan is plan and not m.is_spare]
             owned = [index for m in members for index in m.positions or ()]
             generations = {member.generation for member in members}
             if len(generations) > 1 or sorted(owned) != list(range(plan.partitions)):

@@ -9,6 +9,7 @@ from bascule.log_connection import LogConnection
 from bascule.sim.cluster.consumers.history import GroupHistory
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import GroupPlan
+from bascule.sim.cluster.world.loop import NS
 from bascule.sim.cluster.world.network import host_of
 from bascule.sim.cluster.world.process import SimProcess
 from bascule.sim.cluster.world.threads import sleep
@@ -47,6 +48,8 @@ CLIENT_PORT: Final = 9092
 SESSION_MS: Final = 6_000
 """The least that a coordinator accepts."""
 REBALANCE_MS: Final = 3_000
+LATE_NS: Final = 20 * NS
+"""No join of an earlier process comes later."""
 TIMEOUT_SECONDS: Final = 5.0
 """More than a join takes."""
 RETRY_SECONDS: Final = 0.2
@@ -90,6 +93,12 @@ class SimConsumer:
         self.machine = ClientMachine(world, FIRST_NODE + number)
         self.process: SimProcess | None = None
         self._history = history
+        self.instance: str | None = f"{plan.name}-{number}" if plan.is_static else None
+        self.twin: SimConsumer | None = None
+        """Of a static member: the one with the same instance id that takes its place."""
+        self._born_ns = 0
+        self._is_replaced = False
+        """Whether its twin has taken its place: it does not join anew."""
         self._starts = 0
         self._host = ""
         """Of the coordinator to which the member is connected."""
@@ -114,11 +123,33 @@ class SimConsumer:
     def is_up(self) -> bool:
         return self.process is not None
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether its twin runs in its place."""
+        return self.process is None and self.twin is not None and self.twin.is_up
+
     def start(self) -> None:
         """Start a process, unless one runs."""
-        if self.process is not None:
-            return
+        if self.process is None and not self.is_spare:
+            self._launch()
+
+    def replace(self) -> None:
+        """Have the twin of a static member take its place, while the member itself still is there:
+        it is fenced, and ends when it notices that."""
+        if self.twin is not None and not self.twin.is_up:
+            self._is_replaced = True
+            self._history.on_replaced(self.id)
+            self.twin._launch()
+
+    def end_double(self) -> None:
+        """Kill the process if that of the twin runs, too."""
+        if self.twin is not None and self.twin.is_up:
+            self.kill()
+
+    def _launch(self) -> None:
         self._starts += 1
+        self._born_ns = self.world.loop.now_ns
+        self._is_replaced = False
         self._forget_all()
         self.process = process = SimProcess(self.world.loop, self.machine, self._starts)
         self._note(f"consumer {self._starts} starts")
@@ -130,7 +161,10 @@ class SimConsumer:
         if process is None:
             return
         self._note(f"consumer {self.id} is killed")
-        self._history.on_left(self.id)
+        if self.instance is None:
+            self._history.on_left(self.id)
+        else:
+            self._history.on_replaced(self.id)
         process.is_dead = True
         process.parked.clear()
         self.world.graveyard.append(process)
@@ -206,7 +240,10 @@ class SimConsumer:
             return True
         if code in MOVED:
             raise CoordinatorMoved
-        if code in FORGOTTEN:
+        is_over = code in FORGOTTEN and self._is_replaced
+        if is_over or code == ErrorCode.FENCED_INSTANCE_ID:
+            self._on_fenced(code_name(code), what)
+        elif code in FORGOTTEN:
             self._note(f"consumer {self.id} got {code_name(code)} for {what}")
             self._history.on_forgotten(self.id, code_name(code))
             self._on_forgotten(code)
@@ -220,6 +257,24 @@ class SimConsumer:
             self.world.loop.report("groups answer", f"{what} of {self.id} got {code_name(code)}")
         return False
 
+    def _on_fenced(self, answer: str, what: str) -> None:
+        """Another process has its instance id: this one ends."""
+        assert self.twin is not None
+        self._note(f"consumer {self.id} got {answer} for {what}, and ends")
+        age_ns = self.world.loop.now_ns - self._born_ns
+        if self._born_ns > self.twin._born_ns and age_ns > LATE_NS:
+            self.world.loop.report(
+                "groups answer", f"{what} of {self.id} is fenced, and nobody has its instance id"
+            )
+        self._give_up()
+        self.world.after(0, self._end_fenced, self.process)
+        sleep(TIMEOUT_SECONDS)
+
+    def _end_fenced(self, process: SimProcess | None) -> None:
+        if self.process is process:
+            self.kill()
+            self.start()
+
     def _on_forgotten(self, code: int) -> None:
         self.id = "" if code == ErrorCode.UNKNOWN_MEMBER_ID else self.id
         self._give_up()
@@ -232,6 +287,9 @@ class SimConsumer:
 
     def _join(self, connection: LogConnection) -> None:
         """Join, and be assigned partitions, unless an error comes."""
+        if self._is_replaced and not self.id:
+            self._on_fenced("nothing", "a join")
+            raise CoordinatorMoved
         if not self._is_told:
             self._history.on_cause()
         self._joined_ns = self.world.loop.now_ns
@@ -241,6 +299,7 @@ class SimConsumer:
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_id=self.id,
+                group_instance_id=self.instance,
                 protocol_type="consumer",
                 protocols=[JoinGroupRequestProtocol("range", self._subscription())],
             )
@@ -254,12 +313,17 @@ class SimConsumer:
         self.id, self.generation, self.leader = (
             answer.member_id, answer.generation_id, answer.leader,
         )  # fmt: skip
+        if self._is_replaced and self.twin is not None:
+            # Its join was under way, and may have come after that of its twin.
+            self._history.on_replaced(self.id)
+            self._history.on_replaced(self.twin.id)
         asked_ns = self.world.loop.now_ns
         synced = connection.request(
             SyncGroupRequest(
                 group_id=self.plan.name,
                 generation_id=self.generation,
                 member_id=self.id,
+                group_instance_id=self.instance,
                 protocol_type="consumer",
                 protocol_name="range",
                 assignments=self._assign(answer) if answer.leader == self.id else [],
@@ -340,7 +404,10 @@ class SimConsumer:
         asked_ns = self.world.loop.now_ns
         answer = connection.request(
             HeartbeatRequest(
-                group_id=self.plan.name, generation_id=self.generation, member_id=self.id
+                group_id=self.plan.name,
+                generation_id=self.generation,
+                member_id=self.id,
+                group_instance_id=self.instance,
             )
         )
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -377,6 +444,7 @@ class SimConsumer:
                 group_id=self.plan.name,
                 generation_id_or_member_epoch=self.generation,
                 member_id=self.id,
+                group_instance_id=self.instance,
                 topics=[topic],
             ),
             version=NAMED,
@@ -396,8 +464,8 @@ class SimConsumer:
     def _leave(self, connection: LogConnection) -> None:
         self._note(f"consumer {self.id} leaves")
         left = self.id
-        connection.request(
-            LeaveGroupRequest(group_id=self.plan.name, members=[MemberIdentity(left)])
-        )
+        self._history.on_leaving(left)
+        identity = MemberIdentity(left, self.instance)
+        connection.request(LeaveGroupRequest(group_id=self.plan.name, members=[identity]))
         self._history.on_left(left)
         self._forget_all()

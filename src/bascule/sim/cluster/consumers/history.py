@@ -13,6 +13,7 @@ FENCED: Final = "commits are fenced"
 KEPT: Final = "commits are kept"
 REMEMBERED: Final = "members are remembered"
 NEEDLESS: Final = "no needless rebalance"
+MEMBERS_STAY: Final = "groups with members are not deleted"
 SETTLED_NS: Final = 2 * NS
 """A coordinator that has just said that all is well knows the member for at least so long. Less
 than a session time-out: a leader that is not one any more may have said it."""
@@ -31,7 +32,7 @@ class _Commit:
     """-1: no ack has come."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Partition:
     """One partition, as the group sees it."""
 
@@ -44,6 +45,14 @@ class _Partition:
     """The owner, until it gives the partition up."""
     handled: int = 0
     """The highest position of any member: below it everything was handled."""
+
+
+@dataclass(slots=True, frozen=True)
+class GroupDeletion:
+    """A deletion of the group: the end of each offset, until something is committed again."""
+
+    sent_ns: int
+    commits: dict[_Partition, _Commit]
 
 
 @dataclass(slots=True)
@@ -77,6 +86,8 @@ class GroupHistory:
         self._heard_ns: dict[str, int] = {}
         """Member -> when it asked last where the answer was that all is well. It may read the
         answer much later, after it was stopped. Members that left are not in it."""
+        self._replaced: set[str] = set()
+        """Static members in whose place others are."""
         self._cause_ns = 0
         """When something happened last for which a group rebalances."""
 
@@ -100,10 +111,13 @@ class GroupHistory:
         used again, so it tells generations of one number apart, after the group was forgotten."""
         known = self._generations.setdefault((generation, leader), _Generation())
         known.joined_ns = min(known.joined_ns, joined_ns)
-        self._heard_ns[member] = asked_ns
+        self.on_well(member, asked_ns=asked_ns)
         for index in owned:
             other = known.owners.setdefault(index, member)
-            if other != member and self._is_classic:
+            if other in self._replaced:
+                # A static member has what the one before it had, in the same generation.
+                known.owners[index] = member
+            elif other != member and self._is_classic:
                 self._report(
                     OWNERS,
                     f"partition {index} is {member}'s and {other}'s in generation {generation} of "
@@ -137,13 +151,24 @@ class GroupHistory:
 
     def on_well(self, member: str, *, asked_ns: int) -> None:
         """The coordinator has answered a heartbeat that was sent at `asked_ns`: all is well."""
-        self._heard_ns[member] = asked_ns
+        if member not in self._replaced:
+            self._heard_ns[member] = asked_ns
 
     def on_left(self, member: str) -> None:
         """A member has left, or is dead; what it knew is of no use any more."""
         self.on_cause()
         self._heard_ns.pop(member, None)
         self.on_released(member, self._partitions)
+
+    def on_leaving(self, member: str) -> None:
+        """A member is about to leave."""
+        self._heard_ns.pop(member, None)
+
+    def on_replaced(self, member: str) -> None:
+        """Another process is about to take the place of a static member, which may go on until it
+        is fenced: only its commits matter."""
+        self.on_left(member)
+        self._replaced.add(member)
 
     def on_rebalance(self, member: str, generation: int, leader: str) -> None:
         """A member that was settled is to join again."""
@@ -209,6 +234,34 @@ class GroupHistory:
                 f"{self._group} has committed {offset} for partition {index}, expected one of "
                 f"{sorted(possible)}",
             )
+
+    # -- deletions ------------------------------------------------------------------------------
+
+    def on_delete_sent(self) -> GroupDeletion:
+        """A deletion of the group is sent; give what is returned to one of the other methods,
+        unless nobody knows what became of it."""
+        now_ns = self._now_ns()
+        commits = {each: _Commit("", -1, now_ns) for each in self._partitions.values()}
+        for partition, commit in commits.items():
+            partition.commits.append(commit)
+        return GroupDeletion(now_ns, commits)
+
+    def on_deleted(self, deletion: GroupDeletion) -> None:
+        """The group had no members, and its offsets are gone."""
+        for commit in deletion.commits.values():
+            commit.acked_ns = self._now_ns()
+        for member, at_ns in self._heard_ns.items():
+            if deletion.sent_ns - SETTLED_NS < at_ns < deletion.sent_ns:
+                self._report(
+                    MEMBERS_STAY,
+                    f"{self._group} is deleted, and {member} is a member: all was well "
+                    f"{(deletion.sent_ns - at_ns) / NS:.3f} s before",
+                )
+
+    def on_delete_refused(self, deletion: GroupDeletion) -> None:
+        """The group has members, or there is none."""
+        for partition, commit in deletion.commits.items():
+            partition.commits.remove(commit)
 
     def _partition(self, index: int) -> _Partition:
         return self._partitions.setdefault(index, _Partition())

@@ -15,9 +15,15 @@ from bascule.wire.messages.group.consumer_group_heartbeat import (
 )
 
 LEAVES: Final = -1
-"""As an epoch."""
-AGAIN: Final = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND)
-"""The cluster version is about to rise; or the group is of another kind for a moment."""
+LEAVES_FOR_A_WHILE: Final = -2
+"""As epochs."""
+AGAIN: Final = (
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNRELEASED_INSTANCE_ID,
+)
+"""The cluster version is about to rise; the group is of another kind for a moment; or the process
+before has not left, and its session is not over."""
 
 
 class SimNewerConsumer(SimConsumer):
@@ -86,6 +92,7 @@ class SimNewerConsumer(SimConsumer):
                 group_id=self.plan.name,
                 member_id=self.id,
                 member_epoch=self.generation,
+                instance_id=self.instance,
                 rebalance_timeout_ms=REBALANCE_MS if says_all else -1,
                 subscribed_topic_names=[self.plan.stream] if says_all else None,
                 topic_partitions=owned,
@@ -122,7 +129,8 @@ class SimNewerConsumer(SimConsumer):
 
     def _say_leave(self, connection: LogConnection) -> None:
         self._note(f"consumer {self.id} leaves")
-        left, self.generation = self.id, LEAVES
+        left, self.generation = self.id, LEAVES if self.instance is None else LEAVES_FOR_A_WHILE
+        self._history.on_leaving(left)
         self._heartbeat(connection, says_all=False)
         self._history.on_left(left)
         self._forget_all()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from bascule.groups.administration import GroupAdministration
 from bascule.groups.classic import ClassicGroup
 from bascule.groups.committed_offsets import CommittedOffsetStore
+from bascule.groups.consumer import ConsumerGroup, roster
 from bascule.groups.consumer.roster import Roster
 from bascule.groups.coordinator import GroupCoordinator
-from bascule.sim.cluster.consumers.history import FENCED, KEPT, OWNERS, REMEMBERED
+from bascule.sim.cluster.consumers.history import FENCED, KEPT, MEMBERS_STAY, OWNERS, REMEMBERED
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import ClusterMutant
 from bascule.wire.error_codes import ErrorCode
@@ -39,6 +43,42 @@ def _restore_late(restore: Any) -> Any:
     return staticmethod(mutant)
 
 
+def _restore_consumers_late(restore: Any) -> Any:
+    def mutant(group: Any, members: Any, limits: Any, topics: Any, now_ms: int) -> Any:
+        """Take the members that were stored for silent."""
+        return restore.__func__(ConsumerGroup, group, members, limits, topics, now_ms - 60_000)
+
+    return staticmethod(mutant)
+
+
+def _forget_epochs(decode: Any) -> Any:
+    def mutant(member_id: str, value: bytes, now_ms: int) -> Any:
+        """Restore members without the epochs that they have reached."""
+        member, incarnation = decode(member_id, value, now_ms)
+        member.epoch, member.previous_epoch = member.previous_epoch, 0
+        return member, incarnation
+
+    return mutant
+
+
+def _fence_no_commits(on_commit: Any) -> Any:
+    def mutant(self: Any, member_id: str, instance_id: Any, generation: int, now_ms: int) -> Any:
+        """Take commits of a static member in whose place another process is."""
+        error = on_commit(self, member_id, instance_id, generation, now_ms)
+        return ErrorCode.NONE if error == ErrorCode.FENCED_INSTANCE_ID else error
+
+    return mutant
+
+
+def _delete_whatever(_: Any) -> Any:
+    async def mutant(self: Any, names: Any) -> dict[str, ErrorCode]:
+        """Delete groups with members."""
+        await self._offsets.remove_keys([key for name in names for key in self._offsets.keys(name)])
+        return dict.fromkeys(names, ErrorCode.NONE)
+
+    return mutant
+
+
 def _answer_early(commit: Any) -> Any:
     async def mutant(self: Any, *args: Any, **kwargs: Any) -> None:
         """Answer commits before they are stored."""
@@ -57,15 +97,27 @@ def _give_what_is_not_free(_: Any) -> Any:
 
 
 _COORDINATORS: Final = ClusterOptions(
-    seconds=15, streams=1, groups=2, faults="kill,loss of a leader,planned stop"
+    seconds=15,
+    streams=1,
+    groups=2,
+    group_traits="plain",
+    faults="kill,loss of a leader,planned stop",
 )
 _CONSUMERS: Final = ClusterOptions(
-    seconds=25, streams=1, groups=2, traits="split", faults="loss of a member"
+    seconds=25,
+    streams=1,
+    groups=2,
+    group_traits="plain",
+    traits="split",
+    faults="loss of a member",
 )
+_STATIC: Final = replace(_CONSUMERS, group_traits="static")
+_DELETED: Final = replace(_CONSUMERS, group_traits="deleted")
 _SLOW_DISKS: Final = ClusterOptions(
     seconds=15,
     streams=1,
     groups=2,
+    group_traits="plain",
     traits="split",
     faults="stalled disk,slow disk,loss of a leader,power loss",
 )
@@ -86,6 +138,22 @@ MUTANTS: Final = (
     ClusterMutant(
         "members of the consumer protocol not stored", (REMEMBERED, OWNERS),
         CommittedOffsetStore, "store_members", _store_no_members, _COORDINATORS,
+    ),
+    ClusterMutant(
+        "members of the consumer protocol restored as silent", (REMEMBERED, OWNERS),
+        ConsumerGroup, "restore", _restore_consumers_late, _COORDINATORS,
+    ),
+    ClusterMutant(
+        "members of the consumer protocol restored with an old epoch", (REMEMBERED,),
+        roster, "decode_member", _forget_epochs, _COORDINATORS,
+    ),
+    ClusterMutant(
+        "commits of replaced static members taken", (FENCED, KEPT),
+        ClassicGroup, "on_commit", _fence_no_commits, _STATIC, first_seed=43,
+    ),
+    ClusterMutant(
+        "groups with members deleted", (MEMBERS_STAY,),
+        GroupAdministration, "delete", _delete_whatever, _DELETED,
     ),
     ClusterMutant(
         "partitions given away early", (OWNERS, FENCED),
