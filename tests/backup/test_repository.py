@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bascule.backup.manifest import (
 from bascule.backup.repository import LocalPlace, Place, RemotePlace, Repository, open_place
 from bascule.errors import ConfigError, CorruptData, UnsupportedFormat
 from bascule.model import StreamConfig, StreamDefinition
+from support.s3_server import BUCKET, running_s3
 
 PLACES: dict[str, Callable[[Path], Place]] = {
     "local": lambda path: LocalPlace(str(path)),
@@ -26,8 +28,17 @@ PLACES: dict[str, Callable[[Path], Place]] = {
 }
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with running_s3() as options:
+        yield options
+
+
+@pytest.fixture(params=[*PLACES, pytest.param("s3", marks=pytest.mark.tier3)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "s3":
+        options = request.getfixturevalue("s3")
+        return open_place(f"s3://{BUCKET}/{tmp_path.name}/place{options}")
     return PLACES[request.param](tmp_path / "place")
 
 
@@ -88,6 +99,22 @@ def test_a_repository_keeps_the_newest(place: Place) -> None:
 def test_an_empty_place_says_what_to_do(place: Place) -> None:
     with pytest.raises(ConfigError, match="take one with"):
         Repository(place).chosen("")
+
+
+@pytest.mark.tier3
+def test_a_large_file_comes_back_from_s3_in_one_piece(s3: str) -> None:
+    place = open_place(f"s3://{BUCKET}/large{s3}")
+    data = random.Random(1).randbytes(24 << 20)  # Arrow uploads it in several parts
+    place.write("streams/large", data)
+    assert place.read("streams/large") == data
+    assert place.address == f"s3://{BUCKET}/large"
+
+
+@pytest.mark.tier3
+def test_a_bucket_that_does_not_exist_takes_no_backup(s3: str) -> None:
+    place = open_place(f"s3://missing/here{s3}")
+    with pytest.raises(OSError, match="missing"):
+        place.write("streams/a", b"x")
 
 
 @pytest.mark.parametrize("address", ["", "nowhere://x/y"])
