@@ -48,12 +48,23 @@ class RunningCluster:
         return leader
 
     def wait_in_sync(self, stream: str) -> None:
-        """Return once all replicas of the stream's partitions are in sync."""
+        """Return once all replicas of the stream's partitions are in sync, and each leader knows.
+
+        A node learns of a change of the in-sync set from the controller, a leader maybe last.
+        """
 
         def look() -> bool | None:
             found = self.alive()[0].call("GET", f"/v1/streams/{stream}")["partitions"]
-            done = all(len(each["isr"]) == len(each["replicas"]) for each in found)
-            return True if done else None
+            return (
+                True if all(is_in_sync(place, each) for place, each in enumerate(found)) else None
+            )
+
+        def is_in_sync(place: int, told: dict[str, Any]) -> bool:
+            leader = self.nodes.get(told["leader"])
+            if leader is None or leader not in self.alive():
+                return False
+            known = leader.call("GET", f"/v1/streams/{stream}")["partitions"][place]
+            return all(len(each["isr"]) == len(each["replicas"]) for each in (told, known))
 
         any_node = self.alive()[0]
         wait_for(look, any_node.process, any_node.log)
