@@ -20,7 +20,13 @@ from bascule.controller.plan import (
 )
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
-from bascule.metadata.commands import ChangePartitions, CreateStream, PartitionChange
+from bascule.metadata.commands import (
+    ChangePartitions,
+    CreateStream,
+    DeleteStream,
+    ForgetDeletions,
+    PartitionChange,
+)
 from bascule.metadata.image import Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.replica.log_identity import LogIdentity, write_identity
@@ -121,6 +127,35 @@ def test_a_partition_that_was_dropped_may_be_held_again() -> None:
     assert [again.holds(ONE, n) for n in (0, 1)] == [False, True]
     again.hold(ONE, [0])
     assert again.holds(ONE, 0)
+
+
+@pytest.mark.parametrize("operation", [0, 1, 2, 3])
+def test_a_stream_that_moved_and_was_deleted_meanwhile_is_removed(operation: int) -> None:
+    """The deletion is recorded for the nodes that had its last replicas, and these are done."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+
+    async def run() -> None:
+        files = SimFiles(RealRandom(operation))
+        async with ControlledNode(files) as node:
+            image = apply(node.controller.image, CreateStream(definition, (state(HERE),)))
+            await node.reconciler.reconcile(image)
+            place = f"{controlled_node.DATA}/streams/s/0"
+            assert files.exists(place)
+            image = apply(image, ChangePartitions((PartitionChange(ONE, 0, state(THERE, 1)),)))
+            image = apply(image, DeleteStream("s", ONE))
+            for other in THERE:
+                image = apply(image, ForgetDeletions((ONE,), other))
+            assert ONE not in image.deletions
+            if operation:
+                files.fail(operation, errno.EIO)
+                await node.reconciler.reconcile(image, [ONE])
+                files.forget_faults()
+            assert not await node.reconciler.reconcile(image, [ONE])
+            assert not files.exists(place)
+            assert plan(node.reconciler.state, image) == ()
+            assert not node.reconciler.state.closed
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, SHORT])

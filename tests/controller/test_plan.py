@@ -39,6 +39,10 @@ LED = PartitionState((1,), (1,), 1, 0, 0)
 """The state of a partition whose only replica is on the node."""
 
 
+FORGOTTEN_EARLY = 4
+"""A stream is deleted, and its deletion forgotten, before the node hears of either."""
+
+
 class Model:
     """An image, a node that follows it, and the directories that its steps leave."""
 
@@ -60,7 +64,7 @@ class Model:
         forget = ForgetDeletions(tuple(self.state.removed))
         if present is None:
             # As the controller does: the directory of the name is claimed first.
-            if self.directories.get(name) in self.image.deletions:
+            if self.directories.get(name) in {*self.image.deletions, *self.state.closed}:
                 del self.directories[name]
             if name in self.directories:
                 return []
@@ -74,7 +78,10 @@ class Model:
             AlterStream(name, present.id, config, (LED,)),
             PauseStream(name, present.id),
             ResumeStream(name, present.id),
+            DeleteStream(name, present.id),
         )[kind]
+        if kind == FORGOTTEN_EARLY:
+            return [change, ForgetDeletions((present.id,))]
         return [forget, change]
 
     def carry_out(self, step: Step) -> None:
@@ -82,11 +89,14 @@ class Model:
         streams = self.state.streams
         if isinstance(step, CloseStream):
             del streams[step.definition.id]
+            self.state.closed[step.definition.id] = step.definition.name
         elif isinstance(step, RemoveData):
             assert step.stream_id not in streams, "closed before its data goes"
             if self.directories.get(step.name) == step.stream_id:
                 del self.directories[step.name]
-            self.state.removed.add(step.stream_id)
+            self.state.closed.pop(step.stream_id, None)
+            if step.stream_id in self.image.deletions:
+                self.state.removed.add(step.stream_id)
         elif isinstance(step, OpenPartitions):
             definition = step.definition
             owner = self.directories.setdefault(definition.name, definition.id)
@@ -112,7 +122,7 @@ class Model:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(NAMES), st.integers(0, 4), st.booleans()),
+        st.tuples(st.integers(0, 4), st.sampled_from(NAMES), st.integers(0, 4), st.booleans()),
         max_size=25,
     )
 )

@@ -14,8 +14,8 @@ after that is tried again, with the next command and by a timer, until the node'
 image. Steps are idempotent and are not undone. The one exception: a creation whose subscription
 NATS refuses is followed by a deletion.
 
-It never removes the data of a stream whose deletion the image does not record. A directory that
-belongs to no known stream is moved to `aside/`.
+It removes the data of a stream whose deletion the image records, or which an earlier image had
+while this node runs. A directory that belongs to no known stream is moved to `aside/`.
 
 Files below the data directory::
 

@@ -36,6 +36,10 @@ class NodeState:
     """By stream id."""
     removed: set[bytes] = field(default_factory=set)
     """Deletions recorded in the image whose data is removed."""
+    closed: dict[bytes, str] = field(default_factory=dict)
+    """Names of streams that were closed since the image has them no more, by id; their data is not
+    removed yet. The image records a deletion until the last replicas are removed, and this node
+    may have had an earlier one."""
     can_subscribe: bool = False
     """False until NATS is connected for the first time."""
     is_suspended: bool = False
@@ -138,12 +142,17 @@ def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -
         deletion = image.deletions.get(stream_id)
         if deletion is not None and stream_id not in state.removed:
             removals.append(RemoveData(stream_id, deletion.name))
+        elif deletion is None and held is not None:
+            removals.append(RemoveData(stream_id, held.definition.name))
+        elif deletion is None and stream_id in state.closed:
+            removals.append(RemoveData(stream_id, state.closed[stream_id]))
     return (*closings, *removals, *others)
 
 
 def stream_ids(state: NodeState, image: Image) -> list[bytes]:
     """The ids of all streams and deletions, here and in the image."""
-    return list(dict.fromkeys((*state.streams, *image.deletions, *image.index.names)))
+    here = (*state.streams, *state.closed)
+    return list(dict.fromkeys((*here, *image.deletions, *image.index.names)))
 
 
 def stream_id_of(step: Step) -> bytes:

@@ -271,6 +271,7 @@ class Reconciler:
             await self._subscriber.unsubscribe(definition)
         await asyncio.to_thread(self.close_logs, partitions)
         self.state.streams.pop(definition.id, None)
+        self.state.closed[definition.id] = definition.name
 
     def close_logs(self, partitions: Sequence[Partition]) -> None:
         """Close the logs of these partitions. Blocks on the disk."""
@@ -289,7 +290,9 @@ class Reconciler:
                 extra={"stream": step.name, "error": str(error)},
             )
             return
-        self.state.removed.add(step.stream_id)
+        self.state.closed.pop(step.stream_id, None)
+        if step.stream_id in self._deletions:
+            self.state.removed.add(step.stream_id)
 
     def _remove_data(self, step: RemoveData) -> None:
         self._directories.remove(step.stream_id, step.name)
