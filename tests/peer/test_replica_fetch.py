@@ -163,6 +163,30 @@ def test_a_replica_that_is_not_in_sync_gets_no_more_than_the_limit_allows() -> N
     run(scene)
 
 
+def test_a_copy_does_not_begin_while_tombstones_are_removed() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        commitment, begins, goes_on = leader.partition.commitment, peer(3), peer(2)
+        await leader.fetch(goes_on, report())
+        assert not commitment.begin_removal(3), "node 2 copies them"
+        await leader.fetch(goes_on, report(end=3))
+        assert commitment.begin_removal(3)
+        assert await leader.fetch(begins, report()) == []
+        waiting = asyncio.ensure_future(leader.fetch(begins, wait_ms=10_000))
+        await turn()
+        assert not waiting.done()
+        leader.append()
+        (found,) = await leader.fetch(goes_on, wait_ms=10_000)
+        assert isinstance(found.records, FileSlice), "one that has them goes on"
+        commitment.end_removal()
+        (found,) = await waiting
+        assert isinstance(found.records, FileSlice)
+        assert not commitment.begin_removal(3), "now node 3 copies them"
+        assert commitment.begin_removal(0)
+
+    run(scene)
+
+
 def test_a_move_yields_to_replicas_in_sync_once_these_get_something() -> None:
     async def scene(leader: Leader) -> None:
         leader.append(count=3)

@@ -6,17 +6,20 @@ import asyncio
 import errno
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bascule.host.real import RealRandom
 from bascule.model import Cleanup, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.replica.maintenance import cleaner
 from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import ReplicatedEnd
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.compaction.plan import plan_compaction
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from support.keyed_logs import Model, append_keyed, held
@@ -199,6 +202,37 @@ def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     assert under_test.tick()
     assert under_test.held(0) == 1
     assert not under_test.tick()
+
+
+def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90, replicas=3)
+    under_test = CleanerUnderTest(config)
+    under_test.write(0, 60)
+    partition = under_test.every[0]
+    log = under_test.store(partition)
+    under_test.remove_keys()
+    epoch, end = log.epochs.latest + 1, log.end.offset
+    partition.set_role(PartitionState((1, 2, 3), (1, 2), 1, epoch, 1), 1, lag_ns_max=1 << 60)
+    for node in (2, 3):
+        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
+    assert under_test.tick()
+    under_test.clock.ms += 700
+
+    def plan_and_begin(*arguments: Any, **options: Any) -> Any:
+        found = plan_compaction(*arguments, **options)
+        partition.on_fetch(3, 2, log_start=0, log_end=0, synced_end=0)
+        return found
+
+    monkeypatch.setattr(cleaner, "plan_compaction", plan_and_begin)
+    under_test.tick()
+    assert under_test.held(0) == 6, "the run ends without effect"
+    monkeypatch.undo()
+    assert not under_test.tick()
+    partition.on_fetch(3, 2, log_start=0, log_end=end, synced_end=end)
+    assert under_test.tick()
+    assert under_test.held(0) == 1
 
 
 def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
+from bascule.model import Cleanup
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
 )
+from support.keyed_logs import Model, append_keyed, close_segment, compact, held, held_batches
 from support.replica_group import ReplicaGroup, message
 from support.stored_batches import make_batch
 
@@ -261,3 +265,104 @@ def test_an_empty_log_stays_where_no_unclean_election_was() -> None:
     follower = FollowedPartition(partition, 2, node_id=2)
     assert follower.begin()
     assert reported(follower).fetch_offset == 40
+
+
+class RemovedKey:
+    """A compacted stream with a key that was removed. Node 2 has removed the tombstone, as it may:
+    all replicas had it then. Node 1 has not yet. Node 3 begins again with an empty log."""
+
+    def __init__(self, cleanup: Cleanup = Cleanup.COMPACT) -> None:
+        self.group = group = ReplicaGroup(cleanup=(cleanup,))
+        for node in (1, 2):
+            log, model = group.replicas[node].log, Model()
+            append_keyed(log, model, [(b"k", b"value")])
+            append_keyed(log, model, [(b"other", b"value")])
+            append_keyed(log, model, [(b"k", None)])
+            close_segment(log)
+            append_keyed(log, model, [(b"last", b"value")])
+            log.sync()
+        files, log = group.replicas[2].files, group.replicas[2].log
+        for now_ms in (10_000, 20_000):
+            compact(files, log, now_ms=now_ms)
+        group.apply(isr=(1, 2))
+
+    def fetch_first(self, batches: int = 1) -> None:
+        """Node 3 copies some batches of its leader."""
+        leader = self.group.replicas[self.group.state.leader].log
+        follower = self.follow()
+        for batch in held_batches(leader)[:batches]:
+            start = self.log.end.offset
+            flags = LogFlags(may_have_ids=False, may_have_gaps=leader.gaps_allowed)
+            assert follower.append(follower.attempt, start, memoryview(batch), flags)
+
+    def follow(self) -> FollowedPartition:
+        found = FollowedPartition(
+            self.group.replicas[3].partition, self.group.state.leader_epoch, node_id=3
+        )
+        assert found.begin()
+        return found
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.group.replicas[3].log
+
+
+def test_a_copy_of_a_compacted_log_begins_again_with_another_leader() -> None:
+    scene = RemovedKey()
+    scene.fetch_first()
+    scene.group.apply(leader=2, leader_epoch=2)
+    assert reported(scene.follow()).fetch_offset == 0
+    assert scene.group.replicas[3].partition.committed_offset == 0
+    scene.group.copy(3)
+    assert [each.key for each in held(scene.log)] == [b"other", b"last"]
+
+
+def test_a_copy_that_is_interrupted_goes_on_with_the_same_leader() -> None:
+    scene = RemovedKey()
+    scene.fetch_first()
+    replica = scene.group.replicas[3]
+    for restarts in (False, True):
+        if restarts:
+            replica.log.close(high_watermark=0)
+            replica.open()
+            scene.group.tell(3)
+        assert reported(scene.follow()).fetch_offset == 1
+    scene.group.apply(leader=2, leader_epoch=2)
+    assert reported(scene.follow()).fetch_offset == 0, "it is remembered over a restart"
+
+
+def test_a_copy_that_is_cut_short_as_it_begins_again_begins_again() -> None:
+    """Between the empty log and its mark the machine goes down."""
+    scene = RemovedKey()
+    scene.fetch_first()
+    scene.group.apply(leader=2, leader_epoch=2)
+    files, log = scene.group.replicas[3].files, scene.log
+    log.start_at(0, 2)
+    assert log.partial_copy.epoch == 1
+    assert reported(scene.follow()).fetch_offset == 0
+    assert PartialCopy(files, log.directory).epoch == 2
+
+
+@pytest.mark.parametrize("members", [{"isr": (1, 2, 3)}, {"isr": (1,), "eligible": (2, 3)}])
+def test_a_log_with_every_committed_record_stays(members: dict[str, tuple[int, ...]]) -> None:
+    scene = RemovedKey()
+    scene.fetch_first(4)
+    scene.group.apply(leader=1, leader_epoch=2, **members)
+    assert reported(scene.follow()).fetch_offset == 4
+
+
+def test_a_log_that_was_never_empty_out_of_sync_goes_on_where_it_ends() -> None:
+    scene = RemovedKey()
+    scene.group.apply(isr=(1, 2, 3))
+    scene.fetch_first(4)
+    scene.group.apply(isr=(1, 2), leader=2, leader_epoch=2)
+    assert reported(scene.follow()).fetch_offset == 4
+
+
+def test_a_copy_of_a_log_that_is_not_compacted_goes_on_with_another_leader() -> None:
+    scene = RemovedKey(Cleanup.DELETE)
+    scene.fetch_first()
+    scene.group.apply(leader=2, leader_epoch=2)
+    assert reported(scene.follow()).fetch_offset == 1
+    scene.group.replicas[3].log.allow_gaps()
+    assert reported(scene.follow()).fetch_offset == 0, "it was compacted once"

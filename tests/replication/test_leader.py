@@ -238,6 +238,19 @@ def test_what_all_replicas_have_is_what_they_have_synced(counts_synced: bool) ->
     assert leader.replicated_offset == 6
 
 
+def test_a_follower_has_passed_an_offset_by_what_it_reported_last() -> None:
+    leader = leading(1, 2, end=10)
+    assert leader.has_passed(10), "nobody has begun a copy in this epoch"
+    leader.on_fetch(3, 1, 4, 4, 1, 10)
+    assert (leader.has_passed(4), leader.has_passed(5)) == (True, False)
+    leader.on_forgotten(3, 1)
+    assert not leader.has_passed(5), "it may come back and go on"
+    leader.on_fetch(3, 2, 10, 6, 1, 10)
+    assert (leader.has_passed(6), leader.has_passed(7)) == (True, False), "what it has not synced"
+    leader.on_fetch(3, 3, 0, 0, 1, 10)
+    assert not leader.has_passed(1), "it has begun again"
+
+
 def test_programmer_errors_are_found() -> None:
     leader = leading(1, 2)
     with pytest.raises(AssertionError, match="another epoch"):

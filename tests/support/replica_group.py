@@ -10,6 +10,7 @@ from bascule.host.real import RealRandom
 from bascule.model import (
     NO_LEADER,
     AckPolicy,
+    Cleanup,
     PartitionState,
     StreamConfig,
     StreamDefinition,
@@ -54,12 +55,17 @@ class ReplicaOnDisk:
     """One node's replica of the partition, which may be closed and opened again."""
 
     def __init__(
-        self, node: int, *, sync: SyncPolicy = SyncPolicy.ALWAYS, segment_bytes_max: int = 1 << 20
+        self,
+        node: int,
+        *,
+        sync: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes_max: int = 1 << 20,
+        cleanup: tuple[Cleanup, ...] = (Cleanup.DELETE,),
     ) -> None:
         self.node = node
         self.files = SimFiles(RealRandom(node))
         self.clock = SimClock(1_000)
-        self.config = StreamConfig(subject="s", sync=sync, replicas=3)
+        self.config = StreamConfig(subject="s", sync=sync, replicas=3, cleanup=cleanup)
         self.segment_bytes_max = segment_bytes_max
         self.node_epoch = node
         self.open()

@@ -10,6 +10,7 @@ from bascule.errors import CorruptData, NotATable, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
+from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.tables import Tables
 from bascule.tables.table_replica import TableReplica
 from support.keyed_logs import close_segment, compact
@@ -153,6 +154,29 @@ async def shorter_of(harness: TablesHarness, tables: Tables) -> None:
     replica: TableReplica = tables.replica("t", 0)
     await replica.wait_position(end)
     assert [row.key for row in await replica.scan(b"", None, 10)] == [b"c"]
+
+
+@pytest.mark.parametrize("has_restarted", [False, True])
+def test_a_log_that_was_copied_anew_is_not_added_to_the_table(
+    harness: TablesHarness, has_restarted: bool
+) -> None:
+    """The tombstone of a key is removed there, and the log is longer again than the table knows."""
+    end = harness.put((b"a", b"1"), (b"b", b"2"))
+    harness.run(lambda tables: contents(tables, end))  # type: ignore[arg-type,return-value]
+    other = TablesHarness(harness.directory / "other")
+    (harness.directory / "tables").rename(other.directory / "tables")
+    log = other.partition.log
+    assert log is not None
+    copy = PartialCopy(RealFiles(), log.directory) if has_restarted else log.partial_copy
+    copy.begin(5)
+    end = other.put((b"b", b"2"), (b"c", b"3"), (b"c", b"4"))
+
+    async def follow(tables: Tables) -> None:
+        replica = tables.replica("t", 0)
+        await replica.wait_position(end)
+        assert [row.key for row in await replica.scan(b"", None, 10)] == [b"b", b"c"]
+
+    other.run(follow)
 
 
 @pytest.mark.parametrize("at", [0, 4_096])

@@ -45,6 +45,8 @@ STUCK_NS_MAX: Final = 5_000_000_000
 """A log writer or a sync that is at the same thing for so long hangs: many times what a loaded disk
 takes."""
 STUCK_POLL_SECONDS: Final = 0.1
+REMOVAL_POLL_SECONDS: Final = 0.05
+"""Before a log is looked at again whose segments are being replaced, which takes some syncs."""
 YIELD_PARTITIONS: Final = 200
 """Partitions looked at before the event loop may run other connections."""
 
@@ -217,7 +219,7 @@ class ReplicaFetchHandler:
                 await asyncio.sleep(0)
             if session.fetched.get(fetched.key) is not fetched:
                 continue
-            response = await self._check(fetched, peer)
+            response = await self._check(session, fetched, peer)
             if session.fetched.get(fetched.key) is not fetched:
                 continue
             if response is None and fetched.is_checked:
@@ -232,7 +234,7 @@ class ReplicaFetchHandler:
         return responses
 
     async def _check(
-        self, fetched: FetchedPartition, peer: PeerSession
+        self, session: ReplicaSession, fetched: FetchedPartition, peer: PeerSession
     ) -> ReplicaFetchPartitionResponse | None:
         """An error if this node does not lead the partition as the follower thinks.
 
@@ -260,8 +262,11 @@ class ReplicaFetchHandler:
             return _refusal(report, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         diverging = await self._compare(store, fetched)
         if diverging is None:
-            fetched.is_checked = True
+            # Counted first: what is replaced after that waits for this follower.
             self._count_position(fetched, peer)
+            fetched.is_checked = partition.commitment.may_begin_copy(fetched.report.log_end)
+            if not fetched.is_checked:
+                session.note_later(fetched.key, REMOVAL_POLL_SECONDS)
         return diverging
 
     def _is_replaced(self, fetched: FetchedPartition) -> bool:

@@ -455,15 +455,14 @@ class Partition:
                 log_loss(self.definition.name, self.index, kept, before, committed)
 
     def restart_replicated(self, offset: int) -> None:
-        """Replace the log by an empty one that starts at `offset`, the leader's log start.
-
-        Raises: see `PartitionLog.start_at`.
-        """
+        """Replace the log by an empty one that starts at `offset`. Raises: see `start_at`."""
         assert self.log is not None
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
+            # No watermark is beyond its log, before and after.
+            dropped = self.commitment.on_replaced(min(offset, self.committed_offset))
             self.log.start_at(offset, self.leader_epoch)
-            self.counts.records_dropped += self.commitment.on_replaced(offset)
+            self.counts.records_dropped += dropped + self.commitment.on_replaced(offset)
 
     def on_leader_watermark(self, offset: int) -> None:
         """Take over the leader's high watermark, as far as this follower's log goes."""

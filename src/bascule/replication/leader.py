@@ -26,6 +26,8 @@ class _Follower:
     """The follower has the leader's records below this offset, as safely as the policy says."""
     synced: int = UNKNOWN
     """The follower has synced the leader's records below this offset."""
+    copied: int = UNKNOWN
+    """The end that it last reported as synced in this epoch, also after it was forgotten."""
     log_start: int = UNKNOWN
     """Where its log starts; UNKNOWN where it does not say."""
     fetched_ns: int = 0
@@ -131,6 +133,12 @@ class LeaderReplication:
         lowest = min((each.synced for each in self._followers.values()), default=self._own)
         return max(min(lowest, self.high_watermark), 0)
 
+    def has_passed(self, offset: int) -> bool:
+        """Whether every follower that has fetched in this epoch was last heard of at `offset` or
+        above. One that has not has either all that all replicas had before, or nothing."""
+        reported = (each.copied for each in self._followers.values())
+        return all(copied >= offset for copied in reported if copied != UNKNOWN)
+
     @property
     def is_settled(self) -> bool:
         """Whether no time that passes changes the ISR, before an append, a fetch or a loss.
@@ -189,7 +197,7 @@ class LeaderReplication:
         self._log_end = max(self._log_end, log_end)
         follower.node_epoch = node_epoch
         follower.log_start = log_start
-        follower.synced = min(synced_end, fetch_offset, log_end)
+        follower.synced = follower.copied = min(synced_end, fetch_offset, log_end)
         position = follower.synced if self.counts_synced else min(fetch_offset, log_end)
         follower.on_position(position, log_end, now_ns)
         return self._advance()

@@ -37,6 +37,7 @@ from bascule.storage.segment import (
 from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
 from bascule.storage.truncation import reset
+from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.storage.truncation.truncation_plan import (
     kept_segments,
     new_segment_path,
@@ -80,6 +81,7 @@ class PartitionLog:
         self._tail = Tail(found.end, found.timestamp_max, contents.timestamp_max)
         self._synced = self._tail
         self._synced_mark = SyncedMark(files, directory)
+        self.partial_copy = PartialCopy(files, directory)
         if found.mark_is_stale and found.end.offset > found.start_offset:
             self._synced_mark.write(found.end)
             self._synced_mark.release()
@@ -118,11 +120,9 @@ class PartitionLog:
         Raises: CorruptData naming file and byte, OSError.
         """
         found = recover(
-            files,
-            directory,
-            index_interval_bytes=config.index_interval_bytes,
-            gaps_allowed=config.gaps_allowed,
-        )
+            files, directory,
+            index_interval_bytes=config.index_interval_bytes, gaps_allowed=config.gaps_allowed,
+        )  # fmt: skip
         return cls(files, directory, config, clock, found, guard)
 
     @property

@@ -76,6 +76,8 @@ class TableReplica:
         self._is_closed = False
         self._is_damaged = False
         """Whether a reader has found the file damaged; it is made anew then."""
+        self._followed: tuple[PartitionLog | None, int] = None, 0
+        """The log that is in the file, and how many times it had begun again with nothing."""
         self.skipped = 0
         """Records without a key of the table, since the node has started."""
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
@@ -459,7 +461,8 @@ class TableReplica:
         if self._file is None:
             await asyncio.to_thread(self._open)
         assert self._file is not None
-        if is_beyond(self._file.position, store):
+        followed = store, store.partial_copy.begun
+        if is_beyond(self._file.position, store) or await self._is_other_copy(*followed):
             log.warning(
                 "table made anew",
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
@@ -467,6 +470,7 @@ class TableReplica:
             await asyncio.to_thread(self._remove_file)
             await asyncio.to_thread(self._open)
             self.watches.on_lost()
+        self._followed = followed
         if self._file.is_oplog_damaged:
             await asyncio.to_thread(self._file.mend_oplog)
         keys = TableKeys(partition.definition.config)
@@ -478,6 +482,18 @@ class TableReplica:
             self.watches.on_applied(applied.rows)
             async with self._advanced:
                 self._advanced.notify_all()
+
+    async def _is_other_copy(self, store: PartitionLog, begun: int) -> bool:
+        """Whether the log was copied anew since the file had records of it.
+
+        Tombstones that the file lacks may be removed from a copy. A file that was behind these when
+        the log went, and the log beyond it when it looks again, would keep the keys.
+        """
+        if self.position == 0:
+            return False
+        if self._followed[0] is store:
+            return begun != self._followed[1]
+        return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

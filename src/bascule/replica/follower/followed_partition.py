@@ -16,6 +16,7 @@ from bascule.errors import (
     UnexpectedOffset,
     reason_without_paths,
 )
+from bascule.model import Cleanup, PartitionState
 from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, PAYLOAD_LINKS
 from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
@@ -61,6 +62,11 @@ def whole_batches(records: memoryview) -> WholeBatches:
     if not at:
         raise RemoteProtocolError(f"{size} bytes of records without a whole batch")
     return WholeBatches(at, end_offset, epoch, kinds & PAYLOAD_LINKS != 0)
+
+
+def has_whole_log(state: PartitionState, node_id: int) -> bool:
+    """Whether the replica on a node has every committed record, by the state in force."""
+    return node_id in state.isr or node_id in state.eligible
 
 
 _ATTEMPTS: Final = count(1)
@@ -125,6 +131,7 @@ class FollowedPartition:
             self.partition.truncate_replicated(0)
             self._log_truncation(-1, before)
         self._has_begun = True
+        self._begin_copy(store)
         with self._lock:
             self._last_fetched_epoch = store.epochs.latest
             self.fetch_offset = store.end.offset
@@ -138,6 +145,31 @@ class FollowedPartition:
         is_empty = 0 < store.end.offset == store.start_offset and not store.epochs.entries
         is_late = state is not None and state.unclean_epoch > 0
         return is_empty and is_late and not self.is_in_sync(self._node_id)
+
+    def _begin_copy(self, store: PartitionLog) -> None:
+        """Begin or go on with the copy of a log from its beginning, if it is one.
+
+        The leader of the epoch keeps the tombstones that this replica still needs. Another one may
+        have removed them already, when this replica, or the one that it replaces, had them: what is
+        copied of a compacted log goes on with the leader of the same epoch, or begins again.
+        """
+        copy, state = store.partial_copy, self.partition.state
+        if state is None or has_whole_log(state, self._node_id):
+            return
+        is_empty = store.end.offset == store.start_offset
+        if not is_empty and copy.epoch in (None, self.leader_epoch):
+            return
+        if not is_empty and self._may_be_compacted(store):
+            before = store.end.offset
+            copy.end_epoch()
+            self.partition.restart_replicated(store.start_offset)
+            self._log_truncation(-1, before)
+        elif not is_empty:
+            return
+        copy.begin(self.leader_epoch)
+
+    def _may_be_compacted(self, store: PartitionLog) -> bool:
+        return Cleanup.COMPACT in self.partition.definition.config.cleanup or store.gaps_allowed
 
     def end_attempt(self) -> None:
         """Drop what the attempt still brings. Nothing is reported until another one begins: what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from bascule.errors import (
 from bascule.host.api import Clock
 from bascule.model import PartitionState
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
-from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.follower.followed_partition import FollowedPartition, has_whole_log
 from bascule.replica.follower.payload_gate import GetPayload
 from bascule.replica.handover.held_messages import HoldingMemory
 from bascule.replica.handover.takeover import append_held, end_appends, hold
@@ -26,6 +27,8 @@ from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
+
+log = logging.getLogger("bascule.replica")
 
 REPLICA_LAG_MS_MAX: Final = 1_000
 """A follower that has not been at its leader's end for so long is not in sync."""
@@ -145,11 +148,31 @@ class Replicator:
         acks += append_held(partition)
         if acks:
             self._send_acks(acks)
+        self._end_copy(partition, state)
         self._follow(partition)
         if partition.role is PartitionRole.LEADER and partition.failure is None:
             self._on_leading(partition)
             if partition.needs_sync:
                 self._syncer.request(partition)
+
+    def _end_copy(self, partition: Partition, state: PartitionState) -> None:
+        """A replica that has every committed record is no partial copy any more."""
+        store = partition.log
+        if store is None or partition.state != state or partition.failure is not None:
+            return
+        if partition.deleted or not has_whole_log(state, self._identity.node_id):
+            return
+        try:
+            store.partial_copy.end()
+        except OSError as error:  # out of sync it would be copied again: slow, and safe
+            log.warning(
+                "mark of a copy not removed",
+                extra={
+                    "stream": partition.definition.name,
+                    "partition": partition.index,
+                    "error": str(error),
+                },
+            )
 
     def _follow(self, partition: Partition) -> None:
         """Follow the leader of the state in force, and nobody else."""

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from bascule.host.api import Clock, Files, Random
 from bascule.model import Cleanup
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.roles.commitment import Commitment
 from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.keys.key_map import SECRET_BYTES
 from bascule.storage.compaction.plan import CompactionPlan, plan_compaction
@@ -65,6 +67,20 @@ class _Chosen(NamedTuple):
     partition: Partition
     store: PartitionLog
     plan: CompactionPlan
+
+
+class _Removal(AbstractContextManager[bool]):
+    """Entered while segments are replaced: whether tombstones below an offset may still go."""
+
+    def __init__(self, commitment: Commitment, tombstones_end: int) -> None:
+        self._commitment = commitment
+        self._tombstones_end = tombstones_end
+
+    def __enter__(self) -> bool:
+        return self._commitment.begin_removal(self._tombstones_end)
+
+    def __exit__(self, *_: object) -> None:
+        self._commitment.end_removal()
 
 
 class Cleaner:
@@ -179,6 +195,7 @@ class Cleaner:
             secret=self._random.bytes(SECRET_BYTES),
             lock=partition.maintenance_lock,
             tombstones_end=plan.tombstones_end,
+            removal=_Removal(partition.commitment, plan.tombstones_end),
         )
         steps = compaction.steps()
         spent = 0

@@ -67,6 +67,8 @@ class Commitment:
         self._lock = threading.Lock()
         self._version = -1
         """Of the state by which this node leads, or has led."""
+        self._removing_end = 0
+        """The end of the tombstones that are being removed from this log now; 0: none are."""
         self._told = ReplicatedEnd(-1, 0)
         """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None
@@ -268,6 +270,30 @@ class Commitment:
             if isinstance(watermark, LeaderWatermark):
                 end = watermark.replicated_offset
             return ReplicatedEnd(self._version, end)
+
+    def begin_removal(self, tombstones_end: int) -> bool:
+        """Segments are about to be replaced by some without tombstones below `tombstones_end`;
+        False if a follower still copies those. `end_removal` must follow.
+
+        All replicas had them when this was planned, but one may have begun again since.
+        """
+        with self._lock:
+            replication = self.replication
+            if replication is not None and not replication.has_passed(tombstones_end):
+                return False
+            self._removing_end = tombstones_end
+            return True
+
+    def end_removal(self) -> None:
+        with self._lock:
+            self._removing_end = 0
+
+    def may_begin_copy(self, log_end: int) -> bool:
+        """Whether a follower whose log ends there, which has reported that, may get records now.
+        Not while tombstones behind its end are being removed: it must not get a part of what was
+        before, and a part of what is afterwards."""
+        with self._lock:
+            return log_end >= self._removing_end
 
     def on_replaced(self, offset: int) -> int:
         """As a follower: the log is an empty one that starts at `offset` now.

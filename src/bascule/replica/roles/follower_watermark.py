@@ -9,7 +9,8 @@ from bascule.storage.partition_log import LogPosition, PartitionLog
 
 
 class FollowerWatermark:
-    """Moves when the leader says so, and back only after an unclean election.
+    """Moves when the leader says so, and back only after an unclean election, or when the log is
+    copied from its beginning.
 
     Used under the partition's commit lock.
     """
@@ -41,7 +42,7 @@ class FollowerWatermark:
 
     def on_replaced(self, offset: int) -> None:
         """The log was replaced by an empty one that starts at `offset`, which is committed."""
-        self.offset = max(offset, self.offset)
+        self.offset = offset
         self._position = LogPosition(0, 0, 0)
 
     def on_truncated(self, offset: int) -> None:

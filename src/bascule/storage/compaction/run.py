@@ -30,6 +30,7 @@ MAP_BYTES_MAX: Final = 512 << 20
 Closed: TypeAlias = tuple[Segment, int]
 """A closed segment and its end offset."""
 UNLOCKED: Final[AbstractContextManager[object]] = nullcontext()
+ALLOWED: Final[AbstractContextManager[bool]] = nullcontext(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,9 @@ class CompactionProgress:
     clean_offset: int = 0
 
 
-class _LogTruncated(Exception):
-    """The log was truncated or reset during the run, which ends. Never leaves this module."""
+class _Outdated(Exception):
+    """The log was truncated or reset during the run, or its tombstones are needed again. The run
+    ends. Never leaves this module."""
 
 
 class Compaction:
@@ -79,11 +81,13 @@ class Compaction:
         secret: bytes,
         lock: AbstractContextManager[object] = UNLOCKED,
         tombstones_end: int = NO_OFFSET_MAX,
+        removal: AbstractContextManager[bool] = ALLOWED,
     ) -> None:
         """Compact up to `end_offset`, the end of one of the log's closed segments.
 
         `secret` is 16 random bytes. `lock` is held while files are renamed. It must exclude
         checkpoints and other removals of segments. Tombstones from `tombstones_end` on stay.
+        `removal` is entered while segments are replaced, and says whether the others may still go.
         """
         self._files = files
         self._log = log
@@ -93,6 +97,7 @@ class Compaction:
         self._secret = secret
         self._lock = lock
         self._tombstones_end = tombstones_end
+        self._removal = removal
         self._truncation_version = log.truncation_version
         self.done = CompactionProgress()
 
@@ -100,14 +105,15 @@ class Compaction:
         """Do the work in steps of about 1 MiB; yields the bytes that each step read and wrote.
 
         The caller may stop after any step. It loses only the work since the last segment
-        replacement. The run ends early if the log is truncated or reset meanwhile.
+        replacement. The run ends early if the log is truncated or reset meanwhile, or `removal`
+        forbids it.
 
         Raises: CorruptData naming file and byte, OSError, LogFailed, Closed. Completed replacements
         remain. The next run completes or undoes an incomplete one.
         """
         try:
             yield from self._steps()
-        except _LogTruncated:
+        except _Outdated:
             self._discard()
         except CorruptData:
             if self._log.truncation_version == self._truncation_version:
@@ -274,8 +280,10 @@ class Compaction:
         )
 
     def _commit_replacement(self, group: list[Segment], added: Segment) -> None:
-        with self._lock:
+        with self._lock, self._removal as is_allowed:
             self._check_log()
+            if not is_allowed:
+                raise _Outdated
             try:
                 self._log.replacement.replace(group, added)
             except SegmentGone:
@@ -287,10 +295,10 @@ class Compaction:
         self.done.segments_removed += len(group) - 1
 
     def _check_log(self) -> None:
-        """Raises: LogFailed, Closed; _LogTruncated if the map may contain truncated records."""
+        """Raises: LogFailed, Closed; _Outdated if the map may contain truncated records."""
         self._log.check_open()
         if self._log.truncation_version != self._truncation_version:
-            raise _LogTruncated
+            raise _Outdated
 
     def _discard(self) -> None:
         """Remove the unused new files. The next run removes those that remain after an error."""

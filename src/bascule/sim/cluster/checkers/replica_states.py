@@ -24,11 +24,16 @@ class _Mark(NamedTuple):
     """The version of the state by which it leads; -1: it does not."""
     end_offset: int
     """The end of its log."""
+    copy_epoch: int | None
+    """The leader epoch in which the copy of the log began, while it is not complete."""
     is_outdated: bool
     """Whether its log has nothing of the unclean epoch yet: it is to be truncated, or was."""
 
     def may_go_back_to(self, later: _Mark) -> bool:
-        """Whether `later` may be lower: records were removed after an unclean election."""
+        """Whether `later` may be lower: records were removed after an unclean election, or a
+        compacted log that is not complete yet is copied anew."""
+        if later.copy_epoch is not None and later.copy_epoch != self.copy_epoch:
+            return True
         if self.unclean_epoch != later.unclean_epoch:
             return True
         has_lost = later.end_offset < self.end_offset or not later.is_outdated
@@ -100,6 +105,7 @@ class ReplicaStates:
         mark = _Mark(
             partition, offset, unclean_epoch, leads_by,
             end_offset=0 if log is None else log.end.offset,
+            copy_epoch=None if log is None else log.partial_copy.known_epoch,
             is_outdated=is_outdated and not partition.is_leader,
         )  # fmt: skip
         before = self._marks.get((node, key))

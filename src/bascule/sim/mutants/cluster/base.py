@@ -25,6 +25,7 @@ IN_SYNC: Final = "replicas in sync are complete"
 LOST: Final = (ACKED, UNDONE, IDENTICAL, COMPLETE, IN_SYNC)
 """What a lost record may break. The simulator looks at logs now and then, so chance decides what
 it sees first."""
+COMPACTION: Final = "compaction keeps the latest value"
 PROGRESS: Final = "progress"
 NO_EXCEPTION: Final = "no exception"
 
@@ -59,3 +60,4 @@ OUTAGES: Final = replace(_PLAIN, faults="outage after an ack")
 DEATHS: Final = replace(_PLAIN, streams=3, faults="kill,outage,loss of a leader,power loss")
 CUTS: Final = replace(_PLAIN, streams=3, faults="isolate,split,link")
 FLIPS: Final = replace(_PLAIN, nodes=5, faults="bit flips,move of replicas")
+COPIES: Final = ClusterOptions(groups=0, traits="compacted", faults="bit flips,truncation,kill")

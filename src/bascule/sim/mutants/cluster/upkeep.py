@@ -13,6 +13,7 @@ from bascule.replica.maintenance.retention import Retention
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
+    COMPACTION,
     LOST,
     MOVES,
     PROGRESS,
@@ -21,7 +22,6 @@ from bascule.sim.mutants.cluster.base import (
 from bascule.storage.retention import RetentionLimits
 
 KEPT: Final = "retention keeps"
-COMPACTION: Final = "compaction keeps the latest value"
 EVERYTHING: Final = 1 << 62
 
 
