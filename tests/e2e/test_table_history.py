@@ -1,8 +1,9 @@
-"""Histories of reads and writes of a table are linearizable, whatever happens to its leader."""
+"""Histories of a table keep what their consistency promises, whatever happens to its leader."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import signal
@@ -12,6 +13,7 @@ import httpx
 
 import bascule
 from bascule.client.client import Client
+from bascule.client.tables.table import TableClient
 from bascule.errors import BasculeError, WrongVersion
 from bascule.sim.checkers.history import (
     ClientOperation,
@@ -20,6 +22,7 @@ from bascule.sim.checkers.history import (
     OperationStatus,
 )
 from bascule.sim.checkers.linearizability import Linearizability
+from bascule.sim.checkers.sessions import SessionChecker, Written
 from support.clusters import RunningCluster
 
 KEYS = ("a", "b", "c")
@@ -190,3 +193,84 @@ def test_reads_and_swaps_are_linearizable_while_leaders_are_paused_and_killed(
     history.checker.at_end(None)
     assert history.checker.undecided == []
     assert min(history.reads, history.swaps, history.writes, history.refused) > 20, vars(history)
+
+
+class Session:
+    """A client of the default consistency: its table object is a session, which moves to another
+    node when its own is gone."""
+
+    def __init__(self, number: int, table: TableClient, checker: SessionChecker) -> None:
+        self.reads = self.writes = self.removals = 0
+        self._number = number
+        self._table = table
+        self._checker = checker
+        self._random = random.Random(number)
+
+    async def run(self, ends: asyncio.Event) -> None:
+        for step in itertools.count():
+            if ends.is_set():
+                return
+            key, draw = self._random.choice(KEYS), self._random.random()
+            # What ended with an error may have been done or not, and is in no order.
+            with contextlib.suppress(BasculeError):
+                if draw < 0.2:
+                    await self._set(key, b"%d of %d" % (step, self._number))
+                elif draw < 0.25:
+                    await self._remove(key)
+                await self._read(key)
+            await asyncio.sleep(PACE_SECONDS * self._random.uniform(0.2, 1.2))
+
+    async def _set(self, key: str, value: bytes) -> None:
+        version = await self._table.set(key, value)
+        self._checker.on_written(self._number, key, version, value)
+        self.writes += 1
+
+    async def _remove(self, key: str) -> None:
+        self._checker.on_removal_begun(key)
+        version = await self._table.remove(key)
+        self._checker.on_written(self._number, key, version, None)
+        self.removals += 1
+
+    async def _read(self, key: str) -> None:
+        found = await self._table.get(key)
+        version, value = (None, None) if found is None else (found.version, found.value)
+        self._checker.on_read(self._number, key, version, value)
+        self.reads += 1
+
+
+async def run_sessions(cluster: RunningCluster, checker: SessionChecker) -> list[Session]:
+    """Two sessions that begin at each node, while leaders are paused and killed."""
+    addresses = [node.addresses["http"] for node in cluster.nodes.values()]
+    ends, sessions = asyncio.Event(), []
+    async with contextlib.AsyncExitStack() as clients:
+        for number in range(2 * len(addresses)):
+            at = number % len(addresses)
+            servers = ",".join([*addresses[at:], *addresses[:at]])
+            client = await clients.enter_async_context(bascule.connect(servers))
+            sessions.append(Session(number, client.table("t"), checker))
+        tasks = [asyncio.create_task(session.run(ends)) for session in sessions]
+        await asyncio.sleep(2)
+        await disturb(cluster)
+        ends.set()
+        await asyncio.gather(*tasks)
+    return sessions
+
+
+def test_sessions_see_their_writes_and_nothing_older_while_leaders_are_paused_and_killed(
+    cluster: RunningCluster,
+) -> None:
+    with bascule.connect_sync(cluster.nodes[1].addresses["http"]) as client:
+        client.create_table("t", replicas=3, min_isr=2)
+    cluster.wait_in_sync("t")
+    checker = SessionChecker()
+    sessions = asyncio.run(run_sessions(cluster, checker))
+    with bascule.connect_sync(cluster.nodes[1].addresses["http"]) as client:
+        records = {
+            message.offset: Written(message.key.decode().removeprefix("$KV.t."), message.value)
+            for message in client.read("t")
+            if message.key is not None
+        }
+    checker.check_log(records)
+    assert min(session.reads for session in sessions) > 100, [vars(each) for each in sessions]
+    assert min(session.writes for session in sessions) > 10
+    assert sum(session.removals for session in sessions) > 5
