@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.chaos_links import PeerLinks
 from support.peer_proxy import PeerProxy
 from support.ports import reserve_ports
 from support.processes import Node, wait_for
@@ -22,6 +23,7 @@ class RunningCluster:
     """In front of the peer listeners, if the cluster runs with them."""
     directory: Path = Path()
     nats: str | None = None
+    links: PeerLinks | None = None
     peer_ports: dict[int, int] = field(default_factory=dict)
 
     def start(self, *ids: int) -> None:
@@ -150,22 +152,26 @@ def running_cluster(
     count: int = 3,
     options: Sequence[str] = (),
     proxied: bool = False,
+    linked: bool = False,
     racks: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     kinds: Mapping[int, type[Node]] | None = None,
     peer_ports: Sequence[int] = (),
 ) -> Iterator[RunningCluster]:
-    """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
+    """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies that
+    can cut off followers; `linked`: by proxies whose links can fail one by one.
 
     `racks` has the rack of each node, `kinds` the classes of nodes that are no `Node`, `peer_ports`
     the ports of the peer listeners, if they are not any free ones.
     """
     ports = [*peer_ports, *reserve_ports(5 * count - len(peer_ports))]
-    reached = ports[4 * count :] if proxied else ports
+    reached = ports[4 * count :] if proxied or linked else ports
     peers = ",".join(f"{n + 1}@127.0.0.1:{reached[n]}" for n in range(count))
     cluster = RunningCluster(directory=directory, nats=nats)
     if proxied:
         cluster.proxies = {n + 1: PeerProxy(reached[n], ports[n]) for n in range(count)}
+    if linked:
+        cluster.links = PeerLinks({n + 1: (reached[n], ports[n]) for n in range(count)})
     for n in range(count):
         rack = ["--rack", racks[n]] if racks else []
         place = directory / f"node{n + 1}"
@@ -200,3 +206,5 @@ def running_cluster(
                 node.stop()
         for proxy in cluster.proxies.values():
             proxy.stop()
+        if cluster.links is not None:
+            cluster.links.stop()
