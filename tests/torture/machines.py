@@ -328,6 +328,10 @@ class Machines:
         others may not have noticed that it was away. Raises: OSError, ValueError."""
         return self.nodes[number].is_ready and self.is_in_sync()
 
+    def servers(self) -> list[str]:
+        """The HTTP addresses of the nodes that found the cluster."""
+        return [f"http://127.0.0.1:{self._ports[n][1]}" for n in range(1, COUNT + 1)]
+
     def clients(self) -> str:
         """The bootstrap servers of a Kafka client."""
         return ",".join(f"127.0.0.1:{self._ports[n][0]}" for n in range(1, COUNT + 1))

@@ -150,6 +150,9 @@ def print_report(console: Console, result: Mapping[str, Any]) -> None:
         f"{result['cuts']} logs cut: {result['healed']} healed by themselves, "
         f"{result['healed_by_scrub']} of them after a scrub, {result['repaired']} repaired"
     )
+    if result["table"]:
+        counts = ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in result["table"].items())
+        console.print(f"table: {counts}")
     for finding in result["findings"]:
         console.print(f"finding: {finding}", style="red", markup=False)
     if not result["findings"]:

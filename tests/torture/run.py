@@ -174,6 +174,14 @@ class Run:
             },
             place / "readers.log",
         )
+        self._tables = LoadProcess(
+            "torture.tables",
+            {"servers": self._machines.servers(), "seed": self.settings.seed},
+            place / "tables.log",
+        )
+        self._children = [self._publishers, self._readers]
+        if VERSIONS not in self.settings.kinds:  # the earlier release may not have all of it
+            self._children.append(self._tables)
 
     def _note(self, text: str) -> None:
         line = f"{time.monotonic() - self._begin:8.2f} {text}"
@@ -195,8 +203,8 @@ class Run:
             await asyncio.to_thread(self._machines.start)
             self._begin = self._faults.begin = time.monotonic()
             self._publishers.use(nats=self._machines.nats.url)
-            await self._publishers.start()
-            await self._readers.start()
+            for child in self._children:
+                await child.start()
             watching = asyncio.create_task(self._look())
             await self._recover()
             await self._rounds_until(self._begin + self.settings.seconds)
@@ -206,8 +214,8 @@ class Run:
             self._faults.healing = True
             if watching is not None:
                 watching.cancel()
-            await self._publishers.kill()
-            await self._readers.kill()
+            for child in self._children:
+                await child.kill()
             await asyncio.to_thread(self._machines.close)
             self._faults.close()
             self._log.close()
@@ -323,7 +331,7 @@ class Run:
         return found
 
     def _check_children(self) -> None:
-        for child in (self._publishers, self._readers):
+        for child in self._children:
             if child.has_ended:
                 raise RuntimeError(f"{child._module} has ended: see {child._log}")
 
@@ -367,6 +375,12 @@ class Run:
             self._find(problem)
         for text in self._readers.state.get("findings", ()):
             self._find(f"consumers: {text}")
+        if self._tables in self._children:
+            self.progress.now = "checking the table"
+            if problem := await self._tables.finish("", END_SECONDS_MAX):
+                self._find(problem)
+            for text in self._tables.state.get("findings", ()):
+                self._find(f"table: {text}")
         await asyncio.to_thread(self._watch.look)
         for text in self._watch.findings():
             self._find(text)
@@ -444,6 +458,7 @@ class Run:
             "acked_again": int(np.sum(first["times"] > 1)),
             "read": self._readers.state.get("read", 0),
             "read_damaged": self._readers.state.get("damaged", 0),
+            "table": {k: n for k, n in self._tables.state.items() if k != "findings"},
             "refusals": self._publishers.state.get("refusals", {}),
             "flips": self._damage.flips,
             "cuts": self._damage.cuts,

@@ -63,6 +63,7 @@ def test_a_report_is_printed_and_drawn(tmp_path: Path) -> None:
         "repaired": 0,
         "faults": rows_of(faults, acked()),
         "processes": [],
+        "table": {"session_reads": 1_234},
         "findings": ["orders 1: [something] is lost"],
     }
     draw(tmp_path / "torture.png", result, faults, acked())
@@ -72,4 +73,5 @@ def test_a_report_is_printed_and_drawn(tmp_path: Path) -> None:
     text = console.export_text()
     assert "finding: orders 1: [something] is lost" in text
     assert "1 (1 skipped)" in text
+    assert "table: 1,234 session reads" in text
     console.file.close()
