@@ -217,12 +217,15 @@ def test_a_log_that_is_not_whole_is_out_of_sync_also_if_it_was_synced(tmp_path: 
         (segment,) = cluster.replica(damaged, "flights").glob("*.log")
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size // 2)
+        node, hurt = cluster.nodes[others[0]], cluster.nodes[damaged]
+        before, opened = len(hurt.log.read_text()), "replica opened up to its damage"
         cluster.start()
-        node = cluster.nodes[others[0]]
-        hurt = cluster.nodes[damaged]
-        wait_until(hurt, lambda: "replica opened up to its damage" in hurt.log.read_text())
+        wait_until(hurt, lambda: opened in hurt.log.read_text())
+        until_opened = hurt.log.read_text()[before:].partition(opened)[0]
+        led = "role of a partition stream=flights partition=0 role=leader"
+        assert led in hurt.log.read_text()[:before]
+        assert led not in until_opened, "it leads again once it is whole"
         wait_read(node, range(SIZE))
-        assert node.partition("flights")["leader"] in others
         cluster.wait_in_sync("flights")
         wait_read(node, range(SIZE))
 

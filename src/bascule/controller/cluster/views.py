@@ -321,11 +321,20 @@ class ClusterViews:
             leader=state.leader,
             leader_epoch=state.leader_epoch,
             replicas=state.replicas,
-            isr=state.isr,
+            isr=self._isr_in_force(state, present),
             target=state.target,
             unclean_epoch=state.shown_unclean_epoch,
             waits=why_leaderless(self._metadata.image, definition, state),
         )
+
+    def _isr_in_force(self, state: PartitionState, present: Partition | None) -> tuple[int, ...]:
+        """The replicas in sync by which this node accepts messages, if it leads: it takes over a
+        change a moment after its image has it."""
+        replication = None if present is None else present.commitment.replication
+        if state.leader != self._node_id or replication is None:
+            return state.isr
+        known = replication.state
+        return known.isr if known.leader_epoch == state.leader_epoch else state.isr
 
 
 def _bytes_behind(partition: Partition, info: PartitionInfo) -> int:
