@@ -15,14 +15,14 @@ import bascule
 from bascule.client.client import Client
 from bascule.client.tables.table import TableClient
 from bascule.errors import BasculeError, WrongVersion
+from bascule.sim.checkers.histories.linearizability import Linearizability
+from bascule.sim.checkers.histories.sessions import SessionChecker, Written
 from bascule.sim.checkers.history import (
     ClientOperation,
     OperationKind,
     OperationResult,
     OperationStatus,
 )
-from bascule.sim.checkers.linearizability import Linearizability
-from bascule.sim.checkers.sessions import SessionChecker, Written
 from support.clusters import RunningCluster
 
 KEYS = ("a", "b", "c")

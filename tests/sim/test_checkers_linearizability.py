@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bascule.host.real import RealRandom
 from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.checkers.histories.linearizability import Linearizability, Verdict, check_key
 from bascule.sim.checkers.history import (
     NEVER,
     ClientOperation,
@@ -20,7 +21,6 @@ from bascule.sim.checkers.history import (
     OperationResult,
     OperationStatus,
 )
-from bascule.sim.checkers.linearizability import Linearizability, Verdict, check_key
 
 _numbers = itertools.count(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.checkers.sessions import (
+from bascule.sim.checkers.histories.sessions import (
     FOLLOWING,
     LOGGED,
     MONOTONIC,

@@ -22,14 +22,14 @@ import bascule
 from bascule.client.tables.table import TableClient
 from bascule.errors import BasculeError, WrongVersion
 from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.checkers.histories.linearizability import Linearizability
+from bascule.sim.checkers.histories.sessions import SessionChecker, Written
 from bascule.sim.checkers.history import (
     ClientOperation,
     OperationKind,
     OperationResult,
     OperationStatus,
 )
-from bascule.sim.checkers.linearizability import Linearizability
-from bascule.sim.checkers.sessions import SessionChecker, Written
 
 TABLE: Final = "register"
 PREFIX: Final = f"$KV.{TABLE}."
@@ -200,6 +200,29 @@ async def read_log(servers: list[str]) -> dict[int, Written]:
         }
 
 
+async def differences(servers: list[str], records: dict[int, Written]) -> list[str]:
+    """The nodes whose table is not what the log says, after some time to catch up."""
+    latest: dict[str, int] = {}
+    for offset, record in sorted(records.items()):
+        latest[record.key] = offset
+    wanted = {k: offset for k, offset in latest.items() if records[offset].value is not None}
+    found = []
+    for server in servers:
+        async with bascule.connect(server) as client:
+            table, deadline = client.table(TABLE, consistency="eventual"), time.monotonic() + 30
+            while True:
+                every = table.keys()
+                held = {key.decode(): version async for key, version in every}
+                if held == wanted:
+                    break
+                if time.monotonic() > deadline:
+                    wrong = {k for k in {*held, *wanted} if held.get(k) != wanted.get(k)}
+                    found.append(f"the table at {server} differs in {sorted(wrong)[:5]}")
+                    break
+                await asyncio.sleep(0.5)
+    return found
+
+
 async def run(settings: dict[str, Any]) -> None:
     servers, seed = settings["servers"], settings["seed"]
     observed = Observed()
@@ -224,7 +247,8 @@ async def run(settings: dict[str, Any]) -> None:
     await asyncio.wait_for(asyncio.gather(*tasks), LAST_SECONDS_MAX)
     for client in clients:
         await client.close()
-    for text in check_all(observed, await read_log(servers)):
+    records = await read_log(servers)
+    for text in (*check_all(observed, records), *await differences(servers, records)):
         observed.find(text)
     observed.report()
 

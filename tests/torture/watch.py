@@ -22,6 +22,7 @@ EXPECTED: Final = {
     "closing a log failed": {"disk"},
     "no room": {"disk"},
     "raft store failed": {"disk"},
+    "table does not follow": {"disk"},
     "partition stopped": {"flip", "truncate", "disk"},
     "partition cannot be opened": {"flip", "truncate"},
     "replica not healed": {"flip", "truncate"},

@@ -22,8 +22,8 @@ from bascule.sim.checkers.commits import (
 from bascule.sim.checkers.committed_log import CommittedLog
 from bascule.sim.checkers.disks import Disks
 from bascule.sim.checkers.elections import ElectionSafety, OneVote, PreVote
+from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.limits import BoundedMemory
-from bascule.sim.checkers.linearizability import Linearizability
 from bascule.sim.checkers.logs import AppendOnly, LeaderCompleteness, LogMatching
 from bascule.sim.checkers.machines import ApplyOrder, SnapshotsAgree
 from bascule.sim.checkers.membership import MembersInForce, OneChange

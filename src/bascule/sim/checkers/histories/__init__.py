@@ -1,0 +1,1 @@
+"""Checks of what clients saw: whole histories, and sessions of a table."""
