@@ -153,6 +153,8 @@ def test_expectations_hold_or_the_message_is_refused(node: Node) -> None:
         ("Nats-Incr", "+1", 20004),
         ("Nats-Required-Api-Level", "0", 20004),
         ("Nats-Something-New", "1", 20004),
+        ("Bascule-Payload-Id", "7" * 32, 20004),
+        ("bascule-PAYLOAD-bytes", "1", 20004),
         ("Bascule-Ack", "maybe", 20005),
     ],
 )

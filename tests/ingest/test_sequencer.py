@@ -261,6 +261,20 @@ def test_batches_are_bounded() -> None:
     assert batches[-1].record_count == 1
 
 
+@pytest.mark.parametrize("name", [b"Bascule-Payload-Id", b"bascule-PAYLOAD-bytes"])
+def test_a_header_that_claims_a_payload_is_found_in_a_block_and_in_an_envelope(name: bytes) -> None:
+    entry = b"\x0a" + bytes([len(name)]) + name + b"\x12\x01x"
+    envelope = b"\xb9\x0e\x43\xb4\0\x08\0\0\x1a\x01v\x4a" + bytes([len(entry)]) + entry
+    block = b"NATS/1.0\r\n" + name + b": x\r\n\r\n"
+    for message in (msg("a", envelope), msg("a", b"v", block=block)):
+        _, (batch,) = sequence(message)
+        assert batch.headers is not None
+        assert batch.headers.count == 1
+        assert batch.headers.rows[1] == headers_module._hot.UNSUPPORTED
+    _, (batch,) = sequence(msg("a", b"v", block=b"NATS/1.0\r\nBascule-Payload: x\r\n\r\n"))
+    assert batch.headers is None
+
+
 def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:
     def envelope(fields: bytes) -> bytes:
         return b"\xb9\x0e\x43\xb4\0\x08\0\0" + fields

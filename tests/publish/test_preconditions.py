@@ -305,6 +305,7 @@ REQUESTS = [
     "Nats-Incr", "Nats-Required-Api-Level", "Nats-Rollup",
     "Nats-Expected-Last-Subject-Sequence-Subject",
     "Nats-Expected-Streams", "Nats-X", "nats-of-2031", "NATS-INCR", "Nats-Msg-Id-Extra",
+    "Bascule-Payload-Id", "bascule-payload-bytes", "BASCULE-PAYLOAD-CRC32C", "Bascule-Payload-X",
 ]  # fmt: skip
 INFORMS = [
     "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Last-Sequence",
@@ -314,6 +315,7 @@ INFORMS = [
     "Nats-Pin-Id", "Nats-Request-Info", "Nats-Server-Xkey", "Nats-Service-Error",
     "Nats-Service-Error-Code", "Nats-Trace-Dest", "Nats-Trace-Only", "nats-trace-hop",
     "Nats-Header-Block", "Nats", "Natsy-Id", "Bascule-Key", "traceparent",
+    "Bascule-Payload", "Bascule-Payloads-Id",
 ]  # fmt: skip
 
 

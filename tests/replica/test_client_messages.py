@@ -21,6 +21,7 @@ from bascule.model import (
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record.batch import scan_batches
+from bascule.record.payload_links import Payload
 from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -164,6 +165,27 @@ async def test_limits_and_the_state_of_the_stream_refuse_it() -> None:
     assert "Nats-Incr" in unsupported.description
     assert (await refusal(Publishing(), ttl="1d")).err_code == ack_codes.MALFORMED_TTL
     assert await Publishing().publish(ttl="1h") == 0
+
+
+LINK = Payload("7" * 32, 1, 2)
+
+
+@on_a_loop
+async def test_only_the_node_itself_links_a_payload() -> None:
+    made = Publishing()
+    forged = ClientMessage("$KV.t.a", None, b"", LINK.headers())
+    other = ClientMessage("$KV.t.a", None, b"", (("BASCULE-PAYLOAD-X", b"1"),), LINK)
+    for message, name in ((forged, "Bascule-Payload-Id"), (other, "BASCULE-PAYLOAD-X")):
+        with pytest.raises(PublishRejected, match=name) as raised:
+            await made.publisher.publish_message(made.partition, message)
+        assert raised.value.err_code == ack_codes.UNSUPPORTED_HEADER
+    linked = ClientMessage("$KV.t.a", None, b"", (), LINK)
+    with pytest.raises(ValueError, match="alone"):
+        await made.publisher.publish_messages(made.partition, [linked, forged])
+    task = asyncio.create_task(made.publisher.publish_message(made.partition, linked))
+    await turn()
+    made.partition.sync()
+    assert await task == 0
 
 
 def expecting(key: str, sequence: int) -> ClientMessage:

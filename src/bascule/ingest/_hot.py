@@ -140,8 +140,8 @@ def _walk_headers(
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
     (-1 if none), 4 whether the first header left is named `reply` (1) or `subject` (2), 5 whether
     the message removes its key, 6 the requested ack policy (as in `wire._hot`; -1: it names none),
-    7 whether a publish header is set (`Nats-...`, or an unknown ack policy). False: the block is
-    malformed.
+    7 whether a publish header is set (`Nats-...`, `Bascule-Payload-...`, or an unknown ack policy).
+    False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -218,6 +218,12 @@ def _walk_headers(
                 else:
                     found[7] = 1
         elif byte == 110 and name_end - name_at > 5 and _is(buf, name_at, b"nats-", 5, 32):
+            found[7] = 1
+        elif (
+            byte == 98
+            and name_end - name_at > 15
+            and _is(buf, name_at, b"bascule-payload-", 16, 32)
+        ):
             found[7] = 1
         elif (
             byte == 107 and name_end - name_at == 12 and _is(buf, name_at, b"kv-operation", 12, 32)
@@ -528,7 +534,7 @@ def build_records(
                 expected[2 * expectations] = count
                 expected[2 * expectations + 1] = wanted
                 expectations += 1
-            if has_block and found[7]:
+            if has_block and found[7] or is_envelope and envelopes[row] > 0:
                 state[7] += 1
             at = write_varint(out, at, size)
             out[at] = 0

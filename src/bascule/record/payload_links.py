@@ -21,6 +21,8 @@ from bascule.record.header import PAYLOAD_LINKS
 ID_HEADER: Final = "Bascule-Payload-Id"
 BYTES_HEADER: Final = "Bascule-Payload-Bytes"
 CRC_HEADER: Final = "Bascule-Payload-CRC32C"
+RESERVED_PREFIX: Final = "bascule-payload-"
+"""In lower case: publishers cannot set headers whose names begin so, in any case."""
 ID_BYTES: Final = 16
 PAYLOAD_BYTES_MAX: Final = 1 << 50
 _ID: Final = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
 from bascule.model import KeyFrom, RecordHeader, StreamConfig
-from bascule.publish.acks import AckError, too_large
+from bascule.publish.acks import AckError, too_large, unsupported_header
 from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import PAYLOAD_LINKS
-from bascule.record.payload_links import Payload
+from bascule.record.payload_links import RESERVED_PREFIX, Payload
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire import ack_codes
@@ -101,6 +101,9 @@ class InternalPublisher:
         self._check_leads(partition)
         config = partition.definition.config
         name = partition.definition.name
+        links = any(message.payload is not None for message in messages)
+        if links:
+            _check_only_link(messages, name)
         for message in messages:
             if message.wire_bytes > config.message_bytes_max:
                 error = too_large(config.message_bytes_max)
@@ -109,11 +112,12 @@ class InternalPublisher:
         data = memoryview(build_batch(records, base_offset=0, log_append_time=True))
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
-        links = any(message.payload is not None for message in messages)
         batch = UnstampedBatch(
             data=data,
             record_count=len(records),
-            headers=read_publish_headers(data, len(records), partition.preconditions.hash_key),
+            headers=read_publish_headers(
+                data, len(records), partition.preconditions.hash_key, own_links=links
+            ),
             on_committed=_resolver(loop, done, name),
             attributes=PAYLOAD_LINKS if links else 0,
         )
@@ -128,6 +132,19 @@ class InternalPublisher:
     def _check_leads(self, partition: Partition) -> None:
         if not partition.is_leader or partition.has_handed_over:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+
+
+def _check_only_link(messages: Sequence[ClientMessage], stream: str) -> None:
+    """The headers of a batch with a link are not compared: they must be the node's own.
+
+    Raises: ValueError if there are several messages; PublishRejected for a header of the client.
+    """
+    if len(messages) != 1:
+        raise ValueError("a message with a payload is published alone")
+    for header, _ in messages[0].headers:
+        if header.lower().startswith(RESERVED_PREFIX):
+            error = unsupported_header(header)
+            raise publish_error(error.code, error.err_code, error.description, stream)
 
 
 def _record(config: StreamConfig, row: int, message: ClientMessage) -> Record:

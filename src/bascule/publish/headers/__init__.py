@@ -4,6 +4,7 @@ The names are JetStream's; their case does not matter. Every other header that b
 is refused and not ignored, whether this server knows its name or not (`Nats-Incr`,
 `Nats-Batch-Id`): a publisher that sets one relies on it. Excepted are the headers that request
 nothing, because servers and clients add them to what they deliver (`_hot._requests_nothing`).
+Headers that begin with `Bascule-Payload-` are refused, too: only the node links payloads.
 """
 
 from __future__ import annotations
@@ -55,15 +56,21 @@ class HashKey:
 
 
 def read_publish_headers(
-    batch: memoryview, record_count: int, hash_key: HashKey, *, expected: array[int] = _NOTHING
+    batch: memoryview,
+    record_count: int,
+    hash_key: HashKey,
+    *,
+    expected: array[int] = _NOTHING,
+    own_links: bool = False,
 ) -> PublishHeaders:
     """The headers of an uncompressed batch's records.
 
-    `expected` has pairs of a record's index and the offset its envelope expects.
+    `expected` has pairs of a record's index and the offset its envelope expects. `own_links`: the
+    node itself has set the headers that link a payload.
     """
     rows = array("q", bytes(8 * _hot.HEADER_FIELDS * (record_count + 1)))
     count = _hot.read_publish_headers(
-        batch, HEADER_BYTES, record_count, hash_key.numbers, expected, rows
+        batch, HEADER_BYTES, record_count, hash_key.numbers, expected, rows, own_links
     )
     assert count >= 0, "the records are complete"
     return PublishHeaders(rows, count)

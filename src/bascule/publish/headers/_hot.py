@@ -222,6 +222,7 @@ def _read_header(
     hash_key: cython.const[cython.ulonglong][::1],
     rows: cython.longlong[::1],
     row: cython.Py_ssize_t,
+    own_links: cython.bint,
 ):
     """Add one header to the row at `row`; return the new flags."""
     value: cython.longlong = 0
@@ -235,6 +236,15 @@ def _read_header(
                 or (length == 6 and _is(buf, at, b"leader", 6))
             ):
                 flags |= 64
+        elif (
+            name > 15
+            and not own_links
+            and not flags & 32
+            and _is(buf, name_at, b"bascule-payload-", 16)
+        ):
+            value = name_at
+            rows[row + 4] = value * 65536 + (name if name < 65536 else 65535)
+            flags |= 32
         return flags
     if first != 110 or not _is(buf, name_at, b"nats-", 5):
         return flags
@@ -308,11 +318,13 @@ def read_publish_headers(
     hash_key: cython.const[cython.ulonglong][::1],
     expected: cython.const[cython.longlong][::1],
     rows: cython.longlong[::1],
+    own_links: cython.bint = False,
 ) -> int:
     """Read the publish headers of a batch's records from byte `start` on; return how many rows.
 
     `expected` has pairs of a record's index and the offset its envelope expects. `rows` has room
-    for a row a record and one more. -1: the records do not match the batch.
+    for a row a record and one more. `own_links`: headers `Bascule-Payload-*` are the node's own,
+    else they are not supported. -1: the records do not match the batch.
     """
     end: cython.Py_ssize_t = len(batch)
     at: cython.Py_ssize_t = start
@@ -390,7 +402,7 @@ def read_publish_headers(
                     break
                 if name > 5 and name != 7 or name == 7 and batch[name_at] | 32 == 110:
                     flags = _read_header(
-                        batch, name_at, name, stop, size, flags, hash_key, rows, row
+                        batch, name_at, name, stop, size, flags, hash_key, rows, row, own_links
                     )
                 if size > 0:
                     stop += size

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import parse_address
@@ -30,7 +30,7 @@ from bascule.host.api import Clock
 from bascule.ingest.routing import partition_of
 from bascule.model import PartitionBy, StreamDefinition
 from bascule.publish.unstamped_batch import Append
-from bascule.record.payload_links import ID_HEADER, Payload, PayloadLink
+from bascule.record.payload_links import RESERVED_PREFIX, Payload, PayloadLink
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -43,7 +43,6 @@ from bascule.wire.subjects import check_subject, subjects_overlap
 log = logging.getLogger("bascule.controller")
 
 Control: TypeAlias = Callable[[bytes], Awaitable[bytes]]
-RESERVED_PREFIX: Final = ID_HEADER.removesuffix("Id").lower()
 
 
 class ClusterPayloads:
