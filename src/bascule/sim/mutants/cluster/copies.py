@@ -15,8 +15,6 @@ from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.replication.leader import LeaderReplication
 from bascule.sim.mutants.cluster.base import (
-    COMPACTION,
-    COPIES,
     DEATHS,
     FLIPS,
     LOST,
@@ -40,14 +38,6 @@ def _truncate_by_watermark(begin: Any) -> Any:
                 partition.truncate_replicated(offset)
         found: bool = begin(self)
         return found
-
-    return mutant
-
-
-def _go_on_with_copy(_: Any) -> Any:
-    def mutant(self: FollowedPartition, store: Any) -> None:
-        """Go on with the copy of a compacted log at another leader, which may have removed
-        tombstones."""
 
     return mutant
 
@@ -209,9 +199,5 @@ MUTANTS: Final = (
         # The exception is of records that cannot be read, in a batch whose CRC is right.
         "corrupt replica feeding others", (*LOST, "no id twice", NO_EXCEPTION),
         FollowedPartition, "append", _accept_damage, FLIPS, first_seed=4,
-    ),
-    ClusterMutant(
-        "a copy goes on with another leader", (COMPACTION,),
-        FollowedPartition, "_begin_copy", _go_on_with_copy, COPIES,
     ),
 )  # fmt: skip
