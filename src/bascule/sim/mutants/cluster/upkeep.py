@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -66,10 +67,12 @@ def _join_with_an_earlier_start(wanted: Any) -> Any:
     return mutant
 
 
-def _remove_tombstones(plan: Any) -> Any:
-    def mutant(*args: Any, **kwargs: Any) -> Any:
-        """Remove tombstones that not all replicas have."""
-        return plan(*args, **{**kwargs, "replicated_offset": EVERYTHING})
+def _remove_tombstones(compaction: Any) -> Any:
+    def mutant(*args: Any, **options: Any) -> Any:
+        """Remove a tombstone when its time has come, whoever has it."""
+        return compaction(
+            *args, **{**options, "tombstones_end": EVERYTHING, "removal": nullcontext(True)}
+        )
 
     return mutant
 
@@ -125,7 +128,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "tombstones not awaited", (COMPACTION,),
-        cleaner, "plan_compaction", _remove_tombstones, _COMPACTED, first_seed=1,
+        cleaner, "Compaction", _remove_tombstones, _COMPACTED, first_seed=1,
     ),
     ClusterMutant(
         "compaction above the watermark", (COMPACTION, *LOST),
