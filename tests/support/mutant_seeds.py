@@ -34,6 +34,8 @@ FOUND_MAX: Final = 4
 """Of so many seeds that find a mutant, the one is stored that takes the least time of a core."""
 MORE_SECONDS_MAX: Final = 20.0
 """Time of a core for the search of better seeds than the first one."""
+SHORT_SECONDS: Final = 0.5
+"""A run that ends within this time of a core is good enough."""
 RAFT: Final = "raft"
 CLUSTER: Final = "cluster"
 
@@ -72,6 +74,8 @@ def search(simulator: str, name: str) -> list[tuple[float, int]]:
                 found.append((ended - began, seed))
                 more_until = min(more_until, ended + MORE_SECONDS_MAX)
             if len(found) == FOUND_MAX or time.process_time() > more_until:
+                break
+            if found and found[-1][0] < SHORT_SECONDS:
                 break
     return sorted(found)
 
