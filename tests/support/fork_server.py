@@ -7,7 +7,7 @@ folder, output and signals, begins with `bascule.cli.main.main`, ends as an inte
 its parent is the process of the tests. Only the imports are older than the process.
 
 Nodes of `support.processes` start so. Commands, pages, `bascule dev`, the demo, torture and the
-jobs of Spark start Python as usual. With `BASCULE_TEST_EXEC=1` all do.
+jobs of Spark start Python as usual. With `TESTS_EXEC_NODES=1` all do.
 
     tests ── arguments, environment, folder, output ──> server ── fork ──> middle ── fork ──> node
       └───────────────────────── pid <──────────────────────┘
@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 PRELOADED = ("bascule.cli.main", "bascule.cli.logs", "bascule.node.node")
 """What `bascule serve` imports."""
 MESSAGE_BYTES_MAX = 1 << 18
-EXEC_VARIABLE = "BASCULE_TEST_EXEC"
+EXEC_VARIABLE = "TESTS_EXEC_NODES"
 _PR_GET_CHILD_SUBREAPER = 37
 
 
