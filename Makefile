@@ -106,8 +106,8 @@ check-tidy: $(VENV)/.installed build
 
 .PHONY: test
 test: setup ## every test but those on Spark and with clients in other languages, real servers and clients included; WORKERS=2 processes, SERVER_WORKERS=4 with servers
-	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3" --ignore=tests/spark
-	$(PYTEST) -n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m tier3 $(TIER3)
+	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3 and not long" --ignore=tests/spark
+	$(PYTEST) -n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "tier3 and not long" $(TIER3)
 
 FOREIGN_SPARK := build/foreign-spark/.installed
 
@@ -122,7 +122,11 @@ foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta
 
 .PHONY: test-spark
 test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
-	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 tests/spark
+	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "not long" tests/spark
+
+.PHONY: test-long
+test-long: setup ## tests with the mark long, which .ci/run leaves out: kill -9 of archive and sink on Spark
+	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m long tests
 
 FOREIGN := tests/foreign
 FOREIGN_CLIENTS := build/foreign-clients/.installed

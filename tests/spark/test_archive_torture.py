@@ -103,6 +103,7 @@ class Life:
         self.process.wait(20)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)
 def test_kill_9_at_any_moment(world: World, request: pytest.FixtureRequest) -> None:
     rounds = request.config.getoption("--rounds") or ROUNDS_USUAL

@@ -98,6 +98,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
     node.stop()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)
 def test_each_row_is_stored_once(query: Query, request: pytest.FixtureRequest) -> None:
     """Driver, workers, node: `--rounds=50` kills them for half an hour, each time with new dice."""
