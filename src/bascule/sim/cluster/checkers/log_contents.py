@@ -39,6 +39,17 @@ def key_of(partition: Partition) -> Key:
     return partition.definition.name, partition.index
 
 
+def view_of(node: int, partition: Partition) -> tuple[object, ...]:
+    """What the checkers look at of a replica, but for the contents of its log."""
+    log, commitment = partition.log, partition.commitment
+    assert log is not None
+    return (
+        node, partition, partition.state, partition.leader_epoch, partition.failure,
+        commitment.role, commitment.replication, commitment.watermark.offset,
+        log, log.start_offset, log.end, log.synced, log.epochs, log.partial_copy.known_epoch,
+    )  # fmt: skip
+
+
 def batches_of(
     partition: Partition, files: MachineFiles, start: int, end: int, *, nowait: bool = False
 ) -> Iterator[StoredBatch]:
