@@ -1,10 +1,10 @@
 """Simulated time per second of one core: whole nodes, every kind of fault, every checker on.
 
 Five nodes with 20 partitions of three replicas, two publishers on the average. What a second costs
-is mostly the messages and the changes of the metadata in it. Each seed runs in a child process, as in
-`make sim`. The parts of the time are sampled in a second run of some seeds. As in `raft_sim`, the time is that of the core alone; what other
-processes do to its caches is in the figure, so it stands beside the speed of `raft_sim`'s group,
-measured in the same process.
+is mostly the messages and the changes of the metadata in it. Each seed runs in a child process, as
+in `make sim`. The parts of the time are sampled in a second run of some seeds. As in `raft_sim`,
+the time is that of the core alone; what other processes do to its caches is in the figure, so it
+stands beside the speed of `raft_sim`'s group, measured in the same process.
 """
 
 from __future__ import annotations
