@@ -183,7 +183,8 @@ class ClusterCheckers:
             self._states.state(key),
             self.losses.epoch(key),
             self._starts.purged(key),
-            *(view_of(node, partition) for node, partition in replicas.items()),
+            *replicas.items(),
+            *map(view_of, replicas.values()),
         ]
 
     def _look_at_logs(
@@ -225,8 +226,9 @@ class ClusterCheckers:
         machine = self._machines[node]
         if machine.running is None or not machine.is_ready:
             return  # a node that stops closes its logs
+        streams = machine.running.partitions.streams()
         for name in self._plans:
-            for partition in machine.running.partitions.stream(name) or ():
+            for partition in streams.get(name, ()):
                 if partition.log is not None and not partition.deleted:
                     yield node, partition
 

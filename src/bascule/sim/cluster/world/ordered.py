@@ -110,13 +110,23 @@ class OrderedKeys(dict[K, None]):
     """As `rpds.HashTrieSet`, as far as the production code uses it."""
 
     def __init__(self, items: Iterable[K] = ()) -> None:
-        super().__init__((item, None) for item in items)
+        super().__init__(dict.fromkeys(items))
 
     def insert(self, item: K) -> OrderedKeys[K]:
-        return self if item in self else OrderedKeys([*self, item])
+        if item in self:
+            return self
+        result = OrderedKeys[K]()
+        dict.update(result, self)
+        result[item] = None
+        return result
 
     def discard(self, item: K) -> OrderedKeys[K]:
-        return OrderedKeys(each for each in self if each != item) if item in self else self
+        if item not in self:
+            return self
+        result = OrderedKeys[K]()
+        dict.update(result, self)
+        del result[item]
+        return result
 
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()
