@@ -76,6 +76,7 @@ class ForkServer:
     def close(self) -> None:
         """End the server. What it has started goes on."""
         self._socket.close()
+        self._process.terminate()
         self._process.wait()
 
 
