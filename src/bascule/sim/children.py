@@ -49,7 +49,7 @@ def _call(function: Callable[[], object], sender: Connection) -> None:
     try:
         sender.send(function())
         code = 0
-    except BaseException:  # boundary: the parent sees the status
-        os.write(2, traceback.format_exc().encode())
     finally:
+        if code:
+            os.write(2, traceback.format_exc().encode())
         os._exit(code)
