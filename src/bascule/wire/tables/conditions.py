@@ -19,6 +19,8 @@ CONTENT_TYPE_HEADER: Final = "Content-Type"
 TTL_HEADER: Final = "Nats-TTL"
 EXPIRY_HEADERS: Final = ((REMOVAL_HEADER, b"DEL"), ("Nats-Marker-Reason", b"MaxAge"))
 """Of the removal of a key whose time to live is over, as JetStream marks it."""
+FORGETTING_HEADERS: Final = ((REMOVAL_HEADER, b"DEL"), ("Nats-Marker-Reason", b"Purge"))
+"""Of the second removal of a key, behind which watchers of a bucket are not shown the first one."""
 TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_END: Final = 3_155_760_000.0
 CONTENT_TYPE_BYTES_MAX: Final = 255
