@@ -55,9 +55,8 @@ from bascule.replica.internal_publisher import ClientMessage
 from bascule.replica.partition import Partition
 from bascule.tables._hot import FORGOTTEN
 from bascule.tables.rows import Row
-from bascule.wire.ack_codes import last_sequence
+from bascule.wire.ack_codes import NO_KEY, last_sequence
 from bascule.wire.tables.conditions import FORGETTING_HEADERS, SEQUENCE_HEADER
-from bascule.wire.tables.keys import unescape
 
 PAGE_STREAMS: Final = 1024
 API_LEVEL: Final = 1
@@ -270,11 +269,12 @@ class BucketApi:
         return 1
 
     async def _last(self, table: HeldTable, subject: str) -> Row | None:
-        """The last row of a subject; it has no value if the key was removed."""
-        prefix = table.subject_prefix
-        key = unescape(subject.removeprefix(prefix).encode())
-        if key is None or not subject.startswith(prefix):
-            return None
+        """The last row of a subject; it has no value if the key was removed. Raises: ApiError if
+        it is the subject of no key."""
+        record_key = subject.encode()
+        key = table.keys.table_key(record_key)
+        if key is None:
+            raise ApiError(400, NO_KEY, table.keys.why_no_key(record_key))
         await table.replica.wait_position(table.partition.high_watermark.offset)
         return (await table.replica.last([key])).get(key)
 

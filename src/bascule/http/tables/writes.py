@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from bascule.errors import LimitExceeded, UnknownKey, WrongVersion
+from bascule.errors import UnknownKey, WrongVersion
 from bascule.http.requests import EmptyRequest, MalformedRequest, decode_body
 from bascule.http.responses import json_response
 from bascule.http.tables.bodies import TableIncremented, TableWritten
@@ -21,6 +21,8 @@ from bascule.http.tables.requests import (
     message_id_of,
     ttl_of,
 )
+from bascule.publish.acks import too_large
+from bascule.wire.ack_codes import publish_error
 from bascule.wire.tables.conditions import VERSION_MAX
 
 ATTEMPTS_MAX: Final = 10
@@ -116,13 +118,15 @@ def _written(version: int, status: int) -> Response:
 
 
 async def _value(request: Request, *, bytes_max: int) -> bytes:
-    """The body. Raises: LimitExceeded."""
+    """The body. Raises: PublishRejected for a larger one, as the table's leader does."""
+    said = request.headers.get("content-length", "")
     value = bytearray()
     try:
         async for chunk in request.stream():
             value += chunk
-            if (size := len(value)) > bytes_max:
-                raise LimitExceeded("the table's message_bytes_max", bytes_max, size)
+            if len(value) > bytes_max:
+                error = too_large(bytes_max, int(said) if said.isdecimal() else None)
+                raise publish_error(error.code, error.err_code, error.description)
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed within the body") from None
     return bytes(value)
