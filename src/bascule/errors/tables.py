@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.errors.system import BasculeError
+from bascule.errors.system import BasculeError, CorruptData
 
 KEY_SHOWN_BYTES = 80
 
@@ -78,6 +78,10 @@ class WrongVersion(BasculeError):
         self.key = key
         self.expected = expected
         self.found = found
+
+
+class CopyDamaged(CorruptData):
+    """A copy of a table on this machine is damaged. The table is not."""
 
 
 class NotANumber(BasculeError):
