@@ -129,23 +129,25 @@ test-long: setup ## tests with the mark long, which .ci/run leaves out: kill -9 
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m long tests
 
 FOREIGN := tests/foreign
+NATS_CLI := github.com/nats-io/natscli/nats@v0.5.0
 FOREIGN_CLIENTS := build/foreign-clients/.installed
 
-$(FOREIGN_CLIENTS): $(wildcard $(FOREIGN)/node/* $(FOREIGN)/go/* $(FOREIGN)/java/*)
-	@echo "installing Kafka clients for Node.js, Go and Java (80 MB, a minute or more; needs node 20, go, java 17, mvn)"
+$(FOREIGN_CLIENTS): $(wildcard $(FOREIGN)/node/* $(FOREIGN)/go/* $(FOREIGN)/go/*/* $(FOREIGN)/java/*)
+	@echo "installing Kafka and NATS clients for Node.js, Go and Java (200 MB, 3 minutes or more; needs node 20, go, java 17, mvn)"
 	@rm -rf $(@D) && mkdir -p $(@D)/node && cp $(FOREIGN)/node/* $(@D)/node
 	@cd $(@D)/node && npm ci --silent --no-audit --no-fund
-	@cd $(FOREIGN)/go && go build -o $(abspath $(@D))/member .
+	@cd $(FOREIGN)/go && go build -o $(abspath $(@D))/member . && go build -o $(abspath $(@D))/keyvalue ./keyvalue
+	@GOBIN=$(abspath $(@D)) go install $(NATS_CLI)
 	@mvn -q -B -f $(FOREIGN)/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 		-DoutputDirectory=$(abspath $(@D))/jars
 	@javac -d $(@D)/classes -cp '$(@D)/jars/*' $(FOREIGN)/java/GroupMember.java
 	@touch $@
 
 .PHONY: foreign-clients
-foreign-clients: $(FOREIGN_CLIENTS) ## Kafka clients for Node.js, Go and Java, for the tests of groups
+foreign-clients: $(FOREIGN_CLIENTS) ## Kafka clients for Node.js, Go and Java and NATS clients for Go, for tests/foreign
 
 .PHONY: test-clients
-test-clients: setup $(FOREIGN_CLIENTS) ## groups and tools with clients in other languages, on one node and in a cluster; WORKERS=2 processes
+test-clients: setup $(FOREIGN_CLIENTS) ## groups, tools and key-value buckets with clients in other languages, on one node and in a cluster; WORKERS=2 processes
 	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 $(FOREIGN)
 
 .PHONY: coverage

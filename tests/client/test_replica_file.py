@@ -16,7 +16,14 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaFile,
     digest_of,
 )
-from bascule.errors import ConfigError, CorruptData, LogFailed, RemoteProtocolError
+from bascule.client.tables.replica.rescue import begin_anew
+from bascule.errors import (
+    ConfigError,
+    CopyDamaged,
+    CorruptData,
+    LogFailed,
+    RemoteProtocolError,
+)
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow, checksum, decode_page, encode_page
 
 pytestmark = pytest.mark.tier2
@@ -212,8 +219,100 @@ def test_a_damaged_file(tmp_path: Path, file: ReplicaFile) -> None:
     connection.execute("update state set format = 9")
     connection.commit()
     connection.close()
-    with pytest.raises(CorruptData, match="format 1, found 9"):
+    with pytest.raises(CorruptData, match="format 2, found 9"):
         ReplicaFile(tmp_path / "table.db", "t", "me")
+
+
+def filled(path: Path) -> None:
+    """A copy with rows, writes to offer and refused ones, all of it in the one file."""
+    file = ReplicaFile(path, "t", "me")
+    rows = [(b"key %d" % n, n, b"value %d " % n + bytes(n)) for n in range(40)]
+    file.apply(page(*rows, position=40, is_full=True, keys=40))
+    file.apply(page((b"key 3", 40, None), position=41))
+    for n in range(5):
+        file.queue(write(b"key %d" % (20 + n), b"ours %d" % n))
+    file.refuse(file.pending(1)[0].number, "others have written")
+    file.close()
+
+
+def everything(path: Path) -> tuple[object, ...]:
+    file = ReplicaFile(path, "t", "other")
+    try:
+        file.verify()
+        return (
+            file.replica_id, file.state(), file.scan(b"", None, 1_000),
+            [each[1:] for each in file.pending(100)], [each[1:] for each in file.refused(100)],
+        )  # fmt: skip
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_wrong_bit_anywhere_is_found_or_changes_nothing(tmp_path: Path, part: int) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    data, whole = path.read_bytes(), everything(path)
+    found = 0
+    for at in range(part * 7, len(data), 28):
+        if not any(data[at : at + 1]):
+            continue  # unused space, mostly
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        path.write_bytes(damaged)
+        try:
+            assert everything(path) == whole, at
+        except (CopyDamaged, LogFailed, ConfigError):
+            found += 1
+    assert found > 20
+
+
+def test_a_read_finds_what_it_returns_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    path.write_bytes(path.read_bytes().replace(b"value 7 ", b"value 6 "))
+    file = ReplicaFile(path, "t", "me")
+    assert file.get(b"key 8") is not None
+    for read in (
+        lambda: file.get(b"key 7"),
+        lambda: file.scan(b"", None, 100),
+        lambda: file.remote(b"key 7"),
+        file.verify,
+    ):
+        with pytest.raises(CopyDamaged, match=r"key 'key 7': expected the checksum .* --anew"):
+            read()
+    file.close()
+
+
+def test_a_damaged_copy_begins_anew_with_the_writes_made_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    file = ReplicaFile(path, "t", "me")
+    pending, refused = file.pending(100), file.refused(100)
+    file.close()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"value 7 ", b"value 6 ").replace(b"ours 2", b"ours 9"))
+    with pytest.raises(ConfigError, match="'t', not of 'other'"):
+        begin_anew(path, "other", "new")
+    begin_anew(path, "t", "new")
+    file = ReplicaFile(path, "t", "new")
+    assert (file.replica_id, file.state().table, values(file).keys()) == (
+        "me", None, {b"key 21", b"key 23", b"key 24"},
+    )  # fmt: skip
+    assert file.pending(100) == [each for each in pending if each.write.value != b"ours 2"]
+    assert file.refused(100) == refused
+    file.queue(write(b"later", b"x"))
+    assert file.pending(100)[-1].number > pending[-1].number
+    file.apply(page((b"key 7", 7, b"value 7"), position=41, is_full=True))
+    assert values(file)[b"key 7"] == b"value 7"
+    file.close()
+    assert Path(f"{path}.damaged").exists()
+    path.write_bytes(b"no database" * 1_000)
+    begin_anew(path, "t", "new")
+    file = ReplicaFile(path, "t", "other")
+    assert (file.replica_id, file.pending(10)) == ("new", [])
+    file.close()
 
 
 def test_a_closed_file_says_so(tmp_path: Path) -> None:

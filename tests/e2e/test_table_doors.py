@@ -178,6 +178,100 @@ def test_values_are_written_over_http(node: Node, client: SyncClient) -> None:
     assert counted.headers["etag"] == '"6"'
 
 
+MATCHES = [
+    # tags of a value of version V, what holds of it, and whether it does of a key without one
+    ("*", True, False),
+    ('"V"', True, False),
+    ('W/"V"', False, False),
+    ('"V1", "V"', True, False),
+    (',"abc" ,W/"7",, "V",', True, False),
+    ('"V1"', False, False),
+    ('"abc"', False, False),
+    ('"0V"', False, False),
+]
+NONE_MATCHES = [
+    ("*", False, True),
+    ('"V"', False, True),
+    ('W/"V"', False, True),
+    ('"V1",W/"V"', False, True),
+    ('"V1", "abc"', True, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("header", "tags", "with_value", "without"),
+    [
+        *(("if-match", *case) for case in MATCHES),
+        *(("if-none-match", *case) for case in NONE_MATCHES),
+    ],
+)
+def test_conditions_over_http_are_those_of_rfc_9110(
+    node: Node, client: SyncClient, header: str, tags: str, with_value: bool, without: bool
+) -> None:
+    client.create_table("tags")
+    table = client.table("tags", consistency="linearizable")
+    url = f"{node.addresses['http']}/v1/tables/tags/keys/k"
+
+    def ask(method: str, key: str = "") -> httpx.Response:
+        present = table.get("k")
+        shown = "9" if present is None else str(present.version)
+        headers = {header: tags.replace("V", shown)}
+        linearizable = {"consistency": "linearizable"}
+        if method == "GET":
+            return httpx.get(url + key, headers=headers, params=linearizable)
+        return httpx.request(method, url + key, headers=headers)
+
+    table.set("k", b"1")
+    found = ask("GET")
+    assert found.status_code == (200 if with_value else 412 if header == "if-match" else 304)
+    assert found.content == b"1" if found.status_code == 200 else found.content != b"1"
+    for method in ("PUT", "DELETE"):
+        table.set("k", b"1")
+        done = ask(method)
+        assert done.status_code == (200 if with_value else 412), done.text
+        if not with_value:
+            assert refused(done) == (412, "wrong_version")
+            assert done.json()["error"]["found"] == table.get("k").version  # type: ignore[union-attr]
+    # A condition is for what would be there: there is nothing to get without a value.
+    table.remove("k")
+    assert refused(ask("GET")) == (404, "unknown_key")
+    assert ask("DELETE").status_code == (200 if without else 412)
+    put = ask("PUT")
+    assert put.status_code == (201 if without else 412), put.text
+    assert (table.get("k") is not None) == without
+
+
+def test_both_conditions_over_http_have_to_hold(node: Node, client: SyncClient) -> None:
+    client.create_table("two")
+    url = f"{node.addresses['http']}/v1/tables/two/keys/k"
+    version = client.table("two").set("k", b"1")
+    for match, none_match, status in [
+        ("*", f'"{version}"', 412),
+        ("*", '"77"', 200),
+        ('"77"', '"78"', 412),
+        ("*", "*", 412),
+    ]:
+        headers = {"if-match": match, "if-none-match": none_match}
+        assert httpx.put(url, content=b"2", headers=headers).status_code == status, headers
+    found = httpx.get(url, headers={"if-match": '"77"', "if-none-match": f'"{version + 1}"'})
+    assert found.status_code == 412
+    several = httpx.put(url, content=b"3", headers=[("if-match", '"7"'), ("if-match", '"1"')])
+    assert (several.status_code, several.json()) == (200, {"version": 2})
+
+
+def test_a_repetition_under_several_tags_is_stored_once(node: Node, client: SyncClient) -> None:
+    client.create_table("repeated")
+    url = f"{node.addresses['http']}/v1/tables/repeated/keys/k"
+    client.table("repeated").set("k", b"1")
+    headers = {"if-match": '"0", "77"', "nats-msg-id": "once"}
+    done = [httpx.put(url, content=b"2", headers=headers) for _ in range(2)]
+    assert [each.json() for each in done] == [{"version": 1}, {"version": 1}]
+    other = httpx.put(url, content=b"2", headers={**headers, "nats-msg-id": "other"})
+    assert refused(other) == (412, "wrong_version")
+    assert "expected version 0 or 77, found version 1" in other.json()["error"]["message"]
+    assert client.table("repeated").get("k").version == 1  # type: ignore[union-attr]
+
+
 def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     client.create_table("strict", message_bytes_max=1_000)
     client.table("strict").set("text", b"x")
@@ -188,10 +282,9 @@ def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     assert refused(put(f"{url}/{'k' * 1025}", content=b"")) == (400, "invalid_key")
     for headers in (
         {"if-match": "7"},
-        {"if-match": '"a"'},
-        {"if-match": "*"},
-        {"if-none-match": '"1"'},
-        {"if-match": '"1"', "if-none-match": "*"},
+        {"if-match": '*, "1"'},
+        {"if-none-match": '"1'},
+        {"if-match": '"1" "2"'},
         {"nats-msg-id": "a b"},
     ):
         answer = put(f"{url}/k", content=b"", headers=headers)
@@ -201,6 +294,8 @@ def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     assert refused(post(f"{url}/text/increment", headers=JSON)) == (409, "not_a_number")
     assert refused(post(f"{url}/text/increment")) == (415, "unsupported_media_type")
     answer = post(f"{url}/n/increment", params={"by": "1.5"}, headers=JSON)
+    assert refused(answer) == (400, "malformed_request")
+    answer = post(f"{url}/n/increment", headers={**JSON, "if-match": "*"})
     assert refused(answer) == (400, "malformed_request")
     for query, code in [
         ("keys?pattern=a*", "invalid_pattern"),

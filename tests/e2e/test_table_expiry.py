@@ -149,7 +149,7 @@ def test_nats_clients_have_buckets_with_a_time_to_live(node: Node) -> None:
         while len(seen) < 3:
             update = await watcher.updates(timeout=WAIT_SECONDS_MAX)
             seen.append((update.key, update.operation))
-        assert seen == [("a", None), ("b", None), ("a", "DEL")]
+        assert seen == [("a", None), ("b", None), ("a", "PURGE")]
         with pytest.raises(nats.js.errors.KeyNotFoundError):
             await bucket.get("a")
         assert (await bucket.get("b")).value == b"1"

@@ -19,6 +19,7 @@ import bascule
 from bascule.client.tables.replica import Conflict, LocalReplica, LocalWrite, RefusedWrite
 from bascule.errors import (
     ConfigError,
+    CopyDamaged,
     DataDirectoryInUse,
     Indeterminate,
     InvalidKey,
@@ -372,6 +373,73 @@ def test_the_command_line_keeps_a_copy(node: Node, tmp_path: Path) -> None:
     assert "b: value of" in run("info", "cars", *copy)
     assert "there is no copy" in run("get", "cars", "a", "--replica", f"{directory}2", code=2)
     assert "no stream is named" in run("follow", "no", "--to", f"{directory}3", "--once", code=3)
+
+
+def test_a_damaged_copy_says_so_and_begins_anew(node: Node, tmp_path: Path) -> None:
+    url, directory = node.addresses["http"], tmp_path / "copy"
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [str(BIN / "bascule"), "table", *arguments], capture_output=True, text=True,
+            env={"BASCULE_SERVER": url}, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    follow, copy = (
+        ("follow", "hurt", "--to", str(directory), "--once"),
+        ("--replica", str(directory)),
+    )
+    run("create", "hurt")
+    run("set", "hurt", "a", "whole value")
+    run("set", "hurt", "b", "2")
+    run(*follow)
+    run("set", "hurt", "offline", "kept", *copy)
+    assert run("info", "hurt", "--verify", *copy)
+    path = directory / "table.db"
+    data = path.read_bytes()
+    assert b"whole value" in data
+    path.write_bytes(data.replace(b"whole value", b"wrong value"))
+    assert run("get", "hurt", "b", *copy) == "2"
+    for command in (("get", "hurt", "a"), ("keys", "hurt"), ("info", "hurt", "--verify")):
+        said = run(*command, *copy, code=6)
+        assert "table.db is corrupt at the row of key 'a': expected the checksum" in said
+        assert "`bascule table follow TABLE --to DIR --anew`" in said
+    path.write_bytes(data[:4096] + bytes(200) + data[4296:])
+    said = run(*follow, code=6)
+    assert "--anew" in said
+    assert "has everything up to offset" in run(*follow, "--anew")
+    assert run("get", "hurt", "a", *copy) == "whole value"
+    assert (directory / "table.db.damaged").exists()
+
+
+def test_following_ends_where_the_copy_turns_out_to_be_damaged(node: Node, tmp_path: Path) -> None:
+    async def test() -> None:
+        url = node.addresses["http"]
+        async with bascule.connect(url) as client:
+            await client.create_table("ends")
+            await client.table("ends").set("a", b"1")
+            async with bascule.open_replica("ends", tmp_path, url) as copy:
+                await copy.wait_current()
+            async with bascule.open_replica("ends", tmp_path, url, follow=False) as copy:
+                await copy.set("b", b"never sent")
+            path = tmp_path / "table.db"
+            path.write_bytes(path.read_bytes().replace(b"never sent", b"never kept"))
+            async with bascule.open_replica("ends", tmp_path, url) as copy:
+                with pytest.raises(CopyDamaged, match="write 1: expected the checksum"):
+                    await copy.flush()
+                with pytest.raises(CopyDamaged):
+                    await copy.wait_position(1 << 40)
+                assert "--anew" in str((await copy.status()).trouble)
+            async with bascule.open_replica("ends", tmp_path, url, anew=True) as copy:
+                await copy.flush()
+                await copy.wait_current()
+                assert await contents(copy) == {b"a": b"1"}
+                assert await copy.verify() == 1
+        with pytest.raises(ConfigError, match="leave out follow=False"):
+            bascule.open_replica("ends", tmp_path, url, follow=False, anew=True)
+
+    asyncio.run(test())
 
 
 def test_kill_9_of_who_follows(node: Node, tmp_path: Path) -> None:

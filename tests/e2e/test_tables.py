@@ -181,7 +181,7 @@ def test_a_stream_with_keys_in_headers_can_be_opened_as_a_table(client: SyncClie
     version = table.set("order 1", b"paid")
     assert table.get("order 1").version == version  # type: ignore[union-attr]
     client.create_stream("plain", "plain.>")
-    with pytest.raises(ConfigError, match="cannot be a table: its cleanup is not compact"):
+    with pytest.raises(ConfigError, match="its cleanup is delete, expected compact"):
         client.alter_stream("plain", table=True)
     with pytest.raises(UnknownStream):
         client.table("nothing").get("a")

@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from bascule.config import StreamDefaults
-from bascule.keyvalue.buckets import bucket_of, bucket_of_stream, stream_config, table_config
+from bascule.keyvalue.buckets import (
+    bucket_of,
+    bucket_of_stream,
+    stream_config,
+    table_changes,
+    table_config,
+)
 from bascule.keyvalue.messages import (
     ApiError,
     deliver,
@@ -105,6 +111,26 @@ def test_the_settings_of_a_bucket_are_those_of_a_table() -> None:
 def test_what_a_table_does_not_have_is_refused(setting: str, value: Any, text: str) -> None:
     with pytest.raises(ApiError, match=text):
         table_config("b", BucketConfig(**{setting: value}), StreamDefaults())
+
+
+def test_an_update_changes_what_is_set_and_another() -> None:
+    def changes(**asked: Any) -> dict[str, Any]:
+        return table_changes("b", BucketConfig(**asked), present)
+
+    present = table_config(
+        "b", BucketConfig(max_age=7_000_000_000, num_replicas=3), StreamDefaults()
+    )
+    assert changes() == {}
+    assert changes(max_age=7_000_000_000, num_replicas=3, max_msg_size=-1) == {}
+    assert changes(max_age=0) == {"table_ttl_ms": 0}
+    assert changes(max_age=9_000_000_000, max_msg_size=9, num_replicas=5) == {
+        "table_ttl_ms": 9_000, "message_bytes_max": 9, "replicas": 5,
+    }  # fmt: skip
+    assert changes(duplicate_window=0) == {"dedupe_window_ms": 0}
+    with pytest.raises(ApiError, match="fewer replicas than there are: asked 1, found 3"):
+        changes(num_replicas=1)
+    with pytest.raises(ApiError, match="history of 2"):
+        changes(max_msgs_per_subject=2)
 
 
 def test_which_streams_are_buckets() -> None:

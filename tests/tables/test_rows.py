@@ -131,6 +131,23 @@ def test_both_twins_keep_the_first_content_type(hot: Callable[[str], ModuleType]
     assert rows_of_twin(hot, [removed]) == [(b"k", 0, 0, None, None, None)]
 
 
+def test_both_twins_tell_purges_from_other_removals(hot: Callable[[str], ModuleType]) -> None:
+    kept: list[tuple[tuple[tuple[str, bytes | None], ...], str | None]] = [
+        ((("KV-Operation", b"DEL"),), None),
+        ((("subject", b"s"), ("kv-OPERATION", b"PURGE")), "PURGE"),
+        ((("KV-Operation", b"purge"),), None),
+        ((("KV-Operation", b"PURGES"), ("KV-Operation", None)), None),
+        ((("KV-Operation", b"DEL"), ("Nats-Marker-Reason", b"MaxAge")), "PURGE"),
+        ((("KV-Operation", b"DEL"), ("Nats-Marker-Reason", b"Purge")), "FORGOTTEN"),
+        ((("nats-marker-reason", b"Remove"), ("Nats-Rollup", b"sub")), None),
+        ((), None),
+    ]
+    records = [Record(n, n, b"k", None, headers) for n, (headers, _) in enumerate(kept)]
+    assert [row[4] for row in rows_of_twin(hot, records)] == [found for _, found in kept]
+    with_value = Record(0, 0, b"k", b"v", (("KV-Operation", b"PURGE"),))
+    assert rows_of_twin(hot, [with_value])[0][4] is None
+
+
 def test_both_twins_keep_the_first_time_to_live(hot: Callable[[str], ModuleType]) -> None:
     kept: list[tuple[tuple[tuple[str, bytes | None], ...], int | None]] = [
         ((("nats-ttl", b"90"),), 90_000),

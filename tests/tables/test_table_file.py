@@ -295,6 +295,27 @@ def test_a_state_is_by_version_and_leaves_out_what_has_changed(tmp_path: Path) -
     file.close()
 
 
+def test_a_state_may_have_keys_that_were_removed_lately(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    found = [
+        (b"a", 0, 100, None, None, None),
+        (b"b", 1, 200, None, "PURGE", None),
+        (b"c", 2, 201, None, "FORGOTTEN", None),
+        (b"d", 3, 100, b"v", None, None),
+        (b"e", 4, 202, None, None, None),
+    ]
+    file.apply(Rows(found, 5, 0), 0)
+
+    def shown(removed_since: int | None) -> list[bytes]:
+        state = file.state([KeyPattern(b">")], oldest=0, below=10, removed_since=removed_since)
+        return [row.key for part in state.pages(10) for row in file.rows_of(part)]
+
+    assert shown(None) == [b"d"]
+    assert shown(200) == [b"b", b"d", b"e"]
+    assert shown(0) == [b"a", b"b", b"d", b"e"]
+    file.close()
+
+
 def test_a_file_is_closed_once_a_state_is_read(tmp_path: Path) -> None:
     file = open_file(tmp_path)
     file.apply(rows((b"a", b"1")), 0)

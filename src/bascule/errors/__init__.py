@@ -87,6 +87,7 @@ from bascule.errors.system import (
     reason_without_paths,
 )
 from bascule.errors.tables import (
+    CopyDamaged,
     InvalidKey,
     InvalidPattern,
     NotANumber,
@@ -109,6 +110,7 @@ __all__ = [
     "CommitFenced",
     "ConfigError",
     "ConnectionGone",
+    "CopyDamaged",
     "CorruptData",
     "DataDirectoryInUse",
     "DataLoss",

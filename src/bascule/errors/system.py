@@ -63,6 +63,8 @@ _ADVICE: Final = {
     "--accept-loss",
     "checkpoint": "the records are not affected; restore the file from a copy, or run `bascule "
     "stream repair` with --accept-loss: purged records of the first segment are readable then",
+    "table.db": "the table itself is not affected: `bascule table follow TABLE --to DIR --anew` "
+    "gets all keys of this copy again, and keeps the writes that were made on it",
     ".sqlite": "the data of streams is not affected; restore the file's directory from a copy, or, "
     "where other nodes have the same metadata, let this node join them with an empty directory",
     "metadata.json": "the data of streams is not affected; restore the file from a copy, or move "

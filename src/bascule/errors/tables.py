@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.errors.system import BasculeError
+from bascule.errors.system import BasculeError, CorruptData
 
 KEY_SHOWN_BYTES = 80
 
@@ -55,11 +55,21 @@ class WrongVersion(BasculeError):
     """A conditional write was refused: the last record of `key` is not that which was expected.
 
     `expected` is a version, or None: that the key has no value. `found` is the version of its last
-    record, which may have removed it; None: it has no record.
+    record, which may have removed it; None: it has no record. `wanted` says what was expected if
+    that is neither.
     """
 
-    def __init__(self, table: str, key: bytes, *, expected: int | None, found: int | None) -> None:
-        wanted = "no value" if expected is None else f"version {expected}"
+    def __init__(
+        self,
+        table: str,
+        key: bytes,
+        *,
+        expected: int | None,
+        found: int | None,
+        wanted: str | None = None,
+    ) -> None:
+        if wanted is None:
+            wanted = "no value" if expected is None else f"version {expected}"
         present = "none" if found is None else f"version {found}"
         super().__init__(
             f"key {shown_key(key)} of table {table!r}: expected {wanted}, found {present}"
@@ -68,6 +78,10 @@ class WrongVersion(BasculeError):
         self.key = key
         self.expected = expected
         self.found = found
+
+
+class CopyDamaged(CorruptData):
+    """A copy of a table on this machine is damaged. The table is not."""
 
 
 class NotANumber(BasculeError):

@@ -168,7 +168,9 @@ def _encode(step: WatchStep, of: bytes) -> bytes:
 def _encode_change(change: Change, of: bytes) -> bytes:
     """The event of one change, which is encoded once for all who watch it."""
     body = TableChangeBody(
-        version=change.version, timestamp=change.timestamp, content_type=change.content_type
+        version=change.version,
+        timestamp=change.timestamp,
+        content_type=None if change.value is None else change.content_type,
     )
     try:
         body.key = change.key.decode()

@@ -7,6 +7,7 @@ they ask of ``$JS.API``, which this package answers, on a NATS server without Je
     api         the requests about buckets and their entries
     buckets     the settings of a bucket as those of a table, and back
     consumers   `PushConsumers`: watchers, which are push consumers to their clients
+    consumer_start  where a watcher begins, and what it is shown first
     leaf        `LeafLink`: the connection that delivers to them
     requests    the requests, from their subjects and bodies
     messages    the answers and messages on the wire

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from bascule.config import StreamDefaults
 from bascule.errors import (
     BasculeError,
+    CannotAlter,
     ConfigError,
     InvalidName,
     InvalidPattern,
     NotEnoughNodes,
+    PublishRejected,
     StreamConflict,
 )
-from bascule.keyvalue.buckets import STREAM_PREFIX, bucket_of_stream, stream_info, table_config
+from bascule.keyvalue.buckets import (
+    STREAM_PREFIX,
+    bucket_of_stream,
+    stream_info,
+    table_changes,
+    table_config,
+)
 from bascule.keyvalue.consumers import PushConsumers
 from bascule.keyvalue.held_tables import HeldTable, HeldTables
 from bascule.keyvalue.messages import (
     BAD_REQUEST,
     KV_OPERATION,
     MESSAGE_NOT_FOUND,
-    REMOVED,
     STREAM_NAME_IN_USE,
     UNAVAILABLE,
     ApiError,
     answer,
     error_answer,
     not_served,
+    operation_of,
     publish,
     publish_with_headers,
     time_text,
@@ -41,10 +51,16 @@ from bascule.keyvalue.requests import (
     SubjectPurgeRequest,
 )
 from bascule.model import StreamConfig, StreamDefinition
+from bascule.replica.internal_publisher import ClientMessage
+from bascule.replica.partition import Partition
+from bascule.tables._hot import FORGOTTEN
 from bascule.tables.rows import Row
-from bascule.wire.tables.keys import unescape
+from bascule.wire.ack_codes import NO_KEY, last_sequence
+from bascule.wire.tables.conditions import FORGETTING_HEADERS, SEQUENCE_HEADER
 
 PAGE_STREAMS: Final = 1024
+API_LEVEL: Final = 1
+"""From this level on JetStream has `Nats-TTL`; nats.go asks for `LimitMarkerTTL` only then."""
 _ACCOUNT_LIMITS: Final = (
     "max_memory",
     "max_storage",
@@ -74,6 +90,14 @@ class Streams(Protocol):
 
     async def delete_stream(self, name: str) -> None: ...
 
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition: ...
+
+
+class MarkerPublisher(Protocol):
+    """Publishes messages to the partitions that this node leads."""
+
+    async def publish_message(self, partition: Partition, message: ClientMessage) -> int: ...
+
 
 class BucketApi:
     """Answers requests. Belongs to the event loop."""
@@ -83,8 +107,10 @@ class BucketApi:
         tables: HeldTables,
         streams: Streams,
         consumers: PushConsumers,
+        publisher: MarkerPublisher,
         defaults: StreamDefaults,
     ) -> None:
+        self._publisher = publisher
         self._tables = tables
         self._streams = streams
         self._consumers = consumers
@@ -115,6 +141,8 @@ class BucketApi:
                 body = await self._info(self._held(request))
             case "STREAM.CREATE":
                 body = await self._create(request)
+            case "STREAM.UPDATE":
+                body = await self._update(request)
             case "STREAM.DELETE":
                 definition = self._tables.definition(bucket_of_stream(request.stream))
                 await self._streams.delete_stream(definition.name)
@@ -130,8 +158,6 @@ class BucketApi:
                 if request.operation == "CONSUMER.NAMES":
                     found = [each["name"] for each in found]
                 body = self._page(request, found, "consumers")
-            case "STREAM.UPDATE":
-                raise not_served("changing a bucket; use `bascule stream alter`")
             case "CONSUMER.DURABLE.CREATE":
                 raise not_served("durable consumers; read the stream with a Kafka client")
             case _:
@@ -157,7 +183,7 @@ class BucketApi:
             "streams": len(self._names()),
             "consumers": self._consumers.count,
             "limits": limits,
-            "api": {"total": 0, "errors": 0},
+            "api": {"level": API_LEVEL, "total": 0, "errors": 0},
         }
 
     def _page(self, request: ApiRequest, found: list[Any], name: str = "streams") -> dict[str, Any]:
@@ -199,23 +225,56 @@ class BucketApi:
             raise ApiError(400, BAD_REQUEST, str(error)) from error
         return {**_info_of(bucket, definition, keys=0), "did_create": created}
 
+    async def _update(self, request: ApiRequest) -> dict[str, Any]:
+        """Clients that create a bucket or update it update first, also where nothing changes."""
+        bucket = bucket_of_stream(request.stream)
+        definition = self._tables.definition(bucket)
+        changes = table_changes(bucket, request.decode(BucketConfig), definition.config)
+        if changes:
+            try:
+                definition = await self._streams.alter_stream(definition.name, changes)
+            except (ConfigError, CannotAlter, NotEnoughNodes) as error:
+                raise ApiError(400, BAD_REQUEST, str(error)) from error
+        held = self._tables.held(bucket)
+        if held is None:
+            return _info_of(bucket, definition, keys=0)
+        return await self._info(replace(held, definition=definition))
+
     async def _purge(self, request: ApiRequest) -> dict[str, Any]:
-        """Clients purge keys that were removed: nothing is left of those."""
-        table = self._held(request)
-        subject = request.decode(SubjectPurgeRequest).filter
-        if subject is None:
+        """Clients purge the markers of keys that were removed: watchers see these no more."""
+        table = self._held(request, leader=True)
+        asked = request.decode(SubjectPurgeRequest)
+        if (subject := asked.filter) is None:
             raise not_served("purging a whole bucket; use `bascule stream purge`")
         row = await self._last(table, subject)
         if row is not None and row.value is not None:
             raise not_served(f"purging {subject}, which has a value: remove the key")
-        return {"success": True, "purged": 0}
+        if row is None or asked.keep or row.content_type == FORGOTTEN:
+            return {"success": True, "purged": 0}
+        return {"success": True, "purged": await self._forget(table, row)}
+
+    async def _forget(self, table: HeldTable, removed: Row) -> int:
+        """Remove a key once more; how many markers that has put out of sight."""
+        expected = (SEQUENCE_HEADER, b"%d" % (removed.version + 1))
+        message = ClientMessage(
+            table.keys.subject(removed.key), None, None, (expected, *FORGETTING_HEADERS)
+        )
+        try:
+            version = await self._publisher.publish_message(table.partition, message)
+        except PublishRejected as error:
+            if last_sequence(error) is None:
+                raise
+            return 0  # the key was set meanwhile
+        await table.replica.wait_position(version + 1)
+        return 1
 
     async def _last(self, table: HeldTable, subject: str) -> Row | None:
-        """The last row of a subject; it has no value if the key was removed."""
-        prefix = table.subject_prefix
-        key = unescape(subject.removeprefix(prefix).encode())
-        if key is None or not subject.startswith(prefix):
-            return None
+        """The last row of a subject; it has no value if the key was removed. Raises: ApiError if
+        it is the subject of no key."""
+        record_key = subject.encode()
+        key = table.keys.table_key(record_key)
+        if key is None:
+            raise ApiError(400, NO_KEY, table.keys.why_no_key(record_key))
         await table.replica.wait_position(table.partition.high_watermark.offset)
         return (await table.replica.last([key])).get(key)
 
@@ -231,7 +290,7 @@ class BucketApi:
             row = await table.replica.at_version(sequence - 1)
         else:
             raise ApiError(400, BAD_REQUEST, "a message is asked for by last_by_subj or seq")
-        if row is None:
+        if row is None or (row.value is None and row.content_type == FORGOTTEN):
             raise ApiError(404, MESSAGE_NOT_FOUND, "no message found")
         return row
 
@@ -249,7 +308,7 @@ class BucketApi:
             "Nats-Time-Stamp": time_text(row.timestamp),
         }
         if row.value is None:
-            headers[KV_OPERATION] = REMOVED
+            headers[KV_OPERATION] = operation_of(row.content_type)
         return publish_with_headers(reply, "", headers, row.value or b"")
 
     async def _get_message(self, request: ApiRequest) -> dict[str, Any]:
@@ -261,7 +320,7 @@ class BucketApi:
             "time": time_text(row.timestamp),
         }
         if row.value is None:
-            head = f"NATS/1.0\r\n{KV_OPERATION}: {REMOVED}\r\n\r\n"
+            head = f"NATS/1.0\r\n{KV_OPERATION}: {operation_of(row.content_type)}\r\n\r\n"
             message["hdrs"] = base64.b64encode(head.encode()).decode()
         elif row.value:
             message["data"] = (await asyncio.to_thread(base64.b64encode, row.value)).decode()

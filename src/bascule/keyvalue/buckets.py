@@ -50,8 +50,8 @@ def bucket_of_stream(stream: str) -> str:
     return bucket
 
 
-def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> StreamConfig:
-    """The table for a bucket that is created with JetStream's settings. Raises: ApiError."""
+def _settings(bucket: str, asked: BucketConfig) -> dict[str, Any]:
+    """The settings of a table that JetStream's settings mean, if they are set. Raises: ApiError."""
     subject = bucket_subject(bucket)
     if (subjects := asked.subjects) not in ([subject], None):
         raise ApiError(400, BAD_REQUEST, f"a bucket has the subject {subject}, got {subjects}")
@@ -63,16 +63,7 @@ def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> 
     for name in ("max_bytes", "max_msgs"):
         if (limit := getattr(asked, name)) not in _UNLIMITED:
             raise not_served(f"{name} ({limit}); a table is compacted by key and has no limit")
-    plain: dict[str, Any] = asdict(defaults) | {
-        "key_from": "subject",
-        "cleanup": ["compact"],
-        "partitions": 1,
-        "retention_ms_max": 0,
-        "retention_bytes_max": 0,
-        "retention_messages_max": 0,
-        "discard": "old",
-        "table": True,
-    }
+    plain: dict[str, Any] = {}
     if (replicas := asked.num_replicas) not in _UNLIMITED:
         plain["replicas"] = replicas
     if (size := asked.max_msg_size) not in _UNLIMITED:
@@ -85,10 +76,44 @@ def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> 
         plain["dedupe_window_ms"] = _ms("duplicate_window", window)
     elif window == 0:
         plain["dedupe_window_ms"] = 0
+    return plain
+
+
+def table_config(bucket: str, asked: BucketConfig, defaults: StreamDefaults) -> StreamConfig:
+    """The table for a bucket that is created with JetStream's settings. Raises: ApiError."""
+    fixed = {
+        "key_from": "subject",
+        "cleanup": ["compact"],
+        "partitions": 1,
+        "retention_ms_max": 0,
+        "retention_bytes_max": 0,
+        "retention_messages_max": 0,
+        "discard": "old",
+        "table": True,
+    }
+    subject = bucket_subject(bucket)
+    plain = asdict(defaults) | fixed | _settings(bucket, asked)
     try:
         return config_from_plain(plain, subject=subject, group=None)
     except (TypeError, ValueError) as error:
         raise ApiError(400, BAD_REQUEST, str(error)) from error
+
+
+def table_changes(bucket: str, asked: BucketConfig, present: StreamConfig) -> dict[str, Any]:
+    """What a request to update a bucket changes, as `alter_stream` takes it.
+
+    A setting without a value there stays as it is; only `max_age` says with 0 that there is none,
+    as every client does. Raises: ApiError.
+    """
+    wanted = _settings(bucket, asked)
+    if asked.max_age == 0:
+        wanted["table_ttl_ms"] = 0
+    if wanted.get("replicas", present.replicas) < present.replicas:
+        raise not_served(
+            f"fewer replicas than there are: asked {wanted['replicas']}, found {present.replicas}; "
+            "use `bascule stream alter`"
+        )
+    return {name: value for name, value in wanted.items() if getattr(present, name) != value}
 
 
 def _ms(name: str, ns: int | None, *, ms_min: int = 1) -> int:

@@ -14,21 +14,29 @@ import msgspec
 from bascule.errors import BasculeError, InvalidName
 from bascule.host.api import Clock, Random
 from bascule.keyvalue.buckets import STREAM_PREFIX
+from bascule.keyvalue.consumer_start import (
+    common,
+    matches_one,
+    missed,
+    patterns_of,
+    shown_since,
+    start_of,
+)
 from bascule.keyvalue.held_tables import HeldTable
 from bascule.keyvalue.messages import (
     BAD_REQUEST,
     KV_OPERATION,
-    REMOVED,
     ApiError,
     deliver_with_headers,
     not_served,
+    operation_of,
     time_text,
 )
 from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
+from bascule.tables._hot import FORGOTTEN
 from bascule.tables.key_state import KeyState
 from bascule.tables.watching import Begin, Change, Start, WatchPosition
 from bascule.wire.subjects import check_subject
-from bascule.wire.tables.keys import unescape
 from bascule.wire.tables.patterns import KeyPattern
 
 log = logging.getLogger("bascule.keyvalue")
@@ -91,7 +99,7 @@ class _Consumer:
         config: ConsumerConfig,
         patterns: Sequence[KeyPattern],
         start: Start,
-        state: KeyState,
+        state: KeyState | list[Change],
     ) -> None:
         """`state`: what to deliver before what follows `start`."""
         self.name = name
@@ -154,7 +162,7 @@ class _Consumer:
         self._answered.set()
 
     async def _run(self) -> None:
-        pattern = _common(self._patterns)
+        pattern = common(self._patterns)
         try:
             self.on_interest()
             async with asyncio.timeout(LISTEN_SECONDS_MAX):
@@ -164,7 +172,7 @@ class _Consumer:
             async with aclosing(watch) as steps:
                 async for step in steps:
                     if isinstance(step, list):
-                        await self._send(each for each in step if self._wants(each.key))
+                        await self._send(each for each in step if self._wants(each))
         except TimeoutError:
             self._owner.counts.gone += 1
         except BasculeError as error:
@@ -183,8 +191,12 @@ class _Consumer:
         The client takes the message behind which nothing is pending for the end of the state, so
         the last one is held back until it is known that there is no other.
         """
-        state, self._state = self._state, KeyState()
+        state, self._state = self._state, []
         held: list[Change] = []
+        if isinstance(state, list):
+            held = state
+            await self._send(held[:-1], in_state=True)
+            held, state = held[-1:], KeyState()
         for part in state.pages(PAGE_KEYS):
             rows = await self._table.replica.rows_of(part)
             held += [Change(*row, -1) for row in rows]
@@ -208,13 +220,15 @@ class _Consumer:
         """Deliver a change at once, unless the client or the connection has too much unread."""
         if self._is_full or not self._owner.link.is_writable:
             return False
-        if self._wants(change.key):
+        if self._wants(change):
             self._deliver(change)
         return True
 
-    def _wants(self, key: bytes) -> bool:
-        """Whether a key that matches what is common to the patterns matches one of them."""
-        return len(self._patterns) == 1 or any(one.matches(key) for one in self._patterns)
+    def _wants(self, change: Change) -> bool:
+        """Whether a change that matches what is common to the patterns is to be delivered."""
+        if change.value is None and change.content_type == FORGOTTEN:
+            return False
+        return len(self._patterns) == 1 or matches_one(self._patterns, change.key)
 
     @property
     def _is_full(self) -> bool:
@@ -247,7 +261,7 @@ class _Consumer:
     def _with_headers(self, change: Change) -> bytes:
         headers, value = {}, change.value or b""
         if change.value is None:
-            headers[KV_OPERATION] = REMOVED
+            headers[KV_OPERATION] = operation_of(change.content_type)
         if self._headers_only:
             headers["Nats-Msg-Size"] = str(len(value))
             value = b""
@@ -316,9 +330,10 @@ class PushConsumers:
             )
         if len(self._consumers) >= CONSUMERS_MAX:
             raise ApiError(503, BAD_REQUEST, f"this node has {CONSUMERS_MAX} consumers, no more")
-        patterns = _patterns(table, config)
+        patterns = patterns_of(table, config)
         await table.replica.wait_position(table.partition.high_watermark.offset)
-        start, state = _start(table, config), KeyState()
+        start = start_of(table, config)
+        state: KeyState | list[Change] = []
         if isinstance(start, WatchPosition) and not await table.replica.reaches(
             start, REACH_SECONDS_MAX
         ):
@@ -326,7 +341,11 @@ class PushConsumers:
         if start is Begin.STATE:
             offset = table.replica.position
             start = WatchPosition(offset, table.replica.epoch_of(offset - 1))
-            state = await table.replica.state(patterns, below=offset)
+            state = await table.replica.state(
+                patterns, below=offset, removed_since=shown_since(table)
+            )
+        elif isinstance(start, WatchPosition):
+            start, state = await missed(table, patterns, start)
         name = request.rest.split(".")[0] or config.name or self._dice.bytes(8).hex()
         try:
             check_subject(config.deliver_subject, wildcards=False)
@@ -388,40 +407,3 @@ class PushConsumers:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-
-def _patterns(table: HeldTable, config: ConsumerConfig) -> list[KeyPattern]:
-    """The keys that a consumer filters for. Raises: ApiError, InvalidPattern."""
-    subjects = config.filter_subjects or [config.filter_subject or ">"]
-    prefix = table.subject_prefix
-    found = []
-    for subject in subjects:
-        if subject == ">":
-            text = ">"
-        elif subject.startswith(prefix):
-            text = subject.removeprefix(prefix)
-        else:
-            raise ApiError(400, BAD_REQUEST, f"a filter begins with {prefix}, got {subject!r}")
-        tokens = (unescape(token) or token for token in text.encode().split(b"."))
-        found.append(KeyPattern(b".".join(tokens)))
-    return found
-
-
-def _common(patterns: Sequence[KeyPattern]) -> KeyPattern:
-    """One pattern that matches whatever one of the patterns does."""
-    return patterns[0] if len(patterns) == 1 else KeyPattern(b">")
-
-
-def _start(table: HeldTable, config: ConsumerConfig) -> Start:
-    """Raises: ApiError."""
-    match config.deliver_policy:
-        case "all" | "last_per_subject" | "last":
-            return Begin.STATE
-        case "new":
-            return Begin.NOW
-        case "by_start_sequence":
-            if (sequence := config.opt_start_seq) is None:
-                raise ApiError(400, BAD_REQUEST, "by_start_sequence needs an opt_start_seq")
-            return WatchPosition(sequence - 1, table.replica.epoch_of(sequence - 2))
-        case policy:
-            raise not_served(f"the deliver policy {policy}")

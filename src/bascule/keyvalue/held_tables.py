@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bascule.controller.cluster.views import ClusterViews
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, NotATable, UnknownStream
 from bascule.keyvalue.buckets import bucket_of
 from bascule.keyvalue.messages import STREAM_NOT_FOUND, ApiError
 from bascule.model import NO_LEADER, StreamDefinition
@@ -14,7 +14,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.tables.table_replica import TableReplica
-from bascule.wire.tables.keys import TableKeys
+from bascule.wire.tables.keys import TableKeys, bucket_subject, why_not_opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,19 @@ class HeldTables:
         for name, definition in self.buckets():
             if name == bucket:
                 return definition
-        raise ApiError(404, STREAM_NOT_FOUND, "stream not found")
+        raise ApiError(404, STREAM_NOT_FOUND, f"stream not found: {self._why_none(bucket)}")
+
+    def _why_none(self, bucket: str) -> str:
+        try:
+            definition = self._views.definition(bucket)
+        except UnknownStream as error:
+            return str(error)
+        if definition.config.table:
+            subject = definition.config.subject
+            return (
+                f"the subject of table {bucket!r} is {subject}, expected {bucket_subject(bucket)}"
+            )
+        return str(NotATable(bucket, why_not_opened(definition.config)))
 
     def held(self, bucket: str, *, leader: bool = False) -> HeldTable | None:
         """The replica of a bucket here; with `leader`, only if it leads. Raises: ApiError."""

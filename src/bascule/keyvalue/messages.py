@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from bascule.errors import BasculeError
+from bascule.tables._hot import PURGED
 
 RESPONSE: Final = "io.nats.jetstream.api.v1."
 KV_OPERATION: Final = "KV-Operation"
@@ -89,6 +90,11 @@ def _with_headers(
 
 def _both(subject: str, reply: str) -> bytes:
     return (f"{subject} {reply}" if reply else subject).encode()
+
+
+def operation_of(content_type: str | None) -> str:
+    """How a key was removed; `content_type` is that of its row."""
+    return PURGED if content_type == PURGED else REMOVED
 
 
 def time_text(ms: int) -> str:

@@ -52,6 +52,8 @@ class SubjectPurgeRequest(msgspec.Struct):
     """Of the messages of a subject."""
 
     filter: str | None = None
+    keep: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many of the latest ones stay."""
 
 
 class BucketConfig(msgspec.Struct):

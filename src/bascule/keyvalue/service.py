@@ -15,7 +15,7 @@ from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, Broken
 from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
-from bascule.keyvalue.api import BucketApi, Elsewhere, Streams, refusal
+from bascule.keyvalue.api import BucketApi, Elsewhere, MarkerPublisher, Streams, refusal
 from bascule.keyvalue.buckets import bucket_of_stream
 from bascule.keyvalue.consumers import PushConsumers
 from bascule.keyvalue.held_tables import HeldTables
@@ -78,6 +78,7 @@ class KeyValueService:
         tables: HeldTables,
         controller: Controller,
         peers: Peers,
+        publisher: MarkerPublisher,
         *,
         defaults: StreamDefaults,
         clock: Clock,
@@ -101,7 +102,7 @@ class KeyValueService:
             on_lost=self._on_leaf_lost,
         )
         self.consumers = PushConsumers(self._leaf, clock, dice)
-        self._api = BucketApi(tables, controller, self.consumers, defaults)
+        self._api = BucketApi(tables, controller, self.consumers, publisher, defaults)
         self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         controller.add_control(KEY_VALUE, self._answer_forwarded)

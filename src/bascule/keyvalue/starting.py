@@ -10,6 +10,7 @@ from bascule.ingest.nats_ingest import NatsIngest, connect_options, tls_context
 from bascule.keyvalue.held_tables import HeldTables
 from bascule.keyvalue.service import KeyValueService
 from bascule.nats_connection import NatsConnection
+from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.wire.nats import ServerAddress, parse_server_url
@@ -23,6 +24,7 @@ def start_key_value(
     tables: Tables,
     partitions: Partitions,
     controller: ClusterController,
+    publisher: InternalPublisher,
     clock: Clock,
     dice: Random,
 ) -> KeyValueService | None:
@@ -50,6 +52,7 @@ def start_key_value(
         held,
         controller,
         controller.peers,
+        publisher,
         defaults=config.streams,
         clock=clock,
         dice=dice,

@@ -223,7 +223,7 @@ class Node:
         await self._open_listeners(self._offsets, self._groups, cluster_groups)
         self._key_value = self.status.key_value = start_key_value(
             self._config, self.status.urls, self._nats, self._ingest, self._tables,
-            self._partitions, self._controller, self._clock, self._random,
+            self._partitions, self._controller, self._publisher, self._clock, self._random,
         )  # fmt: skip
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(

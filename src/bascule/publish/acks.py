@@ -102,11 +102,13 @@ def wrong_last_sequence(last: int) -> AckError:
     return AckError(400, ack_codes.WRONG_LAST_SEQUENCE, description, ERROR_INCORRECT_OFFSET)
 
 
-def too_large(message_bytes_max: int) -> AckError:
+def too_large(message_bytes_max: int, size: int | None = None) -> AckError:
+    """`size`: that of the message, where it is known."""
+    message = "message" if size is None else f"message of {size} bytes"
     return AckError(
         400,
         ack_codes.TOO_LARGE,
-        f"message exceeds the stream's limit of {message_bytes_max} bytes",
+        f"{message} exceeds the stream's limit of {message_bytes_max} bytes",
         ERROR_TOO_LARGE,
     )
 

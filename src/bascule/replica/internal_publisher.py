@@ -106,7 +106,7 @@ class InternalPublisher:
             _check_only_link(messages, name)
         for message in messages:
             if message.wire_bytes > config.message_bytes_max:
-                error = too_large(config.message_bytes_max)
+                error = too_large(config.message_bytes_max, message.wire_bytes)
                 raise publish_error(error.code, error.err_code, error.description, name)
         records = [_record(config, row, message) for row, message in enumerate(messages)]
         data = memoryview(build_batch(records, base_offset=0, log_append_time=True))

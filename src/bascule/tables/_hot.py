@@ -25,9 +25,16 @@ CONTENT_TYPE_BYTES_MAX = 255
 _NAME: bytes = b"content-type"
 _TTL: bytes = b"nats-ttl"
 _NO_HEADERS: tuple = (None, None)
+_OPERATION: bytes = b"kv-operation"
+_MARKER_REASON: bytes = b"nats-marker-reason"
+PURGED = "PURGE"
+"""In the place of the content type of a removal that key-value clients see as a purge."""
+FORGOTTEN = "FORGOTTEN"
+"""Of a removal that they see no more: it came with `Nats-Marker-Reason: Purge`."""
 AppliedRow: TypeAlias = tuple[bytes, int, int, bytes | None, str | None, int | None]
 """Key, offset, timestamp, value (None: removed), content type, and time to live of a record:
-milliseconds, 0 for ever, None as the table has it."""
+milliseconds, 0 for ever, None as the table has it. A removal has PURGED, FORGOTTEN or None
+as content type."""
 
 
 @cython.cfunc
@@ -136,6 +143,43 @@ def _headers(
     return content_type, ttl_ms if ttl_ms >= 0 else None
 
 
+@cython.cfunc
+@cython.returns(object)
+def _removal(
+    data: bytes,
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    count: cython.longlong,
+):
+    """PURGED, FORGOTTEN or None, as the headers say; arguments as of `_headers`.
+
+    A key whose time to live was over is purged, as clients see JetStream's own markers.
+    """
+    header: cython.longlong
+    length: cython.longlong
+    name_at: cython.Py_ssize_t
+    name: cython.longlong
+    end: cython.Py_ssize_t = len(buf)
+    for header in range(count):
+        name, name_at = read_varint(buf, at, end)
+        if name_at < 0 or name < 0 or name > end - name_at:
+            break
+        length, at = read_varint(buf, name_at + name, end)
+        if at < 0 or length > end - at:
+            break
+        if _is(buf, name_at, _OPERATION, name):
+            if length == 5 and data[at : at + 5] == b"PURGE":
+                return PURGED
+        elif _is(buf, name_at, _MARKER_REASON, name):
+            if length == 6 and data[at : at + 6] == b"MaxAge":
+                return PURGED
+            if length == 5 and data[at : at + 5] == b"Purge":
+                return FORGOTTEN
+        if length > 0:
+            at += length
+    return None
+
+
 def read_rows(
     data: bytes,
     positions: cython.longlong[::1],
@@ -188,6 +232,8 @@ def read_rows(
         headers = _NO_HEADERS
         if positions[slot + 5] >= 0 and positions[slot + 6] >= 0:
             headers = _headers(data, buf, positions[slot + 6], positions[slot + 7])
+        elif positions[slot + 6] >= 0 and positions[slot + 7] > 0:
+            headers = (_removal(data, buf, positions[slot + 6], positions[slot + 7]), None)
         rows.append(
             (
                 data[key_at + cut : key_end],

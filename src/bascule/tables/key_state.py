@@ -1,4 +1,4 @@
-"""`KeyState`: the keys with a value at one moment, as 16 bytes each."""
+"""`KeyState`: the keys of a table at one moment, as 16 bytes each."""
 
 from __future__ import annotations
 

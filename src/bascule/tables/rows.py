@@ -26,7 +26,7 @@ class Row(NamedTuple):
     value: bytes | None
     """None: the key was removed."""
     content_type: str | None = None
-    """What the record's header `Content-Type` says."""
+    """What the record's header `Content-Type` says. Of a removal: see `AppliedRow`."""
 
 
 class Rows(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.table_results import TableKey
-from bascule.tables import deadlines
+from bascule.tables import _hot, deadlines
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
@@ -98,12 +98,28 @@ def _rows_at_once(keys: int) -> str:
     return f"{_AT_ONCE}({','.join('?' * keys)})"
 
 
-def _range(first: bytes, end: bytes | None, oldest: int) -> tuple[str, tuple[object, ...]]:
-    """The condition for rows with a value from `first` on and below `end`, and its variables."""
-    where = "value is not null and version >= ? and key >= ? "
+_HAS_VALUE: Final = "value is not null"
+
+
+def _range(
+    first: bytes, end: bytes | None, oldest: int, *, which: str = _HAS_VALUE
+) -> tuple[str, tuple[object, ...]]:
+    """The condition for rows from `first` on and below `end`, and its variables; `which` is a
+    condition without variables."""
+    where = f"{which} and version >= ? and key >= ? "
     if end is None:
         return where, (oldest, first)
     return f"{where} and key < ? ", (oldest, first, end)
+
+
+def _shown_since(removed_since: int | None) -> str:
+    """The condition for rows with a value, and for removals of that Unix time (ms) or later."""
+    if removed_since is None:
+        return _HAS_VALUE
+    return (
+        f"({_HAS_VALUE} or (timestamp >= {removed_since:d} "
+        f"and content_type is not '{_hot.FORGOTTEN}'))"
+    )
 
 
 def is_one_key(patterns: Sequence[KeyPattern]) -> bool:
@@ -426,13 +442,22 @@ class TableFile:
             largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
         return self.count(oldest=oldest) if largest < COUNTED_KEYS else int(largest)
 
-    def state(self, patterns: Sequence[KeyPattern], *, oldest: int, below: int) -> KeyState:
+    def state(
+        self,
+        patterns: Sequence[KeyPattern],
+        *,
+        oldest: int,
+        below: int,
+        removed_since: int | None = None,
+    ) -> KeyState:
         """All keys with a value that match one of the patterns, with versions below `below`.
 
+        Also keys that were removed at `removed_since` (Unix time, ms) or later; None: none.
         Has a connection of its own, so that only its like waits. Raises: CorruptData, LogFailed.
         """
         prefix = patterns[0].prefix if len(patterns) == 1 else b""
-        where, bounds = _range(prefix, prefix_end(prefix), oldest)
+        which = _shown_since(removed_since)
+        where, bounds = _range(prefix, prefix_end(prefix), oldest, which=which)
         reading = self._scanning if is_one_key(patterns) else self._apart
         found = KeyState()
         with reading() as reader:

@@ -198,11 +198,18 @@ class TableReplica:
         """As `count`; in a large table how many keys were ever set, which needs no reading."""
         return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
 
-    async def state(self, patterns: Sequence[KeyPattern], *, below: int) -> KeyState:
-        """All keys with a value that match one of the patterns, with versions below a limit; reads
-        the keys with the prefix of a single pattern, else all. Raises: as `count`."""
-        oldest = self._oldest()
-        read = partial(TableFile.state, patterns=patterns, oldest=oldest, below=below)
+    async def state(
+        self, patterns: Sequence[KeyPattern], *, below: int, removed_since: int | None = None
+    ) -> KeyState:
+        """See `TableFile.state`; reads the keys with the prefix of a single pattern, else all.
+        Raises: as `count`."""
+        read = partial(
+            TableFile.state,
+            patterns=patterns,
+            oldest=self._oldest(),
+            below=below,
+            removed_since=removed_since,
+        )
         if is_one_key(patterns):
             return await self._read(read)
         async with self._apart:

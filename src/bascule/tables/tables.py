@@ -21,6 +21,7 @@ from bascule.tables.expiry import ExpiryCounts, TableExpiry
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchCounts
+from bascule.wire.tables.keys import why_not_opened
 
 log = logging.getLogger("bascule.tables")
 
@@ -78,7 +79,7 @@ class Tables:
         if found is None:
             raise UnknownStream(stream)
         if not found[0].definition.config.table:
-            raise NotATable(stream, "open it with `bascule stream alter --table`")
+            raise NotATable(stream, why_not_opened(found[0].definition.config))
         replicas = self._replicas.get(found[0].definition.id, ())
         if not 0 <= partition < len(replicas):
             raise PartitionFailed(stream, partition, "its table is not opened yet")

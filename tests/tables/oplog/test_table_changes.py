@@ -87,6 +87,17 @@ def test_the_last_state_of_each_key_in_the_order_of_versions(table: TableModel) 
         table.file.changes(6, None, EVERY)
 
 
+def test_all_pages_have_content_types(table: TableModel) -> None:
+    table.put((b"a", b"1"), (b"b", b"2"), (b"a", None))
+    table.log[1:] = [(b"b", 1, 5, b"2", "text/plain", None), (b"a", 2, 5, None, "PURGE", None)]
+    table.apply()
+    latest = [Row(b"b", 1, 5, b"2", "text/plain"), Row(b"a", 2, 5, None, "PURGE")]
+    assert table.file.changes(1, None, EVERY).rows == latest
+    full = table.file.changes(0, None, EVERY)
+    assert full.is_full
+    assert full.rows == [latest[0]]
+
+
 def test_pages_have_at_most_so_many_rows_and_bytes(table: TableModel) -> None:
     table.put(*[(b"%03d" % (n % 40), b"x" * (n % 90)) for n in range(400)])
     table.apply()

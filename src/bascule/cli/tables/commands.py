@@ -100,6 +100,9 @@ def list_tables(server: ServerOption = None, json: JsonOption = False) -> None:
 def show_table(
     table: TableArgument,
     replica: ReplicaOption = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="With --replica: compare all checksums of the copy.")
+    ] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,7 +113,7 @@ def show_table(
     import bascule
 
     if replica is not None:
-        show_copy(table, replica, json=json)
+        show_copy(table, replica, verify=verify, json=json)
         return
     with bascule.connect_sync(server) as client:
         found = client.table(table).info()

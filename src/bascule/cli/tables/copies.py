@@ -86,9 +86,11 @@ def write_copy(
         err.print(f"kept in {directory}; `bascule table follow` offers it to the cluster")
 
 
-def show_copy(table: str, directory: Path, *, json: bool) -> None:
-    """How far it is, and the writes that were refused."""
+def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
+    """How far it is, and the writes that were refused; `verify` compares all checksums first."""
     with opened_copy(table, directory) as copy:
+        if verify:
+            copy.verify()
         status, keys, refused = copy.status(), copy.count(), copy.refused(REFUSED_SHOWN)
     if json:
         print_json(

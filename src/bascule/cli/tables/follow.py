@@ -54,6 +54,14 @@ def follow(
             "newer one win.",
         ),
     ] = "reject",
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Drop what the copy has of the table, and get all keys again, as a damaged copy "
+            "needs. Writes that were made in DIR are kept.",
+        ),
+    ] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -76,7 +84,7 @@ def follow(
     chosen = cast("Conflicts", conflicts)
     with (
         bascule.open_replica_sync(
-            table, to, server, conflicts=chosen, on_refused=on_refused
+            table, to, server, conflicts=chosen, on_refused=on_refused, anew=anew
         ) as replica,
         _shown(replica, json=json) as show,
     ):

@@ -26,7 +26,7 @@ from bascule.table_results import TableChange, TableEntry, TableInfo, TableValue
 from bascule.wire.ack_codes import is_not_caught_up
 from bascule.wire.tables.conditions import expected_sequence, message_headers, refusal_of
 from bascule.wire.tables.counters import incremented
-from bascule.wire.tables.keys import TableKeys
+from bascule.wire.tables.keys import TableKeys, why_not_opened
 from bascule.wire.tables.patterns import is_pattern
 from bascule.wire.tables.read_batches import KeyRead
 
@@ -362,7 +362,7 @@ class TableClient:
     async def _load_keys(self) -> TableKeys:
         config = (await self._admin().stream(self.name)).definition.config
         if not config.table:
-            raise NotATable(self.name, "open it with `bascule stream alter --table`")
+            raise NotATable(self.name, why_not_opened(config))
         if config.key_from is KeyFrom.HEADER and config.literal_subject is None:
             raise NotATable(
                 self.name,

@@ -17,6 +17,7 @@ import httpx
 from bascule.client.admin import Admin
 from bascule.errors import Broken, ConfigError, PartitionFailed
 from bascule.table_results import TableChange
+from bascule.wire.tables.patterns import KeyPattern
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ async def watch_table(
 ) -> AsyncGenerator[TableChange, None]:
     """See `TableClient.watch`."""
     asked = _start_text(start)
+    KeyPattern(pattern)  # raises where it is none
     loop = asyncio.get_running_loop()
     last_id, restarts, failures, broken_at = "", 0, 0, loop.time()
     while True:

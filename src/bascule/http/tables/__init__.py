@@ -1,7 +1,7 @@
 """Tables over HTTP: the latest value of each key of a compacted stream.
 
-`requests` decodes, `bodies` has what is answered, `reads`, `writes` and `changes` (for copies
-outside the cluster) have the handlers, and `operations` their part of the route table.
+`requests` and `conditions` decode, `bodies` has what is answered, `reads`, `writes` and `changes`
+(for copies outside the cluster) have the handlers, and `operations` their part of the route table.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "The value of a key; the version is the ETag",
         {
             200: ("The bytes of the value, with its `Content-Type`.", None),
-            304: ("`If-None-Match` has the present version.", None),
+            304: ("`If-None-Match` has the present version, or is `*`.", None),
         },
-        errors=((400, "invalid_key"), (404, "unknown_key"), *_READ),
+        errors=((412, "wrong_version"), (400, "invalid_key"), (404, "unknown_key"), *_READ),
         query=_CONSISTENCY,
         example="curl -i $SERVER/v1/tables/sessions/keys/user.7",
         media_type=OCTETS,
@@ -137,8 +137,9 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "PUT",
         "/v1/tables/{name}/keys/{key}",
         "Set the value of a key: the bytes of the body, whose `Content-Type` is kept. With "
-        "`If-Match` only if that is the version, with `If-None-Match: *` only if there is no "
-        "value. With `Nats-TTL` (seconds, `1h30m`, `never`) the key is removed then, or never. "
+        "`If-Match` only if that is the version, or one of several, or with `*` if there is a "
+        "value; with `If-None-Match: *` only if there is none, or none of these versions. With "
+        "`Nats-TTL` (seconds, `1h30m`, `never`) the key is removed then, or never. "
         "A repetition with the same `Nats-Msg-Id` is stored once",
         {
             200: ("The version, which is the ETag, too.", TableWritten),
@@ -152,7 +153,7 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
     "remove_table_value": ApiOperation(
         "DELETE",
         "/v1/tables/{name}/keys/{key}",
-        "Remove a key, whether it has a value or not; with `If-Match` only if that is the version",
+        "Remove a key, whether it has a value or not; with `If-Match` and `If-None-Match` as `PUT`",
         {200: ("The version of the removal.", TableWritten)},
         errors=_WRITE,
         example="curl -X DELETE $SERVER/v1/tables/sessions/keys/user.7",

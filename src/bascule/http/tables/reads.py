@@ -18,6 +18,7 @@ from bascule.http.tables.bodies import (
     keys_body,
     values_body,
 )
+from bascule.http.tables.conditions import conditions_of
 from bascule.http.tables.ports import TablesAdmin
 from bascule.http.tables.requests import GetRequest, choice_of, consistency_of, key_of
 
@@ -75,16 +76,20 @@ class TableReadsApi:
         return await asyncio.to_thread(lambda: json_response(values_body(found)))
 
     async def handle_table_value(self, request: Request) -> Response:
-        position, entry = await self._tables.get(
-            request.path_params["name"], key_of(request), **consistency_of(request)
-        )
+        table, key = request.path_params["name"], key_of(request)
+        conditions = conditions_of(request)
+        position, entry = await self._tables.get(table, key, **consistency_of(request))
+        if not conditions.is_matched(entry.version):
+            refusal = conditions.refusal(table, key, entry.version)
+            assert refusal is not None
+            raise refusal
         headers = {
             "etag": f'"{entry.version}"',
             "bascule-position": str(position),
             "bascule-timestamp": str(entry.timestamp),
             "last-modified": formatdate(entry.timestamp / 1000, usegmt=True),
         }
-        if f'"{entry.version}"' in request.headers.get("if-none-match", ""):
+        if not conditions.is_other(entry.version):
             return Response(status_code=304, headers=headers)
         headers |= INERT | {"content-type": entry.content_type or OCTETS}
         return Response(entry.value, headers=headers)

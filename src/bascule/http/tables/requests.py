@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -24,7 +23,6 @@ MESSAGE_ID_CHARACTERS_MAX: Final = 256
 FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of all data without another type."""
 _INCREMENT: Final = b"/increment"
-_ETAG: Final = re.compile(r'"([0-9]{1,19})"')
 
 
 class GetRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,31 +70,6 @@ def consistency_of(request: Request) -> dict[str, Any]:
         "at_least": number(request.query_params.get("at_least"), "at_least", 0),
         "linearizable": chosen == "linearizable",
     }
-
-
-def condition_of(request: Request) -> dict[str, Any]:
-    """`if_version` and `if_absent` of a write. Raises: MalformedRequest."""
-    match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
-    found: dict[str, Any] = {}
-    if match is not None:
-        etag = _ETAG.fullmatch(match.strip())
-        if etag is None or int(etag[1]) >= NUMBER_MAX:
-            raise MalformedRequest(
-                f'If-Match is one version in quotes, such as "7", got {match[:40]}',
-                field="If-Match",
-            )
-        found["if_version"] = int(etag[1])
-    if none_match is not None:
-        if none_match.strip() != "*" or request.method == "DELETE":
-            raise MalformedRequest(
-                f"If-None-Match of a PUT is *, for a key without a value, got {none_match[:40]} "
-                f"of a {request.method}",
-                field="If-None-Match",
-            )
-        found["if_absent"] = True
-    if len(found) == 2:
-        raise MalformedRequest("If-Match and If-None-Match exclude each other", field="If-Match")
-    return found
 
 
 def message_id_of(request: Request) -> str | None:

@@ -257,7 +257,7 @@ class ChangesReader:
                 version = -1 if row is None else row[2]
                 if version + 1 == operation:
                     assert row is not None
-                    if not filling.takes(Row(row[1], version, row[3], row[4])):
+                    if not filling.takes(Row(*row[1:])):
                         return left
                 elif version < plan.seen:
                     raise self._misfit(operation, found[at + 1], version)

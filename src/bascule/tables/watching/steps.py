@@ -61,6 +61,7 @@ class Change:
         self.value = value
         """None: the key was removed."""
         self.content_type = content_type
+        """Of a removal: see `tables._hot.AppliedRow`."""
         self.epoch = epoch
         """The leader epoch of the record; -1 if it is not known."""
         self.is_ordered = is_ordered

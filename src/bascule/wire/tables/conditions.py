@@ -19,10 +19,13 @@ CONTENT_TYPE_HEADER: Final = "Content-Type"
 TTL_HEADER: Final = "Nats-TTL"
 EXPIRY_HEADERS: Final = ((REMOVAL_HEADER, b"DEL"), ("Nats-Marker-Reason", b"MaxAge"))
 """Of the removal of a key whose time to live is over, as JetStream marks it."""
+FORGETTING_HEADERS: Final = ((REMOVAL_HEADER, b"DEL"), ("Nats-Marker-Reason", b"Purge"))
+"""Of the second removal of a key, behind which watchers of a bucket are not shown the first one."""
 TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_END: Final = 3_155_760_000.0
 CONTENT_TYPE_BYTES_MAX: Final = 255
-VERSION_MAX: Final = (1 << 63) - 2
+VERSION_MAX: Final = 10**18 - 2
+"""Its sequence has 18 digits, the most that a message may expect."""
 
 
 def expected_sequence(if_version: int | None, if_absent: bool) -> int | None:
@@ -37,7 +40,7 @@ def expected_sequence(if_version: int | None, if_absent: bool) -> int | None:
     if if_version is None:
         return None
     if not 0 <= if_version <= VERSION_MAX:
-        raise ConfigError(f"a version is an offset from 0 on, got {if_version}")
+        raise ConfigError(f"a version is an offset of 0 to {VERSION_MAX}, got {if_version}")
     return if_version + 1
 
 

@@ -44,12 +44,17 @@ def bucket_subject(name: str) -> str:
 def why_no_table(config: StreamConfig) -> str | None:
     """Why a stream cannot be a table; None if it can."""
     if Cleanup.COMPACT not in config.cleanup:
-        return "its cleanup is not compact"
+        return f"its cleanup is {', '.join(config.cleanup)}, expected compact"
     if config.key_from is KeyFrom.SUBJECT and _wildcard_prefix(config.subject) is None:
         return f"its subject is {config.subject}, and not one with > at its end as only wildcard"
     if config.partitions != 1:
         return f"it has {config.partitions} partitions, and a table has one"
     return None
+
+
+def why_not_opened(config: StreamConfig) -> str:
+    """Why a stream is no table, and what makes it one if it can be."""
+    return why_no_table(config) or "open it with `bascule stream alter --table`"
 
 
 class TableKeys:

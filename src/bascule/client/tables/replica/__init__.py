@@ -4,6 +4,8 @@ local_replica   `LocalReplica`: reads, writes and waits; `open_replica`
 follower        asks a node for pages of changes, and offers the writes that were made here
 conflicts       what becomes of a write when others have changed the key
 replica_file    the SQLite file: rows, their position, writes to be offered and refused ones
+statements      its SQL
+rescue          a copy begun anew in the place of a damaged one
 blocking        `SyncLocalReplica`
 
 A copy is made of pages (`bascule.tables.oplog.changes` says how they are read), each applied in one

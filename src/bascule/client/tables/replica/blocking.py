@@ -113,6 +113,10 @@ class SyncLocalReplica:
         """See `LocalReplica.status`."""
         return self._run(self._replica.status())
 
+    def verify(self) -> int:
+        """See `LocalReplica.verify`."""
+        return self._run(self._replica.verify())
+
     def count(self) -> int:
         """See `LocalReplica.count`."""
         return self._run(self._replica.count())
@@ -127,11 +131,12 @@ def open_replica_sync(
     conflicts: Conflicts = "reject",
     on_refused: Callable[[RefusedWrite], None] | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
+    anew: bool = False,
 ) -> SyncLocalReplica:
     """See `open_replica`: `with bascule.open_replica_sync("prices", "prices") as replica: ...`"""
     return SyncLocalReplica(
         lambda: LocalReplica(
             table, directory, server,
-            follow=follow, conflicts=conflicts, on_refused=on_refused, timeout=timeout,
+            follow=follow, conflicts=conflicts, on_refused=on_refused, timeout=timeout, anew=anew,
         )
     )  # fmt: skip

@@ -22,6 +22,7 @@ from bascule.client.tables.replica.replica_file import (
 from bascule.errors import (
     BasculeError,
     Broken,
+    CopyDamaged,
     Indeterminate,
     InvalidKey,
     RequestFailed,
@@ -77,13 +78,15 @@ class ReplicaFollower:
         """Keys that have come."""
         self.failure: BasculeError | None = None
         """Why it is not connected, or why writes are not taken now."""
+        self.has_ended = False
+        """Whether it follows no more: the copy is damaged, as `failure` says."""
         self.offers = asyncio.Event()
         """Set when there are writes to offer."""
         self.advanced = asyncio.Condition()
         """Notified when anything here has changed."""
 
     async def run(self) -> None:
-        """Follow until it is cancelled."""
+        """Follow until it is cancelled, or the copy turns out to be damaged."""
         failures = 0
         while True:
             before = self.state
@@ -93,7 +96,10 @@ class ReplicaFollower:
                 self._note_failure(_first(error))
             failures = 0 if self.state != before else failures + 1
             self.is_connected = self.is_current = False
+            self.has_ended = isinstance(self.failure, CopyDamaged)
             await self._notify()
+            if self.has_ended:
+                return
             self._admin.next_server()
             await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
 

@@ -20,7 +20,15 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaEntry,
     ReplicaFile,
 )
-from bascule.errors import Closed, Indeterminate, NotATable, UnknownStream
+from bascule.client.tables.replica.rescue import begin_anew
+from bascule.errors import (
+    Closed,
+    ConfigError,
+    CopyDamaged,
+    Indeterminate,
+    NotATable,
+    UnknownStream,
+)
 from bascule.host.real import DirectoryLock, RealClock, RealRandom
 from bascule.wire.tables.keys import check_key, prefix_end
 from bascule.wire.tables.patterns import KeyPattern, is_pattern
@@ -77,9 +85,14 @@ class LocalReplica:
         conflicts: Conflicts = "reject",
         on_refused: Callable[[RefusedWrite], None] | None = None,
         timeout: float = REQUEST_TIMEOUT_S,
+        anew: bool = False,
     ) -> None:
         """`server` as for `bascule.connect`. With `follow=False` the copy is read and written as it
-        is, also while another process follows. Raises: ConfigError."""
+        is, also while another process follows. For `anew` see `open_replica`. Raises: ConfigError.
+        """
+        if anew and not follow:
+            raise ConfigError("a copy begins anew only where it follows: leave out follow=False")
+        self._anew = anew
         self.table = table
         self._directory = Path(directory)
         self._server = server_url(server)
@@ -95,7 +108,7 @@ class LocalReplica:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> LocalReplica:
-        """Raises: DataDirectoryInUse if another process follows there; CorruptData, LogFailed."""
+        """Raises: DataDirectoryInUse if another process follows there; CopyDamaged, LogFailed."""
         try:
             await asyncio.to_thread(self._open_file)
             if self._follow:
@@ -116,7 +129,10 @@ class LocalReplica:
         if self._follow:
             self._lock = DirectoryLock(str(self._directory))
         id = RealRandom().bytes(ID_BYTES).hex()
-        self._file = ReplicaFile(self._directory / FILE_NAME, self.table, id)
+        path = self._directory / FILE_NAME
+        if self._anew:
+            begin_anew(path, self.table, id)
+        self._file = ReplicaFile(path, self.table, id)
 
     async def close(self) -> None:
         """Writes that are not taken yet stay in the directory. Idempotent."""
@@ -216,6 +232,7 @@ class LocalReplica:
         if self._follower is not None:
             self._follower.offers.set()
         while left := await asyncio.to_thread(file.count_pending):
+            self._check()
             if self._follower is None or loop.time() > deadline:
                 raise Indeterminate(
                     f"{left} writes on the copy of {self.table} are not taken yet{self._why()}"
@@ -237,13 +254,15 @@ class LocalReplica:
     async def wait_current(self, timeout: float = WAIT_TIMEOUT_S) -> None:
         """Return once the copy has everything that was committed when it was connected.
 
-        Raises: Indeterminate after `timeout` seconds; UnknownStream, NotATable.
+        Raises: Indeterminate after `timeout` seconds; UnknownStream, NotATable, CopyDamaged.
         """
         follower = self._follower
 
         def is_settled() -> bool:
             assert follower is not None
-            return follower.is_current or isinstance(follower.failure, UnknownStream | NotATable)
+            return follower.is_current or isinstance(
+                follower.failure, UnknownStream | NotATable | CopyDamaged
+            )
 
         if follower is None or not await follower.wait(is_settled, timeout):
             raise Indeterminate(f"the copy of {self.table} has not caught up{self._why()}")
@@ -258,15 +277,17 @@ class LocalReplica:
         """
         follower = self._follower
         reached = follower is not None and await follower.wait(
-            lambda: follower.state.position >= position, timeout
+            lambda: follower.state.position >= position or follower.has_ended, timeout
         )
+        self._check()
         if not reached:
             raise Indeterminate(
                 f"the copy of {self.table} has not reached offset {position}{self._why()}"
             )
 
     async def wait_changed(self, timeout: float = WAIT_TIMEOUT_S) -> None:
-        """Return when the status has changed, or after `timeout` seconds."""
+        """Return when the status has changed, or after `timeout` seconds. Raises: CopyDamaged."""
+        self._check()
         if self._follower is None:
             await asyncio.sleep(timeout)
             return
@@ -295,9 +316,22 @@ class LocalReplica:
             trouble=None if failure is None else str(failure),
         )
 
+    async def verify(self) -> int:
+        """Read all of the copy, and compare all checksums; return how many rows it has.
+
+        Reads compare those of what they return. Raises: CopyDamaged.
+        """
+        return await asyncio.to_thread(self._opened().verify)
+
     async def count(self) -> int:
         """How many keys the copy has, without what was written here; reads all keys."""
         return await asyncio.to_thread(self._opened().count)
+
+    def _check(self) -> None:
+        """Raises: CopyDamaged if following has ended for that."""
+        if self._follower is not None and self._follower.has_ended:
+            assert self._follower.failure is not None
+            raise self._follower.failure
 
     def _why(self) -> str:
         if self._follower is None:
@@ -319,6 +353,7 @@ def open_replica(
     conflicts: Conflicts = "reject",
     on_refused: Callable[[RefusedWrite], None] | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
+    anew: bool = False,
 ) -> LocalReplica:
     """A copy of a table in a directory: `async with bascule.open_replica("prices", "prices") as
     replica: ...`. It opens without the cluster, too.
@@ -327,13 +362,15 @@ def open_replica(
     others have changed the key meanwhile: "reject" refuses it, "newer" takes the one with the later
     time, and a function gets a `Conflict` and returns what is to be written, or None. A write that
     is refused is handed to `on_refused`, and kept for `refused()`. With `follow=False` the copy is
-    read and written as it is, also while another process follows.
+    read and written as it is, also while another process follows. With `anew` the copy drops what
+    it has of the table and gets all keys again, as is needed after `CopyDamaged`. Writes that were
+    made on it are kept as far as they can be read, and the files of before are, too.
 
     Raises: ConfigError.
     """
     return LocalReplica(
         table, directory, server,
-        follow=follow, conflicts=conflicts, on_refused=on_refused, timeout=timeout,
+        follow=follow, conflicts=conflicts, on_refused=on_refused, timeout=timeout, anew=anew,
     )  # fmt: skip
 
 

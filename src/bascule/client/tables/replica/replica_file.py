@@ -3,6 +3,9 @@
 The rows of a page and the position behind it are one transaction. It is not synced: after a power
 loss the file is as it was some transactions before, and what is missing comes again. A write that
 is queued is synced.
+
+Each row has a checksum of what is in it, and so has the state: SQLite has none, and would return a
+value with a bit that is not as it was written.
 """
 
 from __future__ import annotations
@@ -13,13 +16,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgspec
+from crc32c import crc32c
+
+from bascule.client.tables.replica import statements as sql
 from bascule.client.tables.replica.conflicts import LocalWrite, RemoteState
-from bascule.errors import ConfigError, CorruptData, LogFailed
+from bascule.errors import ConfigError, CopyDamaged, LogFailed
+from bascule.errors.tables import shown_key
 from bascule.wire.tables.sync_pages import SyncPage
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2 has checksums."""
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 DIGEST_BYTES: Final = 32
@@ -27,88 +36,6 @@ SENT_BYTES_MAX: Final = 64 * DIGEST_BYTES
 """Of the writes of a key that were sent without an answer, one after the other."""
 BUSY_SECONDS: Final = 30.0
 """For another process that writes to the file."""
-
-_SCHEMA: Final = """
-create table entries (
-    id integer primary key,
-    key blob not null unique,
-    version integer not null,
-    timestamp integer not null,
-    value blob,
-    content_type text
-);
-create table state (
-    one integer primary key check (one = 1),
-    format integer not null,
-    name text not null,
-    replica_id text not null,
-    table_id blob,
-    position integer not null,
-    epoch integer not null,
-    after blob,
-    oldest integer not null,
-    high_watermark integer not null,
-    keys integer not null
-);
-create table pending (
-    number integer primary key autoincrement,
-    key blob not null unique,
-    base integer,
-    timestamp integer not null,
-    value blob,
-    content_type text,
-    sent blob not null
-);
-create table refused (
-    number integer primary key autoincrement,
-    key blob not null,
-    base integer,
-    timestamp integer not null,
-    value blob,
-    content_type text,
-    reason text not null
-);
-"""
-_FIRST: Final = "insert into state values (1, ?, ?, ?, null, 0, -1, null, 0, 0, 0)"
-_STATE: Final = "select table_id, position, epoch, after, oldest, high_watermark, keys from state"
-_SET_STATE: Final = (
-    "update state set table_id = ?, position = ?, epoch = ?, after = ?, oldest = ?, "
-    "high_watermark = ?, keys = ?"
-)
-_UPSERT: Final = (
-    "insert into entries (key, version, timestamp, value, content_type) values (?, ?, ?, ?, ?) "
-    "on conflict (key) do update set version = excluded.version, value = excluded.value, "
-    "timestamp = excluded.timestamp, content_type = excluded.content_type "
-    "where excluded.version >= entries.version"
-)
-_REMOVE: Final = "delete from entries where key = ? and version <= ?"
-_FORGET_REMOVED: Final = (
-    "delete from entries where key = ? and value is null "
-    "and not exists (select 1 from pending where pending.key = entries.key)"
-)
-"""A conflict is decided by the time of the removal, so those of pending writes are kept."""
-_ENTRY: Final = "select key, version, timestamp, value, content_type from entries where key = ?"
-_PENDING: Final = "select number, key, base, timestamp, value, content_type, sent from pending "
-_REFUSED: Final = "select number, key, base, timestamp, value, content_type, reason from refused "
-_SCAN: Final = (
-    "select * from ("
-    "select key, version, timestamp, value, content_type, 0 from entries "
-    "where key >= :first and (:end is null or key < :end) and value is not null "
-    "and not exists (select 1 from pending where pending.key = entries.key) "
-    "union all "
-    "select key, base, timestamp, value, content_type, 1 from pending "
-    "where key >= :first and (:end is null or key < :end) and value is not null"
-    ") order by key limit :limit"
-)
-_QUEUE: Final = (
-    "insert into pending (key, base, timestamp, value, content_type, sent) "
-    "values (?, ?, ?, ?, ?, ?)"
-)
-_REFUSE: Final = (
-    "insert into refused (key, base, timestamp, value, content_type, reason) "
-    "values (?, ?, ?, ?, ?, ?)"
-)
-_FORGET_REFUSED: Final = "delete from refused where number <= ?"
 
 
 class CopyState(NamedTuple):
@@ -175,6 +102,11 @@ class RefusedWrite(NamedTuple):
     reason: str
 
 
+def row_crc(*fields: bytes | int | str | None) -> int:
+    """The checksum of a row with these fields."""
+    return int(crc32c(msgspec.msgpack.encode(fields)))
+
+
 def digest_of(value: bytes | None) -> bytes:
     """Of what a write makes of a key."""
     return bytes(DIGEST_BYTES) if value is None else sha256(value).digest()
@@ -184,9 +116,9 @@ class ReplicaFile:
     """Blocks on the disk. One thread at a time uses each of its two connections."""
 
     def __init__(self, path: Path, table: str, new_id: str) -> None:
-        """Open the file, or create it, with an id. Raises: ConfigError, CorruptData, LogFailed."""
+        """Open the file, or create it, with an id. Raises: ConfigError, CopyDamaged, LogFailed."""
         self.path = path
-        self.replica_id = ""
+        self.table, self.replica_id = table, ""
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         with self._failing():
             self._writer = self._connect()
@@ -203,48 +135,74 @@ class ReplicaFile:
         )
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = normal")
+        connection.create_function("row_crc", -1, row_crc, deterministic=True)
         return connection
 
     def _open(self, table: str, new_id: str) -> None:
         with self._transaction(self._writer):
             if not self._writer.execute("select count(*) from sqlite_master").fetchone()[0]:
-                for statement in _SCHEMA.split(";")[:-1]:
+                for statement in sql.SCHEMA.split(";")[:-1]:
                     self._writer.execute(statement)
-                self._writer.execute(_FIRST, (FORMAT, table, new_id))
+                first = row_crc(None, 0, -1, None, 0, 0, 0, table, new_id)
+                self._writer.execute(sql.FIRST, (FORMAT, table, new_id, first))
             found = self._writer.execute("select format, name, replica_id from state").fetchone()
         if found is None or found[0] != FORMAT:
             what = f"a copy of a table in format {FORMAT}"
-            raise CorruptData(str(self.path), 0, what, str(found and found[0]))
+            raise CopyDamaged(str(self.path), 0, what, str(found and found[0]), place="its state")
         if found[1] != table:
             raise ConfigError(
                 f"{self.path} is a copy of the table {found[1]!r}, not of {table!r}: take another "
                 "directory"
             )
         self.replica_id = found[2]
+        self._state(self._writer)
+
+    def _state(self, connection: sqlite3.Connection) -> CopyState:
+        """Raises: CopyDamaged."""
+        found = connection.execute(sql.STATE).fetchone()
+        if found is None:
+            raise self._damaged("the state", "a row", "none")
+        self._check("the state", found[:-1], found[-1])
+        return CopyState(*found[:7])
+
+    def _check(self, what: str, fields: Sequence[Any], crc: int) -> None:
+        """Raises: CopyDamaged."""
+        if (found := row_crc(*fields)) != crc:
+            raise self._damaged(what, f"the checksum {crc:08x}", f"{found:08x}")
+
+    def _damaged(self, place: str, expected: str, found: str) -> CopyDamaged:
+        return CopyDamaged(str(self.path), 0, expected, found, place=place)
+
+    def _check_write(self, row: Sequence[Any]) -> None:
+        """Of a row of `sql.PENDING` or `sql.REFUSED`. Raises: CopyDamaged."""
+        self._check(f"write {row[0]}", row[1:-1], row[-1])
 
     def state(self) -> CopyState:
-        """Raises: CorruptData, LogFailed."""
+        """Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            return CopyState(*reader.execute(_STATE).fetchone())
+            return self._state(reader)
 
     def apply(self, page: SyncPage) -> CopyState:
-        """Add a page, and stand behind it. Raises: CorruptData, LogFailed; all is as before."""
+        """Add a page, and stand behind it. Raises: CopyDamaged, LogFailed; all is as before."""
         with self._writing() as writer:
-            before = CopyState(*writer.execute(_STATE).fetchone())
+            before = self._state(writer)
             if before.table is not None and before.table != page.table:
                 writer.execute("delete from entries")
-                writer.execute("update pending set base = null")
+                writer.execute(sql.FORGET_BASES)
             if page.is_full:
                 self._clear_range(writer, page.after, page.next_after)
             writer.executemany(
-                _UPSERT,
+                sql.UPSERT,
                 [
-                    (row.key, row.version, row.timestamp, row.value, row.content_type)
-                    for row in page.rows
+                    (*fields, row_crc(*fields))
+                    for fields in (
+                        (row.key, row.version, row.timestamp, row.value, row.content_type)
+                        for row in page.rows
+                    )
                 ],
             )
             removed = [(row.key,) for row in page.rows if row.value is None]
-            writer.executemany(_FORGET_REMOVED, removed)
+            writer.executemany(sql.FORGET_REMOVED, removed)
             if page.oldest > before.oldest:
                 writer.execute("delete from entries where version < ?", (page.oldest,))
             keys = page.keys if page.keys >= 0 else before.keys
@@ -252,7 +210,8 @@ class ReplicaFile:
                 page.table, page.position, page.epoch, page.next_after, page.oldest,
                 page.high_watermark, keys,
             )  # fmt: skip
-            writer.execute(_SET_STATE, state)
+            crc = row_crc(*state, self.table, self.replica_id)
+            writer.execute(sql.SET_STATE, (*state, crc))
         return state
 
     def _clear_range(self, writer: sqlite3.Connection, after: bytes, end: bytes | None) -> None:
@@ -262,42 +221,74 @@ class ReplicaFile:
             writer.execute("delete from entries where key > ? and key <= ?", (after, end))
 
     def get(self, key: bytes) -> ReplicaEntry | None:
-        """Raises: CorruptData, LogFailed."""
+        """Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            pending = reader.execute(_PENDING + "where key = ?", (key,)).fetchone()
+            pending = reader.execute(sql.PENDING + "where key = ?", (key,)).fetchone()
             if pending is not None:
-                _, _, base, timestamp, value, content_type, _ = pending
+                self._check_write(pending)
+                _, _, base, timestamp, value, content_type, _, _ = pending
                 if value is None:
                     return None
                 return ReplicaEntry(key, base, timestamp, value, content_type, True)
-            found = reader.execute(_ENTRY, (key,)).fetchone()
-        if found is None or found[3] is None:
+            found = reader.execute(sql.ENTRY, (key,)).fetchone()
+        if found is None:
             return None
-        return ReplicaEntry._make((*found, False))
+        self._check_entry(found)
+        return None if found[3] is None else ReplicaEntry._make((*found[:5], False))
+
+    def _check_entry(self, row: Sequence[Any]) -> None:
+        """Of a row of `sql.ENTRIES`. Raises: CopyDamaged."""
+        self._check(f"the row of key {shown_key(row[0])}", row[:5], row[5])
 
     def scan(self, first: bytes, end: bytes | None, limit: int) -> list[ReplicaEntry]:
         """At most `limit` entries with keys from `first` on and below `end`, by key.
 
-        Raises: CorruptData, LogFailed.
+        Raises: CopyDamaged, LogFailed.
         """
         chosen = {"first": first, "end": end, "limit": limit}
         with self._reading() as reader:
-            found = reader.execute(_SCAN, chosen).fetchall()
-        return [ReplicaEntry._make((*row[:5], bool(row[5]))) for row in found]
+            found = reader.execute(sql.SCAN, chosen).fetchall()
+        for row in found:
+            if row[6]:
+                self._check("a write", (*row[:5], row[7]), row[5])
+            else:
+                self._check_entry(row)
+        return [ReplicaEntry._make((*row[:5], bool(row[6]))) for row in found]
+
+    def verify(self) -> int:
+        """Read all of the file and compare each checksum; return how many rows it has.
+
+        Raises: CopyDamaged, LogFailed.
+        """
+        rows = 0
+        with self._reading() as reader:
+            (said,) = reader.execute("pragma integrity_check(1)").fetchone()
+            if said != "ok":
+                raise self._damaged("a page", "a database without faults", said)
+            self._state(reader)
+            for select, check in (
+                (sql.ENTRIES, self._check_entry),
+                (sql.PENDING, self._check_write),
+                (sql.REFUSED, self._check_write),
+            ):
+                for row in reader.execute(select):
+                    check(row)
+                    rows += 1
+        return rows
 
     def count(self) -> int:
         """Keys with a value, without what was written here; reads all keys.
 
-        Raises: CorruptData, LogFailed.
+        Raises: CopyDamaged, LogFailed.
         """
         return self._count("select count(*) from entries where value is not null")
 
     def count_pending(self) -> int:
-        """Raises: CorruptData, LogFailed."""
+        """Raises: CopyDamaged, LogFailed."""
         return self._count("select count(*) from pending")
 
     def count_refused(self) -> int:
-        """Raises: CorruptData, LogFailed."""
+        """Raises: CopyDamaged, LogFailed."""
         return self._count("select count(*) from refused")
 
     def _count(self, select: str) -> int:
@@ -305,16 +296,19 @@ class ReplicaFile:
             return int(reader.execute(select).fetchone()[0])
 
     def remote(self, key: bytes) -> RemoteState:
-        """The last record of a key, as the cluster has it. Raises: CorruptData, LogFailed."""
+        """The last record of a key, as the cluster has it. Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            found = reader.execute(_ENTRY, (key,)).fetchone()
-        return RemoteState(None, -1, None) if found is None else RemoteState(*found[1:])
+            found = reader.execute(sql.ENTRY, (key,)).fetchone()
+        if found is None:
+            return RemoteState(None, -1, None)
+        self._check_entry(found)
+        return RemoteState(*found[1:5])
 
     # Writes that were made here
 
     def queue(self, write: LocalWrite) -> None:
         """Keep a write, synced. It takes the place of an earlier one of its key, and replaces the
-        version that that one replaced. Raises: CorruptData, LogFailed.
+        version that that one replaced. Raises: CopyDamaged, LogFailed.
         """
         with self._writing(is_synced=True) as writer:
             earlier = writer.execute("select base, sent from pending where key = ?", (write.key,))
@@ -325,23 +319,37 @@ class ReplicaFile:
                 ).fetchone()
             base, sent = found or (None, b"")
             writer.execute("delete from pending where key = ?", (write.key,))
-            row = (write.key, base, write.timestamp, write.value, write.content_type, sent)
-            writer.execute(_QUEUE, row)
+            row = write.key, base, write.timestamp, write.value, write.content_type, sent
+            writer.execute(sql.QUEUE, (*row, row_crc(*row)))
+
+    def restore(self, pending: Sequence[PendingWrite], refused: Sequence[RefusedWrite]) -> None:
+        """Keep the writes of a copy that was here before, under their numbers.
+
+        Raises: CopyDamaged, LogFailed.
+        """
+        with self._writing(is_synced=True) as writer:
+            for select, kept in ((sql.QUEUE, pending), (sql.REFUSE, refused)):
+                for number, write, base, more in kept:
+                    row = write.key, base, write.timestamp, write.value, write.content_type, more
+                    named = select.replace("(key,", "(number, key,").replace("(?,", "(?, ?,")
+                    writer.execute(named, (number, *row, row_crc(*row)))
 
     def pending(self, limit: int) -> list[PendingWrite]:
-        """The oldest of them. Raises: CorruptData, LogFailed."""
+        """The oldest of them. Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            found = reader.execute(_PENDING + "order by number limit ?", (limit,)).fetchall()
+            found = reader.execute(sql.PENDING + "order by number limit ?", (limit,)).fetchall()
+        for row in found:
+            self._check_write(row)
         return [
             PendingWrite(number, LocalWrite(key, value, timestamp, content_type), base, sent)
-            for number, key, base, timestamp, value, content_type, sent in found
+            for number, key, base, timestamp, value, content_type, sent, _ in found
         ]
 
     def note_sent(self, writes: Sequence[PendingWrite]) -> None:
-        """These are about to be sent. Raises: CorruptData, LogFailed."""
+        """These are about to be sent. Raises: CopyDamaged, LogFailed."""
         with self._writing() as writer:
             writer.executemany(
-                "update pending set sent = ? where number = ?",
+                sql.NOTE_SENT,
                 [
                     ((each.sent + digest_of(each.write.value))[-SENT_BYTES_MAX:], each.number)
                     for each in writes
@@ -351,68 +359,68 @@ class ReplicaFile:
 
     def rebase(self, number: int, write: LocalWrite, base: int | None) -> bool:
         """Have a pending write replace another version, perhaps with another value; False if it is
-        there no more. Raises: CorruptData, LogFailed."""
+        there no more. Raises: CopyDamaged, LogFailed."""
         with self._writing(is_synced=True) as writer:
-            found = writer.execute(
-                "update pending set base = ?, value = ?, content_type = ?, sent = x'' "
-                "where number = ?",
-                (base, write.value, write.content_type, number),
-            )
+            found = writer.execute(sql.REBASE, (base, write.value, write.content_type, number))
             return found.rowcount == 1
 
     def settle(self, number: int, write: LocalWrite, version: int | None) -> None:
         """A write is in the table with a version; None: the key had no value anyway.
 
-        A later one of its key replaces that version. Raises: CorruptData, LogFailed.
+        A later one of its key replaces that version. Raises: CopyDamaged, LogFailed.
         """
         with self._writing() as writer:
             writer.execute("delete from pending where number = ?", (number,))
             base = version if write.value is not None else None
-            writer.execute(
-                "update pending set base = ?, sent = x'' where key = ?", (base, write.key)
-            )
+            writer.execute(sql.SET_BASE, (base, write.key))
             if version is not None:
                 self._put(writer, write, version)
 
     def _put(self, writer: sqlite3.Connection, write: LocalWrite, version: int) -> None:
         """The row of a write that was taken, before its page comes."""
         if write.value is None:
-            writer.execute(_REMOVE, (write.key, version))
+            writer.execute(sql.REMOVE, (write.key, version))
             return
         row = (write.key, version, write.timestamp, write.value, write.content_type)
-        writer.execute(_UPSERT, row)
+        writer.execute(sql.UPSERT, (*row, row_crc(*row)))
 
     def refuse(self, number: int, reason: str) -> RefusedWrite | None:
         """A write is not to be offered any more; None if it is there no more.
 
-        Raises: CorruptData, LogFailed.
+        Raises: CopyDamaged, LogFailed.
         """
         with self._writing() as writer:
-            found = writer.execute(_PENDING + "where number = ?", (number,)).fetchone()
+            found = writer.execute(sql.PENDING + "where number = ?", (number,)).fetchone()
             if found is None:
                 return None
-            _, key, base, timestamp, value, content_type, _ = found
-            added = writer.execute(_REFUSE, (key, base, timestamp, value, content_type, reason))
+            self._check_write(found)
+            _, key, base, timestamp, value, content_type, _, _ = found
+            row = key, base, timestamp, value, content_type, reason
+            added = writer.execute(sql.REFUSE, (*row, row_crc(*row)))
             assert added.lastrowid is not None
             writer.execute("delete from pending where number = ?", (number,))
-            writer.execute(_FORGET_REFUSED, (added.lastrowid - REFUSED_MAX,))
+            writer.execute(sql.FORGET_REFUSED, (added.lastrowid - REFUSED_MAX,))
             writer.execute("delete from entries where key = ? and value is null", (key,))
             write = LocalWrite(key, value, timestamp, content_type)
             return RefusedWrite(added.lastrowid, write, base, reason)
 
     def refused(self, limit: int) -> list[RefusedWrite]:
-        """The latest of them, the newest first. Raises: CorruptData, LogFailed."""
+        """The latest of them, the newest first. Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            found = reader.execute(_REFUSED + "order by number desc limit ?", (limit,)).fetchall()
+            found = reader.execute(
+                sql.REFUSED + "order by number desc limit ?", (limit,)
+            ).fetchall()
+        for row in found:
+            self._check_write(row)
         return [
             RefusedWrite(number, LocalWrite(key, value, timestamp, content_type), base, reason)
-            for number, key, base, timestamp, value, content_type, reason in found
+            for number, key, base, timestamp, value, content_type, reason, _ in found
         ]
 
     def forget_refused(self, number: int) -> None:
-        """Forget refused writes up to a number. Raises: CorruptData, LogFailed."""
+        """Forget refused writes up to a number. Raises: CopyDamaged, LogFailed."""
         with self._writing() as writer:
-            writer.execute(_FORGET_REFUSED, (number,))
+            writer.execute(sql.FORGET_REFUSED, (number,))
 
     def close(self) -> None:
         with self._write_lock, self._read_lock:
@@ -451,7 +459,12 @@ class ReplicaFile:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # the disk; closed
+        except sqlite3.ProgrammingError as error:  # closed
             raise LogFailed(str(self.path), str(error)) from error
-        except sqlite3.Error as error:
-            raise CorruptData(str(self.path), 0, "a database of SQLite", str(error)) from error
+        except sqlite3.OperationalError as error:
+            # Without a code it is Python's: text that is none. SQLITE_ERROR: tables are not there.
+            if getattr(error, "sqlite_errorcode", 1) == sqlite3.SQLITE_ERROR:
+                raise self._damaged("a page", "a copy of a table", str(error)) from error
+            raise LogFailed(str(self.path), str(error)) from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of SQLite's own message
+            raise self._damaged("a page", "a database of SQLite", str(error)) from error

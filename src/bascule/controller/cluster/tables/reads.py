@@ -49,7 +49,7 @@ from bascule.tables import Tables
 from bascule.tables.rows import Row
 from bascule.tables.table_file import PageRange
 from bascule.tables.table_replica import WAIT_SECONDS_MAX, TableReplica
-from bascule.wire.tables.keys import check_key, prefix_end
+from bascule.wire.tables.keys import check_key, prefix_end, why_not_opened
 from bascule.wire.tables.patterns import KeyPattern
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class TableReads:
         """Raises: UnknownStream, NotATable."""
         definition = self._views.definition(table)
         if not definition.config.table:
-            raise NotATable(table, "open it with `bascule stream alter --table`")
+            raise NotATable(table, why_not_opened(definition.config))
         return definition
 
     async def get(

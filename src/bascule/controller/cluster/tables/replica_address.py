@@ -6,6 +6,7 @@ from bascule.controller.cluster.views import ClusterViews
 from bascule.errors import NotATable, PartitionFailed
 from bascule.model import NO_LEADER
 from bascule.replica.partitions import Partitions
+from bascule.wire.tables.keys import why_not_opened
 
 
 def replica_address(views: ClusterViews, partitions: Partitions, table: str) -> str:
@@ -15,7 +16,7 @@ def replica_address(views: ClusterViews, partitions: Partitions, table: str) -> 
     """
     definition = views.definition(table)
     if not definition.config.table:
-        raise NotATable(table, "open it with `bascule stream alter --table`")
+        raise NotATable(table, why_not_opened(definition.config))
     found = partitions.stream_by_id(definition.id)
     if found and found[0].log is not None:
         return ""

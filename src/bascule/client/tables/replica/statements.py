@@ -1,0 +1,113 @@
+"""The SQL of the file of a copy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEMA: Final = """
+create table entries (
+    id integer primary key,
+    key blob not null unique,
+    version integer not null,
+    timestamp integer not null,
+    value blob,
+    content_type text,
+    crc integer not null
+);
+create table state (
+    one integer primary key check (one = 1),
+    format integer not null,
+    name text not null,
+    replica_id text not null,
+    table_id blob,
+    position integer not null,
+    epoch integer not null,
+    after blob,
+    oldest integer not null,
+    high_watermark integer not null,
+    keys integer not null,
+    crc integer not null
+);
+create table pending (
+    number integer primary key autoincrement,
+    key blob not null unique,
+    base integer,
+    timestamp integer not null,
+    value blob,
+    content_type text,
+    sent blob not null,
+    crc integer not null
+);
+create table refused (
+    number integer primary key autoincrement,
+    key blob not null,
+    base integer,
+    timestamp integer not null,
+    value blob,
+    content_type text,
+    reason text not null,
+    crc integer not null
+);
+"""
+FIRST: Final = "insert into state values (1, ?, ?, ?, null, 0, -1, null, 0, 0, 0, ?)"
+STATE: Final = (
+    "select table_id, position, epoch, after, oldest, high_watermark, keys, name, replica_id, crc "
+    "from state"
+)
+SET_STATE: Final = (
+    "update state set table_id = ?, position = ?, epoch = ?, after = ?, oldest = ?, "
+    "high_watermark = ?, keys = ?, crc = ?"
+)
+UPSERT: Final = (
+    "insert into entries (key, version, timestamp, value, content_type, crc) "
+    "values (?, ?, ?, ?, ?, ?) "
+    "on conflict (key) do update set version = excluded.version, value = excluded.value, "
+    "timestamp = excluded.timestamp, content_type = excluded.content_type, crc = excluded.crc "
+    "where excluded.version >= entries.version"
+)
+REMOVE: Final = "delete from entries where key = ? and version <= ?"
+FORGET_REMOVED: Final = (
+    "delete from entries where key = ? and value is null "
+    "and not exists (select 1 from pending where pending.key = entries.key)"
+)
+"""A conflict is decided by the time of the removal, so those of pending writes are kept."""
+ENTRIES: Final = "select key, version, timestamp, value, content_type, crc from entries "
+ENTRY: Final = ENTRIES + "where key = ?"
+PENDING: Final = "select number, key, base, timestamp, value, content_type, sent, crc from pending "
+REFUSED: Final = (
+    "select number, key, base, timestamp, value, content_type, reason, crc from refused "
+)
+SCAN: Final = (
+    "select * from ("
+    "select key, version, timestamp, value, content_type, crc, 0, null from entries "
+    "where key >= :first and (:end is null or key < :end) and value is not null "
+    "and not exists (select 1 from pending where pending.key = entries.key) "
+    "union all "
+    "select key, base, timestamp, value, content_type, crc, 1, sent from pending "
+    "where key >= :first and (:end is null or key < :end) and value is not null"
+    ") order by key limit :limit"
+)
+QUEUE: Final = (
+    "insert into pending (key, base, timestamp, value, content_type, sent, crc) "
+    "values (?, ?, ?, ?, ?, ?, ?)"
+)
+REFUSE: Final = (
+    "insert into refused (key, base, timestamp, value, content_type, reason, crc) "
+    "values (?, ?, ?, ?, ?, ?, ?)"
+)
+FORGET_REFUSED: Final = "delete from refused where number <= ?"
+FORGET_BASES: Final = (
+    "update pending set base = null, crc = row_crc(key, null, timestamp, value, content_type, sent)"
+)
+NOTE_SENT: Final = (
+    "update pending set sent = ?1, crc = row_crc(key, base, timestamp, value, content_type, ?1) "
+    "where number = ?2"
+)
+REBASE: Final = (
+    "update pending set base = ?1, value = ?2, content_type = ?3, sent = x'', "
+    "crc = row_crc(key, ?1, timestamp, ?2, ?3, x'') where number = ?4"
+)
+SET_BASE: Final = (
+    "update pending set base = ?1, sent = x'', "
+    "crc = row_crc(key, ?1, timestamp, value, content_type, x'') where key = ?2"
+)
