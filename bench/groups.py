@@ -10,11 +10,13 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.clusters import served_cluster, wait_until
+from bench.commit_load import commit_at_rate
 from bench.group_members import GroupMember, joined, settled
 from bench.harness import (
     Running,
@@ -80,20 +82,21 @@ async def time_takeover(address: str, group: str) -> float:
 
 
 async def cpu_of_commits(running: Running, address: str, group: str, seconds: float) -> float:
-    """CPU seconds of the server for a million commits."""
+    """Microseconds of the server's CPU for a commit."""
     members = members_of([address], group, heartbeat_seconds=HEARTBEAT_SECONDS)
-    rate = COMMITS / MEMBERS
     async with joined(members):
         await settled(members)
-        await asyncio.gather(*(m.commit_often(TOPIC, rate, 2.0) for m in members))
-        before, began = running.cpu_seconds(), time.monotonic()
-        counts = await asyncio.gather(*(m.commit_often(TOPIC, rate, seconds) for m in members))
-        used, took = running.cpu_seconds() - before, time.monotonic() - began
+        committers = [await member.committer(TOPIC) for member in members]
+        load = partial(commit_at_rate, committers, rate=COMMITS)
+        await asyncio.to_thread(load, seconds=2.0)
+        before = running.cpu_seconds()
+        count, took = await asyncio.to_thread(load, seconds=seconds)
+        used = running.cpu_seconds() - before
+        for each in committers:
+            each.socket.close()
         if took > 1.1 * seconds:
-            print(
-                f"the members commit {sum(counts) / took:,.0f} times a second, not {COMMITS:,.0f}"
-            )
-        return 1e6 * used / sum(counts)
+            print(f"the members commit {count / took:,.0f} times a second, not {COMMITS:,.0f}")
+        return 1e6 * used / count
 
 
 def beside_kafka(*, quick: bool) -> list[dict[str, Any]]:

@@ -3,6 +3,9 @@
 The source of one function is generated for each (structure, version). It reads or writes adjacent
 fields of fixed size with one `struct` call, and checks the bound before each step. It is compiled
 at first use and kept. Measured: decoding a Fetch request of one partition takes about 5 us.
+
+Compiled code decodes the usual forms in a quarter of that time (`_hot_codec`). It leaves all others
+to the generated function, which also says what is wrong with a request.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from struct import Struct, error
 from typing import Any, TypeAlias, TypeVar
 
 from bascule.errors import LocalProtocolError, RemoteProtocolError
-from bascule.wire import primitives
+from bascule.wire import _hot_codec, primitives
 from bascule.wire.primitives import Append, Piece
 from bascule.wire.schema import (
     FIXED_BYTES,
@@ -304,8 +307,50 @@ def _structure_encoder(structure: type[Structure], version: int, flexible: bool)
 
 
 @memoize
+def _program(structure: type[Structure], version: int, flexible: bool) -> tuple[Any, ...] | None:
+    """The structure as `_hot_codec` decodes it; None if it has kinds that are not decoded there."""
+    steps: list[tuple[Any, ...]] = []
+    for spec in field_specs(structure):
+        if version not in spec.versions or spec.tag is not None:
+            steps.append((_hot_codec.CONSTANT, spec.default))
+        elif spec.kind in FIXED_BYTES:
+            steps.append((_OPERATIONS[spec.kind],))
+        elif spec.kind is Kind.STRING:
+            steps.append((_hot_codec.STRING, version in spec.nullable))
+        elif spec.item is not None and spec.item.structure is not None:
+            item = _program(spec.item.structure, version, flexible)
+            if item is None:
+                return None
+            smallest = item_bytes_min(spec.item, version, flexible)
+            steps.append((_hot_codec.STRUCTURES, version in spec.nullable, item, smallest))
+        else:
+            return None
+    return structure, flexible, tuple(steps)
+
+
+_OPERATIONS = {
+    Kind.INT8: _hot_codec.INT8,
+    Kind.INT16: _hot_codec.INT16,
+    Kind.INT32: _hot_codec.INT32,
+    Kind.INT64: _hot_codec.INT64,
+    Kind.BOOL: _hot_codec.BOOL,
+    Kind.UUID: _hot_codec.UUID,
+}
+
+
+@memoize
 def _decoder(message: type[Message], version: int) -> Decode:
-    return _structure_decoder(message, version, version in message.FLEXIBLE)
+    flexible = version in message.FLEXIBLE
+    generated = _structure_decoder(message, version, flexible)
+    program = _program(message, version, flexible) if _hot_codec.IS_COMPILED else None
+    if program is None:
+        return generated
+    decode_usual = _hot_codec.decode_structure
+
+    def decode_any(body: memoryview, position: int, end: int) -> tuple[Any, int]:
+        return decode_usual(program, body, position, end) or generated(body, position, end)
+
+    return decode_any
 
 
 @memoize
