@@ -466,10 +466,10 @@ class CommittedOffsetStore:
         if change.group is not None:
             self._apply_group(change.group, change.member_id, change.state)
             return True
-        key, stored, read_up_to, error = change[:4]
+        key, stored, read_up_to = change.key, change.stored, change.read_up_to
         if key is None:
             return False
-        if not error and not change.is_checked and key.consumer in self.group_states:
+        if not change.error and not change.is_checked and key.consumer in self.group_states:
             # Somebody who is no member has replaced the members' commit, or made one.
             self.counts.fenced += 1
             self._to_repair.add(key)
@@ -478,11 +478,11 @@ class CommittedOffsetStore:
         is_stale_repair = (
             read_up_to is not None and present is not None and present.record_offset > read_up_to
         )
-        if error or is_stale_repair:
+        if change.error or is_stale_repair:
             # A stale repair replaced a commit that its publisher had not read: repair that commit.
             if present is not None:
                 self._to_repair.add(key)
-            return not error
+            return not change.error
         self._to_repair.discard(key)
         if stored is None:
             self.counts.removals += 1

@@ -10,8 +10,10 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
+import msgspec
+
 from bascule.errors import BasculeError, Indeterminate, NotLeader
-from bascule.groups.offset_records import OffsetChange, StoredCommit
+from bascule.groups.offset_records import OffsetChange
 from bascule.publish.acks import not_stored
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.wire.ack_codes import publish_error
@@ -24,12 +26,12 @@ BATCH_BYTES_MAX: Final = 256 << 10
 """Of the keys and values of one batch, unless one request brings more."""
 
 
-class OffsetRecord(NamedTuple):
+class OffsetRecord(msgspec.Struct, gc=False):
     """A record to append, and what it changes in memory once it is committed."""
 
     record: InternalRecord
     change: OffsetChange | None
-    """A commit in it has no `record_offset` yet. None: it has to be read back."""
+    """A commit in it gets its `record_offset` then. None: it has to be read back."""
 
 
 class _Waiting(NamedTuple):
@@ -68,8 +70,8 @@ class OffsetAppends:
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = 0
-        for record, _ in records:
-            size += len(record.key or b"") + len(record.value or b"")
+        for each in records:
+            size += len(each.record.key or b"") + len(each.record.value or b"")
         self._waiting.append(_Waiting(records, size, self._leader_epoch(), done))
         if self._is_closed:
             done.cancel()
@@ -125,9 +127,11 @@ class OffsetAppends:
         except TimeoutError:
             self._refuse_waiting()
             raise Indeterminate(f"the commit is not stored after {STORE_SECONDS_MAX} s") from None
-        self._on_committed(
-            base, [_at(change, base + row) for row, (_, change) in enumerate(records)]
-        )
+        changes = [each.change for each in records]
+        for offset, change in enumerate(changes, base):
+            if change is not None and change.stored is not None:
+                change.stored.record_offset = offset
+        self._on_committed(base, changes)
         for each in batch:
             if not each.done.done():
                 each.done.set_result(base)
@@ -149,12 +153,3 @@ def _fail(batch: Sequence[_Waiting], error: BasculeError) -> None:
     for each in batch:
         if not each.done.done():
             each.done.set_exception(error)
-
-
-def _at(change: OffsetChange | None, offset: int) -> OffsetChange | None:
-    """The change with the offset of its record."""
-    if change is None or change.stored is None:
-        return change
-    commit, appended_ms, _, stream_id = change.stored
-    stored = StoredCommit(commit, appended_ms, offset, stream_id)
-    return OffsetChange(change.key, stored, is_checked=change.is_checked)
