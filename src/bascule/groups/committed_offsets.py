@@ -336,10 +336,13 @@ class CommittedOffsetStore:
 
     async def _publish(self, records: Sequence[OffsetRecord]) -> None:
         """Return once the records are stored and in memory."""
-        await self._wait_position(await self._appends.append(records) + len(records))
+        end = await self._appends.append(records) + len(records)
+        if self._position < end:
+            await self._wait_position(end)
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
-        stream_id = self._stream_id(key.stream)
+        found = self._partitions.stream(key.stream)
+        stream_id = _hexadecimal(found[0].definition.id) if found else None
         subject, record_key = _record_key(key)
         dated = _dated(commit, now_ms)
         record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
@@ -370,7 +373,7 @@ class CommittedOffsetStore:
 
     def _stream_id(self, stream: str) -> str | None:
         found = self._partitions.stream(stream)
-        return found[0].definition.id.hex() if found else None
+        return _hexadecimal(found[0].definition.id) if found else None
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -560,6 +563,11 @@ def _record_key(key: OffsetKey) -> tuple[str, bytes]:
 
 
 @lru_cache(maxsize=KEYS_CACHED)
+def _hexadecimal(id: bytes) -> str:
+    return id.hex()
+
+
+@lru_cache(maxsize=KEYS_CACHED)
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
     checked = (CHECKED_HEADER, None)
     return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)
@@ -567,9 +575,11 @@ def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
 
 def _dated(commit: Commit, ms: int) -> Commit:
     """`commit` with `committed_ms` set to `ms` if it has none."""
+    if commit.committed_ms:
+        return commit
     return Commit(
         offset=commit.offset,
         leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
-        committed_ms=commit.committed_ms or ms,
+        committed_ms=ms,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, TypeAlias
@@ -17,7 +17,8 @@ from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
 from bascule.listening.sending import RunOnThread, Sender
 from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
 from bascule.wire.frame import CHUNK_BYTES
-from bascule.wire.schema import Message
+from bascule.wire.primitives import Piece
+from bascule.wire.schema import Message, memoize
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ class ServedConnection:
         self._deadline = inf
         """Loop time at which the present state expires."""
         self._deadline_reason = ""
+        self._answered_at = self._loop.time()
+        """When the last response was sent; at first, when the connection was accepted."""
         self._accounted_bytes = 0
         """Bytes of this connection that count against `memory_bytes_max`."""
 
@@ -154,12 +157,14 @@ class ServedConnection:
             self._on_closed()
 
     async def _serve_one(self) -> None:
-        before = self._protocol.buffered_bytes
-        event = self._protocol.next_event()
+        protocol = self._protocol
+        before = protocol.buffered_bytes
+        event = protocol.next_event()
         if event is NEED_DATA:
             await self._wait_readable()
             return
-        decoded = _above_base_buffer(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
+        after = protocol.buffered_bytes
+        decoded = _above_base_buffer(DECODED_FACTOR * (before - after))
         self._answering = True
         # That of the state before must not end a long wait of the handler.
         self._deadline = inf
@@ -172,12 +177,12 @@ class ServedConnection:
             self._account(-decoded)
             self._answering = False
             self._deadline = inf
-        if self._protocol.buffered_bytes:
+        if protocol.buffered_bytes:
             await asyncio.sleep(0)  # let other connections run between pipelined requests
 
     async def _answer(self, request: ReceivedRequest) -> None:
-        message, started = request.message, self._loop.time()
-        name = type(message).__name__.removesuffix("Request")
+        started = self._loop.time()
+        name = _api_name(type(request.message))
         self._client_id = request.client_id and request.client_id[:TEXT_LENGTH_MAX]
         self._statistics.requests[name] += 1
         self._statistics.trailing_bytes += request.trailing_bytes
@@ -189,6 +194,12 @@ class ServedConnection:
             pieces = await self._run_on_thread(send)
         else:
             pieces = self._protocol.send(request, response)
+        if rest := self._sender.send_now(pieces):
+            await self._send(rest)
+        self._answered_at = self._loop.time()
+        self._statistics.on_answered(name, int((self._answered_at - started) * 1e9))
+
+    async def _send(self, pieces: Sequence[Piece]) -> None:
         self._on_progress()
         size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
         try:
@@ -198,7 +209,6 @@ class ServedConnection:
                 self._close_out_of_memory()
         finally:
             self._account(-_above_base_buffer(size))
-        self._statistics.on_answered(name, int((self._loop.time() - started) * 1e9))
 
     def _on_progress(self) -> None:
         self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
@@ -234,7 +244,7 @@ class ServedConnection:
     async def _wait_readable(self) -> None:
         partial = self._protocol.buffered_bytes > 0
         if not partial:
-            self._deadline = self._loop.time() + self._limits.idle_ms_max / 1000
+            self._deadline = self._answered_at + self._limits.idle_ms_max / 1000
             self._deadline_reason = "the client has been idle for too long"
         elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
             # Further bytes do not extend the deadline: a slowly sent request must still end.
@@ -306,7 +316,12 @@ class ServedConnection:
 
 
 def _above_base_buffer(count: int) -> int:
-    return max(count - BASE_BUFFER_BYTES, 0)
+    return count - BASE_BUFFER_BYTES if count > BASE_BUFFER_BYTES else 0
+
+
+@memoize
+def _api_name(message: type[Message]) -> str:
+    return message.__name__.removesuffix("Request")
 
 
 def _set_done(waiting: asyncio.Future[None]) -> None:

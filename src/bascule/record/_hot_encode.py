@@ -52,13 +52,15 @@ def _sized_bytes(value: bytes | None):
 def _write_sized(out: cython.uchar[::1], to: cython.Py_ssize_t, value: bytes | None):
     """Write a value behind its length; return the position behind it. There is room for it."""
     length: cython.Py_ssize_t
+    source: cython.p_char
     if value is None:
         return write_varint(out, to, -1)
     length = len(value)
     to = write_varint(out, to, length)
     if length > 0:
         if cython.compiled:
-            memcpy(cython.address(out[to]), cython.cast(cython.p_char, value), length)
+            source = value
+            memcpy(cython.address(out[to]), source, length)
         else:
             out[to : to + length] = value
     return to + length

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, Final, Literal, TypeVar
 
 from bascule.errors import LocalProtocolError, RemoteProtocolError
-from bascule.wire.codec import decode, decode_prefix, encode
+from bascule.wire.codec import decode, decode_prefix, encode, encode_frame
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.frame import FrameReader, frame_bytes, frame_pieces
 from bascule.wire.messages import REQUESTS
@@ -170,9 +170,13 @@ class ServerConnection:
         """The frame of the response to `request`: bytes, and each `SizedPiece` in its position."""
         assert type(response) is request.message.RESPONSE
         version = request.response_version
-        parts: list[Piece] = [_CORRELATION.pack(request.correlation_id)]
+        head = _CORRELATION.pack(request.correlation_id)
         if _has_response_tags(type(response), version):
-            parts.append(b"\0")
+            head += b"\0"
+        frame = encode_frame(response, version, head)
+        if frame is not None:
+            return [frame]
+        parts: list[Piece] = [head]
         encode(response, version, parts)
         return frame_pieces(parts)
 

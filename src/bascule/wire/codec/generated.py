@@ -3,25 +3,21 @@
 The source of one function is generated for each (structure, version). It reads or writes adjacent
 fields of fixed size with one `struct` call, and checks the bound before each step. It is compiled
 at first use and kept. Measured: decoding a Fetch request of one partition takes about 5 us.
-
-Compiled code decodes the usual forms in a quarter of that time (`_hot_codec`). It leaves all others
-to the generated function, which also says what is wrong with a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct, error
-from typing import Any, TypeAlias, TypeVar
+from struct import Struct
+from typing import Any, TypeAlias
 
 from bascule.errors import LocalProtocolError, RemoteProtocolError
-from bascule.wire import _hot_codec, primitives
-from bascule.wire.primitives import Append, Piece
+from bascule.wire import primitives
+from bascule.wire.primitives import Append
 from bascule.wire.schema import (
     FIXED_BYTES,
     FieldSpec,
     Kind,
-    Message,
     Structure,
     field_specs,
     item_bytes_min,
@@ -30,7 +26,6 @@ from bascule.wire.schema import (
 
 Decode: TypeAlias = Callable[[memoryview, int, int], tuple[Any, int]]
 Encode: TypeAlias = Callable[[Any, Append], None]
-MessageT = TypeVar("MessageT", bound=Message)
 
 _READERS = {
     # (kind, flexible, nullable)
@@ -126,7 +121,7 @@ def _emit_array_read(out: _Writer, spec: FieldSpec, at: str, end: str, name: str
         return
     out.lines += ["else:", f"    {name} = []", "    for _ in range(n):"]
     if item.structure is not None:
-        decode = out.constant(_structure_decoder(item.structure, out.version, out.flexible))
+        decode = out.constant(structure_decoder(item.structure, out.version, out.flexible))
         out.lines.append(f"        item, {at} = {decode}(b, {at}, {end})")
     else:
         reader = out.constant(_READERS[item.kind, out.flexible, False])
@@ -143,7 +138,7 @@ def _emit_read(out: _Writer, spec: FieldSpec, *, at: str, end: str, name: str) -
     if spec.kind is Kind.ARRAY:
         _emit_array_read(out, spec, at, end, name)
     elif spec.structure is not None:
-        decode = out.constant(_structure_decoder(spec.structure, out.version, out.flexible))
+        decode = out.constant(structure_decoder(spec.structure, out.version, out.flexible))
         if spec.tag is not None or not out.nullable(spec):
             out.lines.append(f"{name}, {at} = {decode}(b, {at}, {end})")
             return
@@ -183,7 +178,7 @@ def _emit_tags_read(out: _Writer) -> None:
     out.lines.append("    for tag, start, stop in tags:")
     for spec in out.tagged:
         decode = out.constant(_tagged_decoder(out, spec))
-        leftover = out.constant(_check_consumed)
+        leftover = out.constant(check_consumed)
         out.lines += [
             f"        if tag == {spec.tag}:",
             f"            {spec.name}, start = {decode}(b, start, stop)",
@@ -191,13 +186,15 @@ def _emit_tags_read(out: _Writer) -> None:
         ]
 
 
-def _check_consumed(what: str, position: int, end: int) -> None:
+def check_consumed(what: str, position: int, end: int) -> None:
+    """Raises: RemoteProtocolError if there are bytes behind what was decoded."""
     if position != end:
         raise RemoteProtocolError(f"{what} ends at byte {position}, {end - position} bytes early")
 
 
 @memoize
-def _structure_decoder(structure: type[Structure], version: int, flexible: bool) -> Decode:
+def structure_decoder(structure: type[Structure], version: int, flexible: bool) -> Decode:
+    """The function that decodes a structure. It raises RemoteProtocolError."""
     out = _Writer(structure, version, flexible)
     for group in out.groups():
         if group[0].kind in FIXED_BYTES:
@@ -224,7 +221,7 @@ def _emit_write(out: _Writer, spec: FieldSpec, value: str, append: str) -> None:
     elif spec.kind is Kind.ARRAY:
         _emit_array_write(out, spec, value, append)
     elif spec.structure is not None:
-        encode = out.constant(_structure_encoder(spec.structure, out.version, out.flexible))
+        encode = out.constant(structure_encoder(spec.structure, out.version, out.flexible))
         if spec.tag is not None or not out.nullable(spec):
             out.lines.append(f"{encode}({value}, {append})")
             return
@@ -253,7 +250,7 @@ def _emit_array_write(out: _Writer, spec: FieldSpec, value: str, append: str) ->
         code = repr(item.kind.value)
         out.lines.append(f"    primitives.write_fixed_items({append}, {code}, items, {what})")
     elif item.structure is not None:
-        encode = out.constant(_structure_encoder(item.structure, out.version, out.flexible))
+        encode = out.constant(structure_encoder(item.structure, out.version, out.flexible))
         out.lines.append(f"    for item in items: {encode}(item, {append})")
     else:
         writer = out.constant(_WRITERS[item.kind, out.flexible, False])
@@ -291,7 +288,8 @@ def _emit_tags_write(out: _Writer) -> None:
 
 
 @memoize
-def _structure_encoder(structure: type[Structure], version: int, flexible: bool) -> Encode:
+def structure_encoder(structure: type[Structure], version: int, flexible: bool) -> Encode:
+    """The function that encodes a structure. It raises LocalProtocolError or struct.error."""
     out = _Writer(structure, version, flexible)
     for group in out.groups():
         if group[0].kind in FIXED_BYTES:
@@ -304,97 +302,3 @@ def _structure_encoder(structure: type[Structure], version: int, flexible: bool)
     out.lines.append("return")
     encode: Encode = out.build("def run(m, a):")
     return encode
-
-
-@memoize
-def _program(structure: type[Structure], version: int, flexible: bool) -> tuple[Any, ...] | None:
-    """The structure as `_hot_codec` decodes it; None if it has kinds that are not decoded there."""
-    steps: list[tuple[Any, ...]] = []
-    for spec in field_specs(structure):
-        if version not in spec.versions or spec.tag is not None:
-            steps.append((_hot_codec.CONSTANT, spec.default))
-        elif spec.kind in FIXED_BYTES:
-            steps.append((_OPERATIONS[spec.kind],))
-        elif spec.kind is Kind.STRING:
-            steps.append((_hot_codec.STRING, version in spec.nullable))
-        elif spec.item is not None and spec.item.structure is not None:
-            item = _program(spec.item.structure, version, flexible)
-            if item is None:
-                return None
-            smallest = item_bytes_min(spec.item, version, flexible)
-            steps.append((_hot_codec.STRUCTURES, version in spec.nullable, item, smallest))
-        else:
-            return None
-    return structure, flexible, tuple(steps)
-
-
-_OPERATIONS = {
-    Kind.INT8: _hot_codec.INT8,
-    Kind.INT16: _hot_codec.INT16,
-    Kind.INT32: _hot_codec.INT32,
-    Kind.INT64: _hot_codec.INT64,
-    Kind.BOOL: _hot_codec.BOOL,
-    Kind.UUID: _hot_codec.UUID,
-}
-
-
-@memoize
-def _decoder(message: type[Message], version: int) -> Decode:
-    flexible = version in message.FLEXIBLE
-    generated = _structure_decoder(message, version, flexible)
-    program = _program(message, version, flexible) if _hot_codec.IS_COMPILED else None
-    if program is None:
-        return generated
-    decode_usual = _hot_codec.decode_structure
-
-    def decode_any(body: memoryview, position: int, end: int) -> tuple[Any, int]:
-        return decode_usual(program, body, position, end) or generated(body, position, end)
-
-    return decode_any
-
-
-@memoize
-def _encoder(message: type[Message], version: int) -> Encode:
-    if version not in message.VERSIONS:
-        raise LocalProtocolError(
-            f"{message.__name__} version {version} is unknown, expected {message.VERSIONS}"
-        )
-    return _structure_encoder(message, version, version in message.FLEXIBLE)
-
-
-def decode(message: type[MessageT], version: int, body: memoryview, position: int = 0) -> MessageT:
-    """Decode a message that starts at `position` and must fill the rest of `body`.
-
-    Fields with record batches are views of `body`. Raises: RemoteProtocolError naming field and
-    byte.
-    """
-    value, end = decode_prefix(message, version, body, position)
-    _check_consumed(message.__name__, end, len(body))
-    return value
-
-
-def decode_prefix(
-    message: type[MessageT], version: int, body: memoryview, position: int = 0
-) -> tuple[MessageT, int]:
-    """Decode a body that starts at `position`; return it and where it ends.
-
-    Raises: RemoteProtocolError saying which field at which byte.
-    """
-    if version not in message.VERSIONS:
-        raise RemoteProtocolError(
-            f"{message.__name__} version {version} is unknown, expected {message.VERSIONS}"
-        )
-    value: MessageT
-    value, end = _decoder(message, version)(body, position, len(body))
-    return value, end
-
-
-def encode(message: Message, version: int, parts: list[Piece]) -> None:
-    """Append the body of `message` to `parts`. Record batches are appended without copying.
-
-    Raises: LocalProtocolError if a value does not fit its field.
-    """
-    try:
-        _encoder(type(message), version)(message, parts.append)
-    except error as bad:
-        raise LocalProtocolError(f"{type(message).__name__} v{version}: {bad}") from bad
