@@ -64,7 +64,10 @@ class Appends:
     def start(self, *names: str, size: int = 10) -> asyncio.Task[int]:
         """Append records of these names, of `size` bytes each."""
         records = [_record(name, size) for name in names]
-        return asyncio.get_running_loop().create_task(self.appends.append(records))
+        return asyncio.get_running_loop().create_task(self._append(records))
+
+    async def _append(self, records: Sequence[OffsetRecord]) -> int:
+        return await self.appends.append(records)
 
     def _leader_epoch(self) -> int:
         if self.refusal is not None:

@@ -181,22 +181,37 @@ class CommittedOffsetStore:
         self._forget_lost(partition)
         await self._wait_position(partition.high_watermark.offset)
 
-    async def commit(
-        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
-    ) -> None:
+    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
         """Store all commits in one batch; return once they are stored and in memory.
 
-        `is_checked`: the coordinator has found that the committer may commit. Otherwise a consumer
-        that is a group with members is refused.
+        A consumer that is a group with members is refused.
 
         Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout,
         GroupHasMembers.
         """
-        if not is_checked:
-            await self.wait_caught_up()
-            self._check_no_members({key.consumer for key, _ in commits})
+        await self.wait_caught_up()
+        self._check_no_members({key.consumer for key, _ in commits})
+        await self.wait_read(await self.store_checked(commits), len(commits))
+
+    def store_checked(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> asyncio.Future[int]:
+        """Store all commits in one batch: the coordinator has found that the committer may commit.
+
+        The result is the offset of the first record, once all are stored. They are in memory if
+        `has_read` says so, or else after `wait_read`. Raises, and has errors: as `commit`.
+        """
         now = self._clock.now_ms()
-        await self._publish([self._commit_record(key, commit, now) for key, commit in commits])
+        return self._appends.append(
+            [self._commit_record(key, commit, now) for key, commit in commits]
+        )
+
+    def has_read(self, offset: int, count: int) -> bool:
+        """Whether `count` records from `offset` on are in memory."""
+        return self._position >= offset + count
+
+    async def wait_read(self, offset: int, count: int) -> None:
+        """Return once `count` records from `offset` on are in memory. Raises: PartitionFailed,
+        Indeterminate after a timeout."""
+        await self._wait_position(offset + count)
 
     async def remove(
         self, *, consumer: str, stream: str | None, partition: int | None = None
@@ -336,9 +351,7 @@ class CommittedOffsetStore:
 
     async def _publish(self, records: Sequence[OffsetRecord]) -> None:
         """Return once the records are stored and in memory."""
-        end = await self._appends.append(records) + len(records)
-        if self._position < end:
-            await self._wait_position(end)
+        await self.wait_read(await self._appends.append(records), len(records))
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
         found = self._partitions.stream(key.stream)

@@ -63,10 +63,12 @@ class OffsetAppends:
         """Stores the batch under way."""
         self._is_closed = False
 
-    async def append(self, records: Sequence[OffsetRecord]) -> int:
-        """Return the offset of the first of `records` once all are committed, in one batch.
+    def append(self, records: Sequence[OffsetRecord]) -> asyncio.Future[int]:
+        """Append `records` in one batch; the result is the offset of the first once all are
+        committed. Its errors: PublishRejected, PartitionFailed, NotLeader; Indeterminate after a
+        timeout.
 
-        Raises: PublishRejected, PartitionFailed, NotLeader; Indeterminate after a timeout.
+        Raises: PartitionFailed, NotLeader where nothing is appended.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = 0
@@ -77,7 +79,7 @@ class OffsetAppends:
             done.cancel()
         elif self._task is None:
             self._begin()
-        return await done
+        return done
 
     async def close(self) -> None:
         """Cancel everyone who waits. Whether the batch under way is stored is not known."""
