@@ -502,6 +502,8 @@ class GroupCoordinator:
         epoch = None
         if partition is not None and partition.failure is None:
             epoch = partition.leader_epoch
+            if epoch == self._epoch:
+                return
         if self._epoch is not None and epoch != self._epoch:
             self._unload()
         if (

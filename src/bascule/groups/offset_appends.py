@@ -26,7 +26,7 @@ BATCH_BYTES_MAX: Final = 256 << 10
 """Of the keys and values of one batch, unless one request brings more."""
 GATHERED_MIN: Final = 8
 """Requests in a batch after which the next one is gathered: so many may come at once again."""
-GATHER_SECONDS: Final = 0.002
+GATHER_SECONDS: Final = 0.005
 """How long a batch is gathered. A batch costs as much CPU as ten commits."""
 
 

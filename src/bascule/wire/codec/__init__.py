@@ -30,7 +30,8 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 @memoize
-def _decoder(message: type[Message], version: int) -> Decode:
+def decoder(message: type[Message], version: int) -> Decode:
+    """The function that decodes a known version of a message; it raises RemoteProtocolError."""
     flexible = version in message.FLEXIBLE
     generated = structure_decoder(message, version, flexible)
     program = program_of(message, version, flexible) if _hot.IS_COMPILED else None
@@ -76,7 +77,7 @@ def decode_prefix(
             f"{message.__name__} version {version} is unknown, expected {message.VERSIONS}"
         )
     value: MessageT
-    value, end = _decoder(message, version)(body, position, len(body))
+    value, end = decoder(message, version)(body, position, len(body))
     return value, end
 
 
