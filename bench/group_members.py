@@ -216,9 +216,11 @@ class GroupMember:
             group_id=self._group, generation_id_or_member_epoch=self.generation, member_id=self.id,
             topics=[OffsetCommitTopic(topic, partitions=[OffsetCommitPartition(self.owned[0], 1)])],
         )  # fmt: skip
-        answer = await self._link.ask(commit, version=NAMED)
+        link = await Link.open(self._link.address)
+        answer = await link.ask(commit, version=NAMED)
         assert not answer.topics[0].partitions[0].error_code, answer
-        frame = self._link.protocol.send(commit, version=NAMED)
+        frame = link.protocol.send(commit, version=NAMED)
+        link.close()
         return await asyncio.to_thread(Committer.open, self._link.address, frame)
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.clusters import served_cluster, wait_until
 from bench.commit_load import commit_at_rate
-from bench.group_members import GroupMember, joined, settled
+from bench.group_members import SESSION_MS, GroupMember, joined, settled
 from bench.harness import (
     Running,
     median_ratio,
@@ -40,6 +40,8 @@ IDLE_MEMBERS: Final = 3
 IDLE_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 3.0
 """The default of Kafka's clients."""
+LONG_SESSION_MS: Final = 60_000
+"""Of members that commit: on a machine without time to spare they are late, not dead."""
 NO_DELAY: Final = "group.initial.rebalance.delay.ms=1000\n"
 
 
@@ -51,10 +53,17 @@ def create_topic(address: str, name: str, partitions: int) -> None:
 
 
 def members_of(
-    addresses: Sequence[str], group: str, *, count: int = MEMBERS, heartbeat_seconds: float = 0.1
+    addresses: Sequence[str],
+    group: str,
+    *,
+    count: int = MEMBERS,
+    heartbeat_seconds: float = 0.1,
+    session_ms: int = SESSION_MS,
 ) -> list[GroupMember]:
     return [
-        GroupMember(addresses, group, MEMBERS, heartbeat_seconds=heartbeat_seconds)
+        GroupMember(
+            addresses, group, MEMBERS, heartbeat_seconds=heartbeat_seconds, session_ms=session_ms
+        )
         for _ in range(count)
     ]
 
@@ -83,7 +92,9 @@ async def time_takeover(address: str, group: str) -> float:
 
 async def cpu_of_commits(running: Running, address: str, group: str, seconds: float) -> float:
     """Microseconds of the server's CPU for a commit."""
-    members = members_of([address], group, heartbeat_seconds=HEARTBEAT_SECONDS)
+    members = members_of(
+        [address], group, heartbeat_seconds=HEARTBEAT_SECONDS, session_ms=LONG_SESSION_MS
+    )
     async with joined(members):
         await settled(members)
         committers = [await member.committer(TOPIC) for member in members]

@@ -28,7 +28,7 @@ class LastingObjects:
         """What is there now stays: the collector does not visit it any more."""
         self._added = 0
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+        gc.set_threshold(YOUNG_OBJECTS)
 
     def on_added(self, partitions: int) -> None:
         """So many partitions have been opened."""
