@@ -129,12 +129,10 @@ def test_behind_a_batch_of_many_requests_the_next_one_is_gathered() -> None:
         assert [len(each) for each in it.publisher.batches] == [1, GATHERED_MIN]
         for _ in range(GATHERED_MIN // 2 - 1):
             it.start("b")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await elapse(0.000_1)
         assert len(it.publisher.batches) == 2
         it.start("b")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await elapse(0.000_1)
         assert it.publisher.batches[2:] == [["b"] * (GATHERED_MIN // 2)]
         await it.appends.close()
 
@@ -161,8 +159,7 @@ def test_a_batch_is_gathered_for_a_moment_at_most() -> None:
         it.publisher.store()
         await turns()
         it.start("c")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await elapse(0.000_1)
         assert it.publisher.batches[2:] == [["b"], ["c"]]
         await it.appends.close()
 
@@ -180,7 +177,7 @@ def test_a_batch_that_is_being_gathered_is_cancelled_with_the_others() -> None:
         await turns()
         it.publisher.store()
         waiting = it.start("b")
-        await asyncio.sleep(0)
+        await elapse(0.000_1)
         await it.appends.close()
         await elapse(1)
         assert waiting.cancelled()

@@ -82,8 +82,12 @@ def response_of(number: int) -> Message:
 
 
 async def turns(count: int = 20) -> None:
+    """Let the loop turn so often."""
+    loop = asyncio.get_running_loop()
     for _ in range(count):
-        await asyncio.sleep(0)
+        reached = loop.create_future()
+        loop.call_soon(reached.set_result, None)
+        await reached
 
 
 def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -111,7 +115,7 @@ def test_responses_of_all_kinds_leave_in_order(together: bool) -> None:
         served, loop = Served(), asyncio.get_running_loop()
 
         async def wait(number: int) -> Message:
-            await asyncio.sleep(0)
+            await turns(1)
             return response_of(number)
 
         def later(number: int) -> Deferred:
