@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -26,6 +25,7 @@ from bascule.wire.messages.offset_commit import (
     OffsetCommitTopic,
 )
 from bascule.wire.schema import Request
+from bench.commit_load import Committer
 
 SESSION_MS: Final = 6_000
 REBALANCE_MS: Final = 60_000
@@ -63,12 +63,6 @@ class Link:
                 raise ConnectionError("the server has closed the connection")
             self.protocol.feed(data)
         return event.message
-
-    async def exchange(self, frame: bytes) -> None:
-        """Send a frame that was made before, and drop the response."""
-        self._writer.write(frame)
-        size = int.from_bytes(await self._reader.readexactly(4))
-        await self._reader.readexactly(size)
 
     @property
     def address(self) -> str:
@@ -215,27 +209,19 @@ class GroupMember:
         self.size, *self.owned = json.loads(bytes(synced.assignment))
         self.is_settled, self.well_at = True, time.monotonic()
 
-    async def commit_often(self, topic: str, rate: float, seconds: float) -> int:
-        """Commit the offset of one partition `rate` times a second, beside the heartbeats; return
-        how many commits were answered."""
+    async def committer(self, topic: str) -> Committer:
+        """What commits the offset of one of its partitions, over another connection."""
         assert self._link is not None
-        link = await Link.open(self._link.address)
-        index = self.owned[0]
         commit = OffsetCommitRequest(
             group_id=self._group, generation_id_or_member_epoch=self.generation, member_id=self.id,
-            topics=[OffsetCommitTopic(topic, partitions=[OffsetCommitPartition(index, 1)])],
+            topics=[OffsetCommitTopic(topic, partitions=[OffsetCommitPartition(self.owned[0], 1)])],
         )  # fmt: skip
+        link = await Link.open(self._link.address)
         answer = await link.ask(commit, version=NAMED)
         assert not answer.topics[0].partitions[0].error_code, answer
-        frame = bytearray(link.protocol.send(commit, version=NAMED))
-        began, count = time.monotonic(), int(rate * seconds)
-        for number in range(count):
-            if (left := began + number / rate - time.monotonic()) > 0:
-                await asyncio.sleep(left)
-            struct.pack_into(">i", frame, 8, number)
-            await link.exchange(bytes(frame))
+        frame = link.protocol.send(commit, version=NAMED)
         link.close()
-        return count
+        return await asyncio.to_thread(Committer.open, self._link.address, frame)
 
 
 @contextlib.asynccontextmanager

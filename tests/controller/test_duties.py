@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from math import inf
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from bascule.controller.cluster import duties
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.sessions import LAPSE_SECONDS, Pong
 from bascule.controller.plan import NodeState
-from bascule.errors import Indeterminate
+from bascule.errors import Broken, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
 from bascule.model import NO_LEADER
+from bascule.raft.membership import Members
 from support.deciding_controller import DecidingController, registration
 from support.metadata_groups import some_turns, until
+from support.virtual_time import elapse, run_virtually
 
 SECONDS_MAX = 10.0
 
@@ -27,6 +32,7 @@ class Group:
 
     applied = 0
     controller_id = 0
+    members = Members((1,))
 
     def __init__(self, deciding: DecidingController) -> None:
         self._deciding = deciding
@@ -95,6 +101,89 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         assert after.leader_epoch > before.leader_epoch
 
     asyncio.run(scene())
+
+
+class SilentNodes:
+    """Peers that answer pings until they are cut off."""
+
+    def __init__(self, deciding: DecidingController) -> None:
+        self._deciding = deciding
+        self.are_reached = True
+
+    async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
+        if not self.are_reached:
+            await elapse(timeout_s)
+            raise Broken("cut off")
+        incarnation = self._deciding.image.nodes[node].incarnation
+        return msgspec.msgpack.encode(Pong(incarnation, 0))
+
+
+def test_a_controller_that_is_cut_off_knows_it_and_leads_nothing_once_it_is_deposed() -> None:
+    """It may be deposed 6 s later only, and then went on for 3 s more."""
+
+    async def scene() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        group, state, peers = Group(deciding), NodeState(1), SilentNodes(deciding)
+        group.members = Members((1, 2, 3))
+        mine = ControllerDuties(
+            1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
+            process_loss=lambda *_: "",
+        )  # fmt: skip
+        mine._registration = registration(1)
+        group.on_image = mine.on_image
+        group.is_controller, group.controller_id = True, 1
+        run = asyncio.create_task(mine.run())
+        await elapse(20)
+        assert not mine.is_cut_off
+        peers.are_reached = False
+        group.refusals = 1_000  # the loss of the others cannot be committed
+        await elapse(LAPSE_SECONDS - 0.5)
+        assert not mine.is_cut_off
+        await elapse(1.0)
+        assert mine.is_cut_off
+        assert not state.is_suspended, "it is the controller yet, and may hear the others again"
+        peers.are_reached = True
+        await elapse(2.0)
+        assert not mine.is_cut_off
+        peers.are_reached = False
+        await elapse(5.0)
+        group.is_controller = False
+        group.on_role_changed()
+        mine._is_due.set()
+        await elapse(0.1)
+        assert state.is_suspended
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        mine.close()
+
+    run_virtually(scene())
+
+
+def test_a_controller_that_is_deposed_by_others_goes_on_leading() -> None:
+    async def scene() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        group, state, peers = Group(deciding), NodeState(1), SilentNodes(deciding)
+        group.members = Members((1, 2, 3))
+        mine = ControllerDuties(
+            1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
+            process_loss=lambda *_: "",
+        )  # fmt: skip
+        mine._registration = registration(1)
+        group.is_controller, group.controller_id = True, 1
+        run = asyncio.create_task(mine.run())
+        await elapse(20)
+        group.is_controller, group.controller_id, group.term = False, 2, 2
+        mine._is_due.set()
+        await elapse(LAPSE_SECONDS - 0.5)
+        assert not state.is_suspended
+        assert not mine.is_cut_off
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        mine.close()
+
+    run_virtually(scene())
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -194,6 +283,9 @@ class Nothing:
 
     def follow(self, image: Image) -> None:
         pass
+
+    def heard_at(self, voters: Collection[int]) -> float:
+        return inf
 
     def close(self) -> None:
         pass

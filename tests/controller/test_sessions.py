@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any, cast
 
 import msgspec
@@ -229,3 +230,23 @@ def test_virtual_time_jumps() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtually(main()) == pytest.approx(3_600)
+
+
+@virtually
+async def test_a_controller_knows_when_it_has_heard_a_majority_last(cluster: Cluster) -> None:
+    loop, heard_at = asyncio.get_running_loop(), cluster.sessions.heard_at
+    await elapse(10)
+    assert loop.time() - heard_at((1, 2, 3)) < 2 * PING_SECONDS
+    cluster.hung.add(2)
+    await elapse(10)
+    assert loop.time() - heard_at((1, 2, 3)) < 2 * PING_SECONDS, "itself and node 3"
+    assert loop.time() - heard_at((1, 2)) > 9, "of two a majority is both"
+    cluster.hung.add(3)
+    silent_since = loop.time()
+    await elapse(10)
+    assert abs(heard_at((1, 2, 3)) - silent_since) < 2 * PING_SECONDS
+    assert heard_at((1,)) == inf
+    assert heard_at((1, 4, 5)) == -inf, "no session"
+    cluster.hung.clear()
+    await elapse(1)
+    assert loop.time() - heard_at((1, 2, 3)) < 2 * PING_SECONDS

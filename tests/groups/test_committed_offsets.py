@@ -142,7 +142,9 @@ def test_while_a_group_has_members_only_its_coordinator_commits(harness: Offsets
         await harness.wait_until(lambda: offsets.counts.repairs >= 2, offsets)
         assert committed(offsets) == {KEY: 5}
         assert offsets.counts.fenced == 3
-        await offsets.commit([(KEY, Commit(offset=9)), (gone, Commit(offset=9))], is_checked=True)
+        await offsets.wait_read(
+            await offsets.store_checked([(KEY, Commit(offset=9)), (gone, Commit(offset=9))]), 2
+        )
         await offsets.remove_deleted("gone", None)
         assert committed(offsets) == {KEY: 9}
 
@@ -467,7 +469,9 @@ def test_commits_that_an_unclean_election_removed_are_forgotten(harness: Offsets
         await offsets.commit([(KEY, Commit(offset=1))])
         end = harness.log.high_watermark.offset
         await offsets.store_group("gone", b"members")
-        await offsets.commit([(KEY, Commit(offset=5)), (gone, Commit(offset=5))], is_checked=True)
+        await offsets.wait_read(
+            await offsets.store_checked([(KEY, Commit(offset=5)), (gone, Commit(offset=5))]), 2
+        )
         assert offsets.committed(*KEY) == 5
         # Another leader lacks all but the first commit, and has others in their place.
         await asyncio.to_thread(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from bascule.groups.classic import ClassicGroup, JoinRequest
 from bascule.groups.consumer import ConsumerGroup, MemberHeartbeat
+from bascule.groups.consumer.member import ConsumerMember
 from bascule.groups.consumer.messages import NOTHING
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.group.consumer_protocol import encode_assignment
@@ -160,6 +163,37 @@ def test_other_protocols_do_not_mix(host: GroupHost) -> None:
     host.group.on_join(connect, ticket, host.now_ms)
     host.carry_out()
     assert host.answers[ticket].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class Unlisted(dict[str, ConsumerMember]):
+    """Members that nobody may go through."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("the cost depends on the number of members")
+
+    items = __iter__ = values
+
+
+def test_a_join_is_checked_without_a_look_at_all_members(host: GroupHost) -> None:
+    settled_classic(host, *"abcde")
+    Consumer(host, "f").send()
+    roster = host.consumer.roster
+    roster.members = Unlisted(roster.members)
+    own = next(iter(host.consumer.members.keys()))
+    for member_id, names, is_taken in (
+        ("", ("other",), False),
+        ("", ("range",), True),
+        (own, ("other",), False),
+        (own, ("other", "range"), True),
+    ):
+        request = JoinRequest(
+            member_id, None, 10_000, 10_000, "consumer", tuple((name, b"") for name in names),
+            new_member_id="n",
+        )  # fmt: skip
+        error, _ = host.consumer._classic._join_error(request)
+        # What is taken fails later: its metadata are none.
+        assert error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert roster.have_protocol(names, besides=roster.members.get(member_id)) == is_taken
 
 
 def test_a_member_that_is_behind_is_remembered_when_the_group_is_converted(host: GroupHost) -> None:

@@ -11,6 +11,8 @@ import pytest
 from bascule.errors import Indeterminate, NotLeader, PartitionFailed, PublishRejected
 from bascule.groups.offset_appends import (
     BATCH_BYTES_MAX,
+    GATHER_SECONDS,
+    GATHERED_MIN,
     STORE_SECONDS_MAX,
     OffsetAppends,
     OffsetRecord,
@@ -64,7 +66,10 @@ class Appends:
     def start(self, *names: str, size: int = 10) -> asyncio.Task[int]:
         """Append records of these names, of `size` bytes each."""
         records = [_record(name, size) for name in names]
-        return asyncio.get_running_loop().create_task(self.appends.append(records))
+        return asyncio.get_running_loop().create_task(self._append(records))
+
+    async def _append(self, records: Sequence[OffsetRecord]) -> int:
+        return await self.appends.append(records)
 
     def _leader_epoch(self) -> int:
         if self.refusal is not None:
@@ -107,6 +112,76 @@ def test_what_arrives_while_a_batch_is_stored_is_the_next_batch() -> None:
         it.publisher.store()
         assert [await each for each in others] == [101, 103]
         assert it.committed == [(100, [100]), (101, [101, 102, 103])]
+
+    run(test())
+
+
+def test_behind_a_batch_of_many_requests_the_next_one_is_gathered() -> None:
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        for _ in range(GATHERED_MIN):
+            it.start("a")
+        it.publisher.store()
+        await turns()
+        it.publisher.store()
+        assert [len(each) for each in it.publisher.batches] == [1, GATHERED_MIN]
+        for _ in range(GATHERED_MIN // 2 - 1):
+            it.start("b")
+        await elapse(0.000_1)
+        assert len(it.publisher.batches) == 2
+        it.start("b")
+        await elapse(0.000_1)
+        assert it.publisher.batches[2:] == [["b"] * (GATHERED_MIN // 2)]
+        await it.appends.close()
+
+    run(test())
+
+
+def test_a_batch_is_gathered_for_a_moment_at_most() -> None:
+    async def test() -> None:
+        it = Appends()
+        loop = asyncio.get_running_loop()
+        it.start("first")
+        await turns()
+        for _ in range(GATHERED_MIN):
+            it.start("a")
+        it.publisher.store()
+        await turns()
+        it.publisher.store()
+        began = loop.time()
+        it.start("b")
+        while len(it.publisher.batches) < 3:
+            await elapse(0.000_1)
+        assert GATHER_SECONDS <= loop.time() - began < GATHER_SECONDS + 0.001
+        # That batch was small: the next one begins at once.
+        it.publisher.store()
+        await turns()
+        it.start("c")
+        await elapse(0.000_1)
+        assert it.publisher.batches[2:] == [["b"], ["c"]]
+        await it.appends.close()
+
+    run(test())
+
+
+def test_a_batch_that_is_being_gathered_is_cancelled_with_the_others() -> None:
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        for _ in range(GATHERED_MIN):
+            it.start("a")
+        it.publisher.store()
+        await turns()
+        it.publisher.store()
+        waiting = it.start("b")
+        await elapse(0.000_1)
+        await it.appends.close()
+        await elapse(1)
+        assert waiting.cancelled()
+        assert len(it.publisher.batches) == 2
 
     run(test())
 

@@ -257,7 +257,7 @@ def test_many_groups_are_listed_and_deleted_in_slices(groups: Groups) -> None:
     async def test() -> None:
         names = [f"g{number}" for number in range(1_200)]
         commits = [(OffsetKey(name, "flights", 0), Commit(offset=1)) for name in names]
-        await groups.offsets.commit(commits, is_checked=True)
+        await groups.offsets.store_checked(commits)
         loop, turns, is_counting = asyncio.get_running_loop(), 0, True
 
         def count_turn() -> None:

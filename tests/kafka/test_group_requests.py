@@ -119,6 +119,23 @@ def test_a_member_may_send_its_generation_as_an_epoch(requests: GroupRequests) -
     requests.run(test)
 
 
+def test_a_coordinator_that_is_cut_off_refuses(requests: GroupRequests) -> None:
+    """There may be another one, at which the sessions of its members run out."""
+
+    async def test() -> None:
+        joined = await requests.member()
+        is_cut_off, elsewhere = True, ErrorCode.NOT_COORDINATOR
+        requests.groups._is_cut_off = lambda: is_cut_off
+        assert await requests.heartbeat(joined) == elsewhere
+        assert await requests.commit(1, joined.member_id) == elsewhere
+        assert (await requests.join(joined.member_id)).error_code == elsewhere
+        is_cut_off = False
+        assert await requests.heartbeat(joined) == NONE
+        assert await requests.commit(1, joined.member_id) == NONE
+
+    requests.run(test)
+
+
 def test_a_node_that_does_not_lead_refuses(requests: GroupRequests) -> None:
     async def test() -> None:
         joined = await requests.member()

@@ -505,6 +505,7 @@ class Owners:
             kept = sum(member.kept_bytes for member in group.members.values())
             partitions = sum(count for _, count in group.roster._subscribed.values())
             assert group.kept_bytes == kept + PARTITION_KEPT_BYTES * partitions, "counted anew"
+            self._check_protocols(group)
         seen: dict[TopicPartition, str] = {}
         for each in self.consumers:
             member_id = each.name if isinstance(each, Consumer) else each.member_id
@@ -517,6 +518,19 @@ class Owners:
                     f"{each.name} and {seen[partition]} own {partition.partition}"
                 )
                 seen[partition] = each.name
+
+    @staticmethod
+    def _check_protocols(group: ConsumerGroup) -> None:
+        """What members of the classic protocol have in common is counted, not looked for."""
+        classic = [each for each in group.members.values() if each.classic is not None]
+        assert group.roster.classic_count == len(classic)
+        for besides in (None, *group.members.values()):
+            others = [each.classic for each in classic if each is not besides]
+            for name in ("range", "cooperative-sticky", "none"):
+                found = group.roster.have_protocol([name], besides=besides)
+                assert found == all(
+                    side is not None and name in dict(side.protocols) for side in others
+                )
 
     def settle(self, beats: int = 60) -> None:
         """All go on undisturbed; then they own all that they subscribe to, each partition once."""

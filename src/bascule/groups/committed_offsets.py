@@ -181,22 +181,37 @@ class CommittedOffsetStore:
         self._forget_lost(partition)
         await self._wait_position(partition.high_watermark.offset)
 
-    async def commit(
-        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
-    ) -> None:
+    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
         """Store all commits in one batch; return once they are stored and in memory.
 
-        `is_checked`: the coordinator has found that the committer may commit. Otherwise a consumer
-        that is a group with members is refused.
+        A consumer that is a group with members is refused.
 
         Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout,
         GroupHasMembers.
         """
-        if not is_checked:
-            await self.wait_caught_up()
-            self._check_no_members({key.consumer for key, _ in commits})
+        await self.wait_caught_up()
+        self._check_no_members({key.consumer for key, _ in commits})
+        await self.wait_read(await self.store_checked(commits), len(commits))
+
+    def store_checked(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> asyncio.Future[int]:
+        """Store all commits in one batch: the coordinator has found that the committer may commit.
+
+        The result is the offset of the first record, once all are stored. They are in memory if
+        `has_read` says so, or else after `wait_read`. Raises, and has errors: as `commit`.
+        """
         now = self._clock.now_ms()
-        await self._publish([self._commit_record(key, commit, now) for key, commit in commits])
+        return self._appends.append(
+            [self._commit_record(key, commit, now) for key, commit in commits]
+        )
+
+    def has_read(self, offset: int, count: int) -> bool:
+        """Whether `count` records from `offset` on are in memory."""
+        return self._position >= offset + count
+
+    async def wait_read(self, offset: int, count: int) -> None:
+        """Return once `count` records from `offset` on are in memory. Raises: PartitionFailed,
+        Indeterminate after a timeout."""
+        await self._wait_position(offset + count)
 
     async def remove(
         self, *, consumer: str, stream: str | None, partition: int | None = None
@@ -336,10 +351,11 @@ class CommittedOffsetStore:
 
     async def _publish(self, records: Sequence[OffsetRecord]) -> None:
         """Return once the records are stored and in memory."""
-        await self._wait_position(await self._appends.append(records) + len(records))
+        await self.wait_read(await self._appends.append(records), len(records))
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
-        stream_id = self._stream_id(key.stream)
+        found = self._partitions.stream(key.stream)
+        stream_id = _hexadecimal(found[0].definition.id) if found else None
         subject, record_key = _record_key(key)
         dated = _dated(commit, now_ms)
         record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
@@ -370,7 +386,7 @@ class CommittedOffsetStore:
 
     def _stream_id(self, stream: str) -> str | None:
         found = self._partitions.stream(stream)
-        return found[0].definition.id.hex() if found else None
+        return _hexadecimal(found[0].definition.id) if found else None
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -466,10 +482,10 @@ class CommittedOffsetStore:
         if change.group is not None:
             self._apply_group(change.group, change.member_id, change.state)
             return True
-        key, stored, read_up_to, error = change[:4]
+        key, stored, read_up_to = change.key, change.stored, change.read_up_to
         if key is None:
             return False
-        if not error and not change.is_checked and key.consumer in self.group_states:
+        if not change.error and not change.is_checked and key.consumer in self.group_states:
             # Somebody who is no member has replaced the members' commit, or made one.
             self.counts.fenced += 1
             self._to_repair.add(key)
@@ -478,11 +494,11 @@ class CommittedOffsetStore:
         is_stale_repair = (
             read_up_to is not None and present is not None and present.record_offset > read_up_to
         )
-        if error or is_stale_repair:
+        if change.error or is_stale_repair:
             # A stale repair replaced a commit that its publisher had not read: repair that commit.
             if present is not None:
                 self._to_repair.add(key)
-            return not error
+            return not change.error
         self._to_repair.discard(key)
         if stored is None:
             self.counts.removals += 1
@@ -560,6 +576,11 @@ def _record_key(key: OffsetKey) -> tuple[str, bytes]:
 
 
 @lru_cache(maxsize=KEYS_CACHED)
+def _hexadecimal(id: bytes) -> str:
+    return id.hex()
+
+
+@lru_cache(maxsize=KEYS_CACHED)
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
     checked = (CHECKED_HEADER, None)
     return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)
@@ -567,9 +588,11 @@ def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
 
 def _dated(commit: Commit, ms: int) -> Commit:
     """`commit` with `committed_ms` set to `ms` if it has none."""
+    if commit.committed_ms:
+        return commit
     return Commit(
         offset=commit.offset,
         leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
-        committed_ms=commit.committed_ms or ms,
+        committed_ms=ms,
     )

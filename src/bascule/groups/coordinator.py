@@ -89,12 +89,15 @@ class GroupCoordinator:
         limits: GroupLimits | None = None,
         *,
         check_version: Callable[[], None] = lambda: None,
+        is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         """`check_version` raises NeedsClusterVersion where not all nodes know the records of groups
-        of the consumer protocol."""
+        of the consumer protocol. `is_cut_off` says whether the cluster may have another coordinator
+        by now, of which this node has not heard."""
         self._partitions = partitions
         self._topics = SubscribableStreams(partitions)
         self._check_version = check_version
+        self._is_cut_off = is_cut_off
         self._offsets = offsets
         self._dice = dice
         self._limits = limits or GroupLimits()
@@ -480,6 +483,9 @@ class GroupCoordinator:
         """Why this node does not answer for a group now, or for all of them (None), or NONE."""
         self.refresh()
         if self._epoch is not None:
+            if self._is_cut_off():
+                # Its members are to look for the other coordinator before their sessions end there.
+                return ErrorCode.NOT_COORDINATOR
             if self._to_load and name not in self._groups:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return ErrorCode.NONE
@@ -502,6 +508,8 @@ class GroupCoordinator:
         epoch = None
         if partition is not None and partition.failure is None:
             epoch = partition.leader_epoch
+            if epoch == self._epoch:
+                return
         if self._epoch is not None and epoch != self._epoch:
             self._unload()
         if (

@@ -48,6 +48,7 @@ class Deadlines(Generic[D]):
         """Heap of due time, number, who. An entry may be earlier than the deadline."""
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._left_out_ms = 0
         """By how much the clock is behind that of the loop."""
         self._last_ms = 0
@@ -57,7 +58,7 @@ class Deadlines(Generic[D]):
         return len(self._entries)
 
     def now_ms(self) -> int:
-        now_ms = int(asyncio.get_running_loop().time() * 1000) - self._left_out_ms
+        now_ms = int(self._find_loop().time() * 1000) - self._left_out_ms
         if self._entries and now_ms - self._entries[0][0] > STALL_MS:
             # The clock goes on before the deadline: what was sent meanwhile is read until then.
             resumed_ms = max(self._last_ms, self._entries[0][0] - STALL_MS)
@@ -79,6 +80,12 @@ class Deadlines(Generic[D]):
         if self._entries[0][2] is who:
             self._set_timer()
 
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop; to ask asyncio costs a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
     def clear(self) -> None:
         """Call nobody any more."""
         self._entries.clear()
@@ -95,7 +102,7 @@ class Deadlines(Generic[D]):
         if self._entries:
             # One millisecond later: the times of the groups are rounded down.
             at = (self._entries[0][0] + 1 + self._left_out_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_at(at, self._on_timer)
+            self._timer = self._find_loop().call_at(at, self._on_timer)
 
     def _on_timer(self) -> None:
         now_ms = self.now_ms()

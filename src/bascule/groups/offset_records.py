@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from bascule.errors import OffsetOutOfRange, PartitionFailed
 from bascule.record.batch import Record, RecordBatch, scan_batches
@@ -30,18 +32,19 @@ CHECKED_HEADER: Final = "Bascule-Checked"
 NATS cannot have it: its headers have values."""
 
 
-class StoredCommit(NamedTuple):
-    """A commit and its record in `_offsets`."""
+class StoredCommit(msgspec.Struct, gc=False):
+    """A commit and its record in `_offsets`. Structs, since there are two for each commit."""
 
     commit: Commit
     appended_ms: int
     """Timestamp of the record, from this node's clock."""
     record_offset: int
+    """-1 until it is committed."""
     stream_id: str | None = None
     """Hexadecimal id of the stream that it was committed for; None in commits over NATS."""
 
 
-class OffsetChange(NamedTuple):
+class OffsetChange(msgspec.Struct, gc=False):
     """One record of `_offsets`: a commit, a removal (`stored` is None), or malformed (`error`)."""
 
     key: OffsetKey | None

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bascule.errors import Broken, RemoteProtocolError
+from bascule.listening.deferred import Deferred
 from bascule.listening.first_bytes import PEEK_BYTES, is_datastream
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
 from bascule.listening.sending import RunOnThread, Sender
 from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
 from bascule.wire.frame import CHUNK_BYTES
-from bascule.wire.schema import Message
+from bascule.wire.primitives import Piece
+from bascule.wire.schema import Message, memoize
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,31 @@ Handle: TypeAlias = Callable[[ReceivedRequest], Message | Awaitable[Message]]
 connection instead of a response."""
 
 
+class _Begun:
+    """A request that is being answered."""
+
+    __slots__ = ("decoded", "name", "request", "response", "rest", "started")
+
+    def __init__(self, request: ReceivedRequest, name: str, started: float, decoded: int) -> None:
+        self.request = request
+        self.name = name
+        """Of the request, as it is counted."""
+        self.started = started
+        """Loop time."""
+        self.decoded = decoded
+        """Accounted bytes of the request."""
+        self.response: Message | Awaitable[Message] | None = None
+        self.rest: Sequence[Piece] = ()
+        """What is still to be sent of the response."""
+
+
 class ServedConnection:
     """Reads while it answers, so that it notices when the client closes and ends the waiting.
 
     The reader stays registered with the loop, so a request usually costs no call to epoll_ctl.
-    The reader is removed only while `read_ahead_bytes` are waiting.
+    The reader is removed only while `read_ahead_bytes` are waiting. A response that is there at
+    once, or is `Deferred`, is sent by the callback that brought it. The task does the rest: what
+    has to wait, requests that came together, and the end of the connection.
     """
 
     def __init__(
@@ -84,14 +106,17 @@ class ServedConnection:
         )
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
-        """Done when bytes have arrived; None while a request is answered."""
+        """What the task waits for while it has nothing to do; None while it answers a request."""
+        self._begun: _Begun | None = None
+        """The request that is being answered."""
         self._reading = False
-        self._answering = False
         self._closing = False
         self._expired = ""
         self._deadline = inf
         """Loop time at which the present state expires."""
         self._deadline_reason = ""
+        self._answered_at = self._loop.time()
+        """When the last response was sent; at first, when the connection was accepted."""
         self._accounted_bytes = 0
         """Bytes of this connection that count against `memory_bytes_max`."""
 
@@ -104,7 +129,7 @@ class ServedConnection:
     def close_when_answered(self) -> None:
         """Close now, or as soon as the current request is answered."""
         self._closing = True
-        if not self._answering and self._task is not None:
+        if self._begun is None and self._task is not None:
             self._task.cancel()
 
     def abort(self) -> None:
@@ -149,46 +174,131 @@ class ServedConnection:
         """Close the socket. A callback: a task that is cancelled before it begins runs nothing."""
         self._pause_reading()
         self._socket.close()
+        if self._begun is not None and isinstance(self._begun.response, Deferred):
+            self._begun.response.done.cancel()
         self._account(-self._accounted_bytes)
         if self._on_closed is not None:
             self._on_closed()
 
     async def _serve_one(self) -> None:
-        before = self._protocol.buffered_bytes
-        event = self._protocol.next_event()
-        if event is NEED_DATA:
+        if self._begun is None:
+            self._begin_next()
+        if self._begun is None:
             await self._wait_readable()
             return
-        decoded = _above_base_buffer(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
-        self._answering = True
-        # That of the state before must not end a long wait of the handler.
-        self._deadline = inf
         try:
-            if self._account(decoded):
-                await self._answer(event)
-            else:
-                self._close_out_of_memory()
+            await self._answer(self._begun)
         finally:
-            self._account(-decoded)
-            self._answering = False
-            self._deadline = inf
+            self._end()
         if self._protocol.buffered_bytes:
             await asyncio.sleep(0)  # let other connections run between pipelined requests
 
-    async def _answer(self, request: ReceivedRequest) -> None:
-        message, started = request.message, self._loop.time()
-        name = type(message).__name__.removesuffix("Request")
-        self._client_id = request.client_id and request.client_id[:TEXT_LENGTH_MAX]
-        self._statistics.requests[name] += 1
-        self._statistics.trailing_bytes += request.trailing_bytes
-        response = self._handle(request)
-        if not isinstance(response, Message):
-            response = await response
+    def _serve_now(self, waiting: asyncio.Future[None]) -> None:
+        """Answer the next request without a turn of the task, or leave it to the task if it has to
+        wait, or has failed."""
+        try:
+            self._begin_next()
+            begun = self._begun
+            if begun is None:
+                self._note_reading()
+                return
+            response = begun.response
+            if isinstance(response, Deferred):
+                response.done.add_done_callback(self._on_deferred)
+                return
+            if isinstance(response, Message):
+                self._answer_now(begun, response)
+        except Exception as error:  # boundary: the task ends the connection
+            waiting.set_exception(error)
+            return
+        self._go_on(waiting)
+
+    def _on_deferred(self, done: asyncio.Future[Any]) -> None:
+        """What the response of a `Deferred` waits for is done."""
+        waiting, begun = self._waiting, self._begun
+        if waiting is None or waiting.done() or begun is None:
+            return  # the connection ends
+        if done.cancelled():
+            waiting.cancel()
+            return
+        try:
+            assert isinstance(begun.response, Deferred)
+            response = begun.response = begun.response.response()
+            if isinstance(response, Message):
+                self._answer_now(begun, response)
+        except Exception as error:  # boundary: the task ends the connection
+            waiting.set_exception(error)
+            return
+        self._go_on(waiting)
+
+    def _answer_now(self, begun: _Begun, response: Message) -> None:
+        """Send a response, if it is small and the socket buffer has room for it."""
         if response.is_large:
-            send = partial(self._protocol.send, request, response)
-            pieces = await self._run_on_thread(send)
+            return
+        begun.rest = self._sender.send_now(self._protocol.send(begun.request, response))
+        if not begun.rest:
+            self._note_answered(begun)
+            self._end()
+
+    def _go_on(self, waiting: asyncio.Future[None]) -> None:
+        """Wait for the next request, or have the task do what there is to do."""
+        if self._begun is not None or self._protocol.buffered_bytes or self._closing:
+            _set_done(waiting)
         else:
-            pieces = self._protocol.send(request, response)
+            self._note_reading()
+
+    def _begin_next(self) -> None:
+        """Have the next request handled, if it has arrived. `_end` has to follow.
+
+        Raises: RemoteProtocolError, and what the handler raises.
+        """
+        protocol = self._protocol
+        before = protocol.buffered_bytes
+        event = protocol.next_event()
+        if event is NEED_DATA:
+            return
+        # The deadline of the state before must not end a long wait of the handler.
+        self._deadline = inf
+        started = self._loop.time()
+        decoded = _above_base_buffer(DECODED_FACTOR * (before - protocol.buffered_bytes))
+        name = _api_name(type(event.message))
+        begun = self._begun = _Begun(event, name, started, decoded)
+        if not self._account(decoded):
+            self._close_out_of_memory()
+            return
+        self._client_id = event.client_id and event.client_id[:TEXT_LENGTH_MAX]
+        self._statistics.requests[name] += 1
+        self._statistics.trailing_bytes += event.trailing_bytes
+        begun.response = self._handle(event)
+
+    def _end(self) -> None:
+        begun = self._begun
+        assert begun is not None
+        self._account(-begun.decoded)
+        self._begun = None
+        self._deadline = inf
+
+    async def _answer(self, begun: _Begun) -> None:
+        response = begun.response
+        if response is None:
+            return  # there is no memory for it
+        if not begun.rest:
+            if not isinstance(response, Message):
+                response = await response
+            if response.is_large:
+                send = partial(self._protocol.send, begun.request, response)
+                begun.rest = await self._run_on_thread(send)
+            else:
+                begun.rest = self._sender.send_now(self._protocol.send(begun.request, response))
+        if begun.rest:
+            await self._send(begun.rest)
+        self._note_answered(begun)
+
+    def _note_answered(self, begun: _Begun) -> None:
+        now = self._answered_at = self._loop.time()
+        self._statistics.on_answered(begun.name, int((now - begun.started) * 1e9))
+
+    async def _send(self, pieces: Sequence[Piece]) -> None:
         self._on_progress()
         size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
         try:
@@ -198,7 +308,6 @@ class ServedConnection:
                 self._close_out_of_memory()
         finally:
             self._account(-_above_base_buffer(size))
-        self._statistics.on_answered(name, int((self._loop.time() - started) * 1e9))
 
     def _on_progress(self) -> None:
         self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
@@ -232,20 +341,25 @@ class ServedConnection:
             self._loop.remove_writer(fd)
 
     async def _wait_readable(self) -> None:
-        partial = self._protocol.buffered_bytes > 0
-        if not partial:
-            self._deadline = self._loop.time() + self._limits.idle_ms_max / 1000
-            self._deadline_reason = "the client has been idle for too long"
-        elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
-            # Further bytes do not extend the deadline: a slowly sent request must still end.
-            self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
-            self._deadline_reason = PARTIAL_REQUEST
+        """Wait until there is something to do: bytes to read or a request that was begun."""
+        self._note_reading()
         self._resume_reading()
         self._waiting = self._loop.create_future()
         try:
             await self._waiting
         finally:
             self._waiting = None
+
+    def _note_reading(self) -> None:
+        """Set the deadline of a connection that waits for a request, or for the rest of one."""
+        partial = self._protocol.buffered_bytes > 0
+        if not partial:
+            self._deadline = self._answered_at + self._limits.idle_ms_max / 1000
+            self._deadline_reason = "the client has been idle for too long"
+        elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
+            # Further bytes do not extend the deadline: a slowly sent request must still end.
+            self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
+            self._deadline_reason = PARTIAL_REQUEST
 
     def _resume_reading(self) -> None:
         if not self._reading:
@@ -258,7 +372,10 @@ class ServedConnection:
             self._loop.remove_reader(self._socket.fileno())
 
     def _on_readable(self) -> None:
-        if self._answering and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes:
+        if (
+            self._begun is not None
+            and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes
+        ):
             self._pause_reading()
             return
         if self._take_over is not None and self._is_taken_over(self._take_over):
@@ -283,10 +400,11 @@ class ServedConnection:
             return
         self._statistics.bytes_in += count
         self._protocol.received(count)
-        if self._waiting is not None:
-            _set_done(self._waiting)
-        elif self._on_pipelined is not None:
-            self._on_pipelined()
+        if self._begun is not None:
+            if self._on_pipelined is not None:
+                self._on_pipelined()
+        elif self._waiting is not None and not self._waiting.done():
+            self._serve_now(self._waiting)
 
     def _is_taken_over(self, take_over: Callable[[socket.socket], None]) -> bool:
         """Look at the first bytes, once; whether another protocol has got the connection."""
@@ -306,7 +424,12 @@ class ServedConnection:
 
 
 def _above_base_buffer(count: int) -> int:
-    return max(count - BASE_BUFFER_BYTES, 0)
+    return count - BASE_BUFFER_BYTES if count > BASE_BUFFER_BYTES else 0
+
+
+@memoize
+def _api_name(message: type[Message]) -> str:
+    return message.__name__.removesuffix("Request")
 
 
 def _set_done(waiting: asyncio.Future[None]) -> None:

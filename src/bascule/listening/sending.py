@@ -63,6 +63,21 @@ class Sender:
         self._writable = writable
         self._progress = progress
 
+    def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Send what the socket buffer takes of a small response, and return the rest.
+
+        Nothing is sent of another one. Raises: OSError.
+        """
+        data = pieces[0]
+        if len(pieces) != 1 or not isinstance(data, bytes) or len(data) > SMALL_BYTES:
+            return pieces
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            return pieces
+        self._statistics.bytes_out += sent
+        return () if sent == len(data) else (memoryview(data)[sent:],)
+
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Return when all bytes are in the socket buffer. Raises: OSError, Broken."""
         pieces = _with_small_slices_read(pieces)

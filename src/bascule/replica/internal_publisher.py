@@ -7,14 +7,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
 from bascule.model import KeyFrom, RecordHeader, StreamConfig
 from bascule.publish.acks import AckError, too_large, unsupported_header
 from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
+from bascule.record._hot_encode import encode_records
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
-from bascule.record.header import PAYLOAD_LINKS
+from bascule.record.header import HEADER_BYTES, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import RESERVED_PREFIX, Payload
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -22,7 +25,7 @@ from bascule.wire import ack_codes
 from bascule.wire.ack_codes import publish_error
 
 
-class InternalRecord(NamedTuple):
+class InternalRecord(msgspec.Struct, frozen=True, gc=False):
     """One record to publish; `subject` is stored as that of a NATS message would be."""
 
     subject: str
@@ -162,20 +165,15 @@ def _record(config: StreamConfig, row: int, message: ClientMessage) -> Record:
 
 
 def _encode(records: Sequence[InternalRecord]) -> bytearray:
-    return build_batch(
+    batch = encode_records(
         [
-            Record(
-                offset=row,
-                timestamp=0,
-                key=record.key,
-                value=record.value,
-                headers=(("subject", record.subject.encode()), *record.headers),
-            )
-            for row, record in enumerate(records)
+            (each.key, each.value, (("subject", each.subject.encode()), *each.headers))
+            for each in records
         ],
-        base_offset=0,
-        log_append_time=True,
+        HEADER_BYTES,
     )
+    seal(batch, record_count=len(records), base_timestamp=0, max_timestamp=0)
+    return batch
 
 
 def _resolver(

@@ -17,8 +17,11 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final, Literal, TypeVar
 
+import msgspec
+
 from bascule.errors import LocalProtocolError, RemoteProtocolError
-from bascule.wire.codec import decode, decode_prefix, encode
+from bascule.wire.codec import decode, decoder, encode, encode_frame
+from bascule.wire.codec.generated import Decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.frame import FrameReader, frame_bytes, frame_pieces
 from bascule.wire.messages import REQUESTS
@@ -30,7 +33,7 @@ from bascule.wire.primitives import (
     read_tags,
     write_nullable_string,
 )
-from bascule.wire.schema import Message, Request, Versions
+from bascule.wire.schema import Message, Request, Versions, memoize
 
 _REQUEST_HEAD = Struct(">hhi")
 _CORRELATION = Struct(">i")
@@ -48,8 +51,7 @@ class Need(Enum):
 NEED_DATA: Final = Need.DATA
 
 
-@dataclass(slots=True)
-class ReceivedRequest:
+class ReceivedRequest(msgspec.Struct):
     """One request, decoded."""
 
     api_key: int
@@ -80,7 +82,9 @@ class ServerConnection:
     an unknown version of ApiVersions. That request is returned with `response_version` 0 (KIP-511).
     """
 
-    __slots__ = ("_failure", "_frames", "_requests", "_served")
+    __slots__ = (
+        "_client_id", "_failure", "_frames", "_id_bytes", "_id_end", "_requests", "_served",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,6 +98,10 @@ class ServerConnection:
         self._requests = requests
         self._frames = FrameReader(frame_bytes_max=frame_bytes_max)
         self._failure: RemoteProtocolError | None = None
+        self._client_id: str | None = None
+        """That of the last request, its bytes, and its end in the frame; 0: there was none."""
+        self._id_bytes = b""
+        self._id_end = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -149,30 +157,37 @@ class ServerConnection:
                     f"expected {versions}"
                 )
             return ReceivedRequest(api_key, version, correlation_id, None, ApiVersionsRequest(), 0)
-        client_id, position = read_nullable_string(
-            frame, _REQUEST_HEAD.size, end, "request header client id"
-        )
-        if version in kind.FLEXIBLE:
+        client_id, position = self._read_client_id(frame, end)
+        has_tags, decode_body = _request_decoder(kind, version)
+        if has_tags:
             _, position = read_tags(frame, position, end, "request header")
         # librdkafka sends three extra bytes with a Metadata request for all topics.
-        message, position = decode_prefix(kind, version, frame, position)
+        message, position = decode_body(frame, position, end)
         return ReceivedRequest(
-            api_key,
-            version,
-            correlation_id,
-            client_id,
-            message,
-            response_version,
-            trailing_bytes=end - position,
+            api_key, version, correlation_id, client_id, message, response_version, end - position
         )
+
+    def _read_client_id(self, frame: memoryview, end: int) -> tuple[str | None, int]:
+        """The client id and its end. It is nearly always that of the request before."""
+        before, id_end = self._client_id, self._id_end
+        if id_end and frame[_REQUEST_HEAD.size : id_end] == self._id_bytes:
+            return before, id_end
+        client_id, id_end = read_nullable_string(
+            frame, _REQUEST_HEAD.size, end, "request header client id"
+        )
+        self._client_id, self._id_end = client_id, id_end
+        self._id_bytes = bytes(frame[_REQUEST_HEAD.size : id_end])
+        return client_id, id_end
 
     def send(self, request: ReceivedRequest, response: Message) -> list[Piece]:
         """The frame of the response to `request`: bytes, and each `SizedPiece` in its position."""
         assert type(response) is request.message.RESPONSE
         version = request.response_version
-        parts: list[Piece] = [_CORRELATION.pack(request.correlation_id)]
-        if _has_response_tags(type(response), version):
-            parts.append(b"\0")
+        head = _CORRELATION.pack(request.correlation_id) + _response_tags(type(response), version)
+        frame = encode_frame(response, version, head)
+        if frame is not None:
+            return [frame]
+        parts: list[Piece] = [head]
         encode(response, version, parts)
         return frame_pieces(parts)
 
@@ -287,6 +302,17 @@ class ClientConnection:
         if kind is ApiVersionsResponse and frame[position : position + 2] == _UNSUPPORTED_VERSION:
             version = 0
         return ReceivedResponse(correlation_id, request, decode(kind, version, frame, position))
+
+
+@memoize
+def _request_decoder(kind: type[Request[Any]], version: int) -> tuple[bool, Decode]:
+    """Whether the header has tagged fields, and what decodes the body."""
+    return version in kind.FLEXIBLE, decoder(kind, version)
+
+
+@memoize
+def _response_tags(kind: type[Message], version: int) -> bytes:
+    return b"\0" if _has_response_tags(kind, version) else b""
 
 
 def _has_response_tags(kind: type[Message], version: int) -> bool:

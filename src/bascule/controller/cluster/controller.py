@@ -264,6 +264,10 @@ class ClusterController:
         return self._reconciler.state.is_suspended
 
     @property
+    def is_cut_off(self) -> bool:
+        return self.duties.is_cut_off
+
+    @property
     def image(self) -> Image:
         return self._metadata.image
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from bascule.controller.cluster.sessions import (
     FOUND_RESTARTED,
     LAPSE_SECONDS,
     LAPSED,
+    PING_SECONDS,
     Pong,
     ProcessLoss,
     Sessions,
@@ -72,7 +74,10 @@ class ControllerDuties:
         self._registered_term = 0
         """The term in which this process has registered again last."""
         self._pinged = 0.0
-        """When the last ping of a controller came, on the loop's clock."""
+        """When a controller has pinged last, or this node was elected; on the loop's clock."""
+        self.is_cut_off = False
+        """Whether no controller has reached this node for `LAPSE_SECONDS`, or as the controller it
+        has not heard a majority for so long. Others may do what it does, then."""
         self._lapsed_epoch = NO_EPOCH
         """The epoch of this node in which it has stopped leading."""
 
@@ -142,7 +147,9 @@ class ControllerDuties:
                 self._lay_down()
                 self._controller_before = metadata.controller_id or self._controller_before
             else:
-                self._is_controller = True
+                if not self._is_controller:
+                    self._is_controller = True
+                    self._pinged = asyncio.get_running_loop().time()
                 if self._term != metadata.term:
                     is_done = await self._take_up(metadata)
             self._check_lapse(metadata)
@@ -153,27 +160,39 @@ class ControllerDuties:
                     await self._is_due.wait()
 
     def _lay_down(self) -> None:
-        """Be the controller no longer. Until now this node was reached by a controller: itself."""
+        """Be the controller no longer. This node was reached by a controller, itself, while it
+        heard a majority."""
         if self._is_controller:
             self._is_controller = False
-            self._pinged = asyncio.get_running_loop().time()
+            heard = self._sessions.heard_at(self._metadata.members.voters)
+            self._pinged = max(self._pinged, min(heard, asyncio.get_running_loop().time()))
         if self._term:
             self._term = 0
             self._sessions.close()
 
+    def _reached_at(self, metadata: MetadataGroup) -> float:
+        """When a controller has reached this node last, or it has heard a majority as the
+        controller."""
+        if not metadata.is_controller:
+            return self._pinged
+        return max(self._pinged, self._sessions.heard_at(metadata.members.voters))
+
     def _until_lapse(self, metadata: MetadataGroup) -> float | None:
-        """In how many seconds this node has to lead nothing, unless a controller reaches it; None:
-        it leads nothing, or is the controller itself."""
-        if metadata.is_controller or self._state.is_suspended or self.node_epoch < 0:
+        """In how many seconds this node is cut off, unless it is reached; None: it leads nothing,
+        or is alone."""
+        if self._state.is_suspended or self.node_epoch < 0:
             return None
-        now = asyncio.get_running_loop().time()
-        return max(self._pinged + LAPSE_SECONDS - now, 0) + RETRY_SECONDS
+        left = self._reached_at(metadata) + LAPSE_SECONDS - asyncio.get_running_loop().time()
+        if left == inf:
+            return None
+        return PING_SECONDS if self.is_cut_off else max(left, 0) + RETRY_SECONDS
 
     def _check_lapse(self, metadata: MetadataGroup) -> None:
-        """Lead nothing while no controller reaches this node, until it is elected again."""
-        is_reached = metadata.is_controller or (
-            asyncio.get_running_loop().time() - self._pinged <= LAPSE_SECONDS
-        )
+        """Lead nothing while no controller reaches this node, until it is elected again. As the
+        controller it leads until it is deposed."""
+        silence = asyncio.get_running_loop().time() - self._reached_at(metadata)
+        self.is_cut_off = silence > LAPSE_SECONDS
+        is_reached = metadata.is_controller or not self.is_cut_off
         state, epoch = self._state, self.node_epoch
         if not state.is_suspended and epoch >= 0 and not is_reached:
             log.warning("no controller; this node leads nothing", extra={"seconds": LAPSE_SECONDS})

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final, TypeAlias
 
 import msgspec
@@ -70,6 +71,8 @@ class _Session:
     pings: asyncio.Task[None] | None = None
     report: asyncio.Task[None] | None = None
     """That the node is lost; the last one."""
+    heard_at: float = 0.0
+    """When its last answer came, or the session began; on the loop's clock."""
 
     @property
     def is_reporting(self) -> bool:
@@ -115,12 +118,22 @@ class Sessions:
                 session.end()
         for node_id, node in wanted.items():
             if node_id not in self._sessions:
-                session = self._sessions[node_id] = _Session(node)
+                now = asyncio.get_running_loop().time()
+                session = self._sessions[node_id] = _Session(node, heard_at=now)
                 session.pings = start_lasting(
                     f"pings of node {node_id}", partial(self._ping_always, session)
                 )
         if self._watch is None and self._sessions:
             self._watch = start_lasting("sessions", self._watch_always)
+
+    def heard_at(self, voters: Collection[int]) -> float:
+        """When a majority of the voters was heard last, on the loop's clock; this node hears
+        itself always. Minus infinity if so many have no session."""
+        times = sorted(
+            inf if voter == self._node_id else session.heard_at if session else -inf
+            for voter, session in ((voter, self._sessions.get(voter)) for voter in voters)
+        )
+        return times[(len(times) - 1) // 2] if times else inf
 
     def close(self) -> None:
         """End all sessions: this node is no longer the controller."""
@@ -163,6 +176,7 @@ class Sessions:
                 if self._ran - heard >= SESSION_SECONDS:
                     reason = f"no answer for {SESSION_SECONDS} s: {error}"
             else:
+                session.heard_at = asyncio.get_running_loop().time()
                 if pong.incarnation != node.incarnation:
                     reason = RESTARTED if was_heard else FOUND_RESTARTED
                 elif pong.has_lapsed:

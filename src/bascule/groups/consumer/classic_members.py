@@ -91,11 +91,7 @@ class ClassicMembers:
             is_static = request.instance_id is not None
             unreleased, unknown = ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.UNKNOWN_MEMBER_ID
             return unreleased if is_static else unknown, None
-        names = {name for name, _ in request.protocols}
-        for each in roster.members.values():
-            if each.classic is not None and each is not present:
-                names.intersection_update(name for name, _ in each.classic.protocols)
-        if not names:
+        if not roster.have_protocol((name for name, _ in request.protocols), besides=present):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None
         more = protocols_bytes(request.protocols)
         if present is not None and present.classic is not None:

@@ -164,8 +164,7 @@ class ConsumerGroup:
     @property
     def has_only_classic_members(self) -> bool:
         """Whether it can be a group of the classic protocol."""
-        members = self._roster.members
-        return bool(members) and all(each.classic is not None for each in members.values())
+        return 0 < len(self._roster.members) == self._roster.classic_count
 
     def take_effects(self) -> list[ConsumerEffect]:
         """What the caller has to do, in order."""

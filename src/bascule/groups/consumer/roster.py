@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from bascule.groups.classic.messages import GroupLimits
 from bascule.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, MemberSubscription
@@ -27,6 +27,21 @@ PARTITION_BYTES: Final = 18
 PARTITION_KEPT_BYTES: Final = 320
 """Of one subscribed partition in memory and in the records; measured: 280 bytes in memory, in the
 target and the assignment of one member and with its owner."""
+
+
+class _Counted(NamedTuple):
+    """What a member adds to the sums over all members."""
+
+    size_bytes: int
+    kept_bytes: int
+    protocols: frozenset[str] | None
+    """The names of its classic protocols; None: it speaks the consumer protocol."""
+
+    @classmethod
+    def of(cls, member: ConsumerMember) -> _Counted:
+        classic = member.classic
+        names = None if classic is None else frozenset(name for name, _ in classic.protocols)
+        return cls(member.size_bytes, member.kept_bytes, names)
 
 
 class Roster:
@@ -54,9 +69,13 @@ class Roster:
         """Subscribed streams as they were for `epoch`."""
         self._partitions = 0
         """Of the subscribed streams."""
-        self._sizes: dict[str, tuple[int, int]] = {}
-        """Member id -> its part of the two sums below."""
+        self._counted: dict[str, _Counted] = {}
+        """Member id -> its part of the sums below."""
         self._size_bytes = self._kept_bytes = 0
+        self._classic_count = 0
+        """Members that speak the classic protocol."""
+        self._classic_protocols: Counter[str] = Counter()
+        """Name of a protocol -> how many of these have it."""
         self._matches: dict[str, frozenset[str]] = {}
         """Regular expression -> the streams that match."""
         self._topics_version: int | None = None
@@ -116,19 +135,46 @@ class Roster:
         self._count_touched()
         return self._kept_bytes + PARTITION_KEPT_BYTES * self._partitions
 
+    @property
+    def classic_count(self) -> int:
+        """Members that speak the classic protocol."""
+        self._count_touched()
+        return self._classic_count
+
+    def have_protocol(self, names: Iterable[str], *, besides: ConsumerMember | None) -> bool:
+        """Whether all members that speak the classic protocol, but for one, have one of `names` in
+        common. The cost does not depend on how many members there are."""
+        self._count_touched()
+        protocols, count = self._classic_protocols, self._classic_count
+        counted = None if besides is None else self._counted.get(besides.member_id)
+        if counted is None or counted.protocols is None:
+            return any(protocols[name] == count for name in names)
+        own = counted.protocols
+        return any(protocols[name] - (name in own) == count - 1 for name in names)
+
     def _count_touched(self) -> None:
         """Count those members anew that have changed. All others are in the sums already."""
         touched = self.journal.touched
         while touched:
             member_id = touched.pop()
-            size, kept = self._sizes.pop(member_id, (0, 0))
-            self._size_bytes -= size
-            self._kept_bytes -= kept
+            before = self._counted.pop(member_id, None)
+            if before is not None:
+                self._add(before, -1)
             member = self.members.get(member_id)
             if member is not None:
-                size, kept = self._sizes[member_id] = member.size_bytes, member.kept_bytes
-                self._size_bytes += size
-                self._kept_bytes += kept
+                counted = self._counted[member_id] = _Counted.of(member)
+                self._add(counted, 1)
+
+    def _add(self, counted: _Counted, sign: int) -> None:
+        self._size_bytes += sign * counted.size_bytes
+        self._kept_bytes += sign * counted.kept_bytes
+        if counted.protocols is None:
+            return
+        self._classic_count += sign
+        for name in counted.protocols:
+            self._classic_protocols[name] += sign
+            if not self._classic_protocols[name]:
+                del self._classic_protocols[name]
 
     def _subscribe(self, subscribed: dict[str, tuple[bytes, int]]) -> None:
         self._subscribed = subscribed

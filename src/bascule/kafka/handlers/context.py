@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -96,10 +97,19 @@ class ServedOffsets(GroupOffsets, Protocol):
         """Return once `entries` includes every acknowledged commit. Raises: BasculeError."""
         ...
 
-    async def commit(
-        self, commits: Sequence[tuple[OffsetKey, Commit]], *, is_checked: bool = False
-    ) -> None:
-        """Return once all commits are stored. Raises: BasculeError."""
+    def store_checked(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> asyncio.Future[int]:
+        """The offset of the first record once all are stored; in memory if `has_read`.
+
+        Raises, or has as error: BasculeError.
+        """
+        ...
+
+    def has_read(self, offset: int, count: int) -> bool:
+        """Whether `count` records from `offset` on are in memory."""
+        ...
+
+    async def wait_read(self, offset: int, count: int) -> None:
+        """Return once they are. Raises: BasculeError."""
         ...
 
 

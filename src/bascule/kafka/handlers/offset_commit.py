@@ -7,11 +7,19 @@ of them send a member id, which then means nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
+from functools import partial
 
 from bascule.errors import BasculeError, InvalidName
-from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
-from bascule.kafka.handlers.find_coordinator import is_coordinator
+from bascule.kafka.handlers.context import (
+    Context,
+    ServedOffsets,
+    find_stream,
+    offsets_error_code,
+)
+from bascule.listening.deferred import Deferred
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
     OffsetCommitPartition,
@@ -26,30 +34,63 @@ from bascule.wire.offsets import METADATA_BYTES_MAX, Commit, OffsetKey, check_co
 log = logging.getLogger(__name__)
 
 
-async def handle_offset_commit(
+def handle_offset_commit(
     request: OffsetCommitRequest, version: int, context: Context
-) -> OffsetCommitResponse:
+) -> OffsetCommitResponse | Deferred:
     """Respond once the commits are stored under the sync policy of the stream `_offsets`."""
     request_error = _request_error(request, context)
     commits: dict[OffsetKey, Commit] = {}
     topics = [_validate_topic(topic, request.group_id, request_error, context, commits)
               for topic in request.topics]  # fmt: skip
-    if commits:
-        try:
-            await context.offsets.commit(list(commits.items()), is_checked=True)
-        except BasculeError as error:
-            log.warning(
-                "offsets not committed", extra={"group": request.group_id, "error": str(error)}
-            )
-            for partition in (p for t in topics for p in t.partitions if not p.error_code):
-                partition.error_code = offsets_error_code(error)
-    return OffsetCommitResponse(topics=topics)
+    response = OffsetCommitResponse(topics=topics)
+    if not commits:
+        return response
+    try:
+        stored = context.offsets.store_checked(list(commits.items()))
+    except BasculeError as error:
+        return _failed(response, request.group_id, error)
+    finish = partial(_stored, response, request.group_id, len(commits), context.offsets, stored)
+    return Deferred(stored, finish)
+
+
+def _stored(
+    response: OffsetCommitResponse,
+    group: str,
+    count: int,
+    offsets: ServedOffsets,
+    stored: asyncio.Future[int],
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """The response once the commits are stored, or are not."""
+    error = stored.exception()
+    if isinstance(error, BasculeError):
+        return _failed(response, group, error)
+    offset = stored.result()
+    if offsets.has_read(offset, count):
+        return response
+    return _read(response, group, offsets.wait_read(offset, count))
+
+
+async def _read(
+    response: OffsetCommitResponse, group: str, read: Awaitable[None]
+) -> OffsetCommitResponse:
+    try:
+        await read
+    except BasculeError as error:
+        return _failed(response, group, error)
+    return response
+
+
+def _failed(
+    response: OffsetCommitResponse, group: str, error: BasculeError
+) -> OffsetCommitResponse:
+    log.warning("offsets not committed", extra={"group": group, "error": str(error)})
+    for partition in (p for t in response.topics for p in t.partitions if not p.error_code):
+        partition.error_code = offsets_error_code(error)
+    return response
 
 
 def _request_error(request: OffsetCommitRequest, context: Context) -> ErrorCode:
     """The error of the request as a whole, or NONE."""
-    if not is_coordinator(context):
-        return ErrorCode.NOT_COORDINATOR
     try:
         check_consumer(request.group_id)
     except InvalidName:
@@ -91,6 +132,7 @@ def _partition_error(requested: OffsetCommitPartition, partition_count: int) -> 
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if requested.committed_offset < 0:
         return ErrorCode.INVALID_REQUEST
-    if len((requested.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
+    metadata = requested.committed_metadata
+    if metadata and len(metadata.encode()) > METADATA_BYTES_MAX:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

@@ -87,7 +87,11 @@ SETS: Final = (
 """Modules whose sets are iterated: these keep an order."""
 OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.controller.metadata_machine", "RememberedRequests", WatchedRequests),
-    ("bascule.host.lasting_objects", "gc", SimpleNamespace(freeze=lambda: None)),
+    (
+        "bascule.host.lasting_objects",
+        "gc",
+        SimpleNamespace(freeze=lambda: None, set_threshold=lambda *_: None),
+    ),
     ("bascule.ingest.ingest_buffer", "SLAB_BYTES", 64 << 10),
     ("bascule.ingest.chunk_reader", "RECEIVE_BYTES", 16 << 10),
     ("bascule.ingest.chunk_reader", "MESSAGES_MAX", 1 << 10),

@@ -37,4 +37,11 @@ def make_coordinator(
             "set group.protocol=classic",
         )
 
-    return GroupCoordinator(partitions, offsets, dice, limits, check_version=check_version)
+    return GroupCoordinator(
+        partitions,
+        offsets,
+        dice,
+        limits,
+        check_version=check_version,
+        is_cut_off=lambda: controller.is_cut_off,
+    )

@@ -8,17 +8,16 @@ at first use and kept. Measured: decoding a Fetch request of one partition takes
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct, error
-from typing import Any, TypeAlias, TypeVar
+from struct import Struct
+from typing import Any, TypeAlias
 
 from bascule.errors import LocalProtocolError, RemoteProtocolError
 from bascule.wire import primitives
-from bascule.wire.primitives import Append, Piece
+from bascule.wire.primitives import Append
 from bascule.wire.schema import (
     FIXED_BYTES,
     FieldSpec,
     Kind,
-    Message,
     Structure,
     field_specs,
     item_bytes_min,
@@ -27,7 +26,6 @@ from bascule.wire.schema import (
 
 Decode: TypeAlias = Callable[[memoryview, int, int], tuple[Any, int]]
 Encode: TypeAlias = Callable[[Any, Append], None]
-MessageT = TypeVar("MessageT", bound=Message)
 
 _READERS = {
     # (kind, flexible, nullable)
@@ -123,7 +121,7 @@ def _emit_array_read(out: _Writer, spec: FieldSpec, at: str, end: str, name: str
         return
     out.lines += ["else:", f"    {name} = []", "    for _ in range(n):"]
     if item.structure is not None:
-        decode = out.constant(_structure_decoder(item.structure, out.version, out.flexible))
+        decode = out.constant(structure_decoder(item.structure, out.version, out.flexible))
         out.lines.append(f"        item, {at} = {decode}(b, {at}, {end})")
     else:
         reader = out.constant(_READERS[item.kind, out.flexible, False])
@@ -140,7 +138,7 @@ def _emit_read(out: _Writer, spec: FieldSpec, *, at: str, end: str, name: str) -
     if spec.kind is Kind.ARRAY:
         _emit_array_read(out, spec, at, end, name)
     elif spec.structure is not None:
-        decode = out.constant(_structure_decoder(spec.structure, out.version, out.flexible))
+        decode = out.constant(structure_decoder(spec.structure, out.version, out.flexible))
         if spec.tag is not None or not out.nullable(spec):
             out.lines.append(f"{name}, {at} = {decode}(b, {at}, {end})")
             return
@@ -180,7 +178,7 @@ def _emit_tags_read(out: _Writer) -> None:
     out.lines.append("    for tag, start, stop in tags:")
     for spec in out.tagged:
         decode = out.constant(_tagged_decoder(out, spec))
-        leftover = out.constant(_check_consumed)
+        leftover = out.constant(check_consumed)
         out.lines += [
             f"        if tag == {spec.tag}:",
             f"            {spec.name}, start = {decode}(b, start, stop)",
@@ -188,13 +186,15 @@ def _emit_tags_read(out: _Writer) -> None:
         ]
 
 
-def _check_consumed(what: str, position: int, end: int) -> None:
+def check_consumed(what: str, position: int, end: int) -> None:
+    """Raises: RemoteProtocolError if there are bytes behind what was decoded."""
     if position != end:
         raise RemoteProtocolError(f"{what} ends at byte {position}, {end - position} bytes early")
 
 
 @memoize
-def _structure_decoder(structure: type[Structure], version: int, flexible: bool) -> Decode:
+def structure_decoder(structure: type[Structure], version: int, flexible: bool) -> Decode:
+    """The function that decodes a structure. It raises RemoteProtocolError."""
     out = _Writer(structure, version, flexible)
     for group in out.groups():
         if group[0].kind in FIXED_BYTES:
@@ -221,7 +221,7 @@ def _emit_write(out: _Writer, spec: FieldSpec, value: str, append: str) -> None:
     elif spec.kind is Kind.ARRAY:
         _emit_array_write(out, spec, value, append)
     elif spec.structure is not None:
-        encode = out.constant(_structure_encoder(spec.structure, out.version, out.flexible))
+        encode = out.constant(structure_encoder(spec.structure, out.version, out.flexible))
         if spec.tag is not None or not out.nullable(spec):
             out.lines.append(f"{encode}({value}, {append})")
             return
@@ -250,7 +250,7 @@ def _emit_array_write(out: _Writer, spec: FieldSpec, value: str, append: str) ->
         code = repr(item.kind.value)
         out.lines.append(f"    primitives.write_fixed_items({append}, {code}, items, {what})")
     elif item.structure is not None:
-        encode = out.constant(_structure_encoder(item.structure, out.version, out.flexible))
+        encode = out.constant(structure_encoder(item.structure, out.version, out.flexible))
         out.lines.append(f"    for item in items: {encode}(item, {append})")
     else:
         writer = out.constant(_WRITERS[item.kind, out.flexible, False])
@@ -288,7 +288,8 @@ def _emit_tags_write(out: _Writer) -> None:
 
 
 @memoize
-def _structure_encoder(structure: type[Structure], version: int, flexible: bool) -> Encode:
+def structure_encoder(structure: type[Structure], version: int, flexible: bool) -> Encode:
+    """The function that encodes a structure. It raises LocalProtocolError or struct.error."""
     out = _Writer(structure, version, flexible)
     for group in out.groups():
         if group[0].kind in FIXED_BYTES:
@@ -301,55 +302,3 @@ def _structure_encoder(structure: type[Structure], version: int, flexible: bool)
     out.lines.append("return")
     encode: Encode = out.build("def run(m, a):")
     return encode
-
-
-@memoize
-def _decoder(message: type[Message], version: int) -> Decode:
-    return _structure_decoder(message, version, version in message.FLEXIBLE)
-
-
-@memoize
-def _encoder(message: type[Message], version: int) -> Encode:
-    if version not in message.VERSIONS:
-        raise LocalProtocolError(
-            f"{message.__name__} version {version} is unknown, expected {message.VERSIONS}"
-        )
-    return _structure_encoder(message, version, version in message.FLEXIBLE)
-
-
-def decode(message: type[MessageT], version: int, body: memoryview, position: int = 0) -> MessageT:
-    """Decode a message that starts at `position` and must fill the rest of `body`.
-
-    Fields with record batches are views of `body`. Raises: RemoteProtocolError naming field and
-    byte.
-    """
-    value, end = decode_prefix(message, version, body, position)
-    _check_consumed(message.__name__, end, len(body))
-    return value
-
-
-def decode_prefix(
-    message: type[MessageT], version: int, body: memoryview, position: int = 0
-) -> tuple[MessageT, int]:
-    """Decode a body that starts at `position`; return it and where it ends.
-
-    Raises: RemoteProtocolError saying which field at which byte.
-    """
-    if version not in message.VERSIONS:
-        raise RemoteProtocolError(
-            f"{message.__name__} version {version} is unknown, expected {message.VERSIONS}"
-        )
-    value: MessageT
-    value, end = _decoder(message, version)(body, position, len(body))
-    return value, end
-
-
-def encode(message: Message, version: int, parts: list[Piece]) -> None:
-    """Append the body of `message` to `parts`. Record batches are appended without copying.
-
-    Raises: LocalProtocolError if a value does not fit its field.
-    """
-    try:
-        _encoder(type(message), version)(message, parts.append)
-    except error as bad:
-        raise LocalProtocolError(f"{type(message).__name__} v{version}: {bad}") from bad

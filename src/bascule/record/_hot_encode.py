@@ -1,0 +1,111 @@
+"""Encode the records of a batch: those of small internal streams, which come as objects.
+
+Ingest does not use this module: its records come as bytes, and `ingest._hot` copies them.
+"""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.bascule.record._hot_varint import write_varint
+    from cython.cimports.libc.string import memcpy
+else:
+    from bascule.record._hot_varint import write_varint
+
+IS_COMPILED: bool = cython.compiled
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _varint_bytes(value: cython.longlong):
+    """The bytes of a zigzag varint."""
+    size: cython.Py_ssize_t = 1
+    value = 2 * value if value >= 0 else 1
+    while value >= 128:
+        value >>= 7
+        size += 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+@cython.returns(cython.Py_ssize_t)
+def _sized_bytes(value: bytes | None):
+    """The bytes of a value, which may be None, behind its length."""
+    if value is None:
+        return 1
+    return _varint_bytes(len(value)) + len(value)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+@cython.returns(cython.Py_ssize_t)
+def _write_sized(out: cython.uchar[::1], to: cython.Py_ssize_t, value: bytes | None):
+    """Write a value behind its length; return the position behind it. There is room for it."""
+    length: cython.Py_ssize_t
+    source: cython.p_char
+    if value is None:
+        return write_varint(out, to, -1)
+    length = len(value)
+    to = write_varint(out, to, length)
+    if length > 0:
+        if cython.compiled:
+            source = value
+            memcpy(cython.address(out[to]), source, length)
+        else:
+            out[to : to + length] = value
+    return to + length
+
+
+def encode_records(records: list, room: cython.Py_ssize_t) -> bytearray:
+    """Records with the offset deltas 0, 1, 2, ... and no timestamp deltas, behind `room` bytes.
+
+    A record is a tuple of key, value (bytes or None) and headers, which are tuples of a name and a
+    value (bytes or None).
+    """
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t = room
+    size: cython.Py_ssize_t
+    sizes: list = []
+    total: cython.Py_ssize_t = room
+    record: tuple
+    header: tuple
+    headers: tuple
+    name: bytes
+    for row in range(len(records)):
+        record = records[row]
+        headers = record[2]
+        size = 2 + _varint_bytes(row) + _sized_bytes(record[0]) + _sized_bytes(record[1])
+        size += _varint_bytes(len(headers))
+        for header in headers:
+            name = header[0].encode()
+            size += _sized_bytes(name) + _sized_bytes(header[1])
+        sizes.append(size)
+        total += _varint_bytes(size) + size
+    batch: bytearray = bytearray(total)
+    out: cython.uchar[::1] = memoryview(batch)
+    for row in range(len(records)):
+        record = records[row]
+        headers = record[2]
+        at = write_varint(out, at, sizes[row])
+        out[at] = 0  # attributes
+        out[at + 1] = 0  # timestamp delta
+        at = write_varint(out, at + 2, row)
+        at = _write_sized(out, at, record[0])
+        at = _write_sized(out, at, record[1])
+        at = write_varint(out, at, len(headers))
+        for header in headers:
+            name = header[0].encode()
+            at = _write_sized(out, at, name)
+            at = _write_sized(out, at, header[1])
+    assert at == total
+    return batch

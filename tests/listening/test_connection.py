@@ -1,0 +1,285 @@
+"""How a connection answers: at once, with a `Deferred`, or by its task; always in order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+
+from bascule.listening.connection import ServedConnection
+from bascule.listening.deferred import Deferred
+from bascule.listening.limits import ListenerLimits, ListenerStatistics
+from bascule.listening.refusals import RefusalLog
+from bascule.wire.connection import ClientConnection, ReceivedRequest, ServerConnection
+from bascule.wire.messages.group.heartbeat import HeartbeatRequest, HeartbeatResponse
+from bascule.wire.schema import Message, Versions
+
+VERSION: Final = 0
+
+
+class Served:
+    """A connection of a client that sends heartbeats; their generation is the error they get."""
+
+    def __init__(self, limits: ListenerLimits | None = None) -> None:
+        self.client, server = socket.socketpair()
+        self.client.setblocking(False)
+        server.setblocking(False)
+        self._protocol = ClientConnection(client_id="test", frame_bytes_max=1 << 20)
+        self.handled: list[int] = []
+        self.answer: Callable[[int], Message | Awaitable[Message]] = response_of
+        self.statistics = ListenerStatistics()
+        self.connection = ServedConnection(
+            server,
+            ServerConnection(served={12: Versions("0")}, frame_bytes_max=1 << 20),
+            self._handle,
+            peer="test:1",
+            limits=limits or ListenerLimits(),
+            statistics=self.statistics,
+            refusals=RefusalLog(lambda: 0.0),
+            run_on_thread=lambda _: pytest.fail("no large response here"),
+        )
+        self.task = self.connection.start()
+
+    def _handle(self, request: ReceivedRequest) -> Message | Awaitable[Message]:
+        assert isinstance(request.message, HeartbeatRequest)
+        self.handled.append(request.message.generation_id)
+        return self.answer(request.message.generation_id)
+
+    async def send(self, *numbers: int) -> None:
+        """Send requests in one piece."""
+        frames = [
+            self._protocol.send(HeartbeatRequest(generation_id=number), version=VERSION)
+            for number in numbers
+        ]
+        await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
+
+    async def received(self, count: int) -> list[int]:
+        """The errors of the next `count` responses."""
+        found = []
+        while len(found) < count:
+            event = self._protocol.next_event()
+            if isinstance(getattr(event, "message", None), HeartbeatResponse):
+                found.append(event.message.error_code)  # type: ignore[union-attr]
+                continue
+            data = await asyncio.get_running_loop().sock_recv(self.client, 1 << 16)
+            assert data, "the connection is closed"
+            self._protocol.feed(data)
+        return found
+
+    async def ends(self) -> bool:
+        """Wait until the server has closed; whether the client sees that."""
+        await asyncio.wait([self.task])
+        assert self.task.exception() is None
+        with self.client:
+            return await asyncio.get_running_loop().sock_recv(self.client, 1) == b""
+
+
+def response_of(number: int) -> Message:
+    return HeartbeatResponse(error_code=number)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop turn so often."""
+    loop = asyncio.get_running_loop()
+    for _ in range(count):
+        reached = loop.create_future()
+        loop.call_soon(reached.set_result, None)
+        await reached
+
+
+def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scene()
+
+    asyncio.run(bounded())
+
+
+class Gate:
+    """Answers with a `Deferred` that the test ends."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, asyncio.Future[int]] = {}
+
+    def __call__(self, number: int) -> Deferred:
+        done = self.waiting[number] = asyncio.get_running_loop().create_future()
+        return Deferred(done, lambda: response_of(done.result()))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_responses_of_all_kinds_leave_in_order(together: bool) -> None:
+    async def scene() -> None:
+        served, loop = Served(), asyncio.get_running_loop()
+
+        async def wait(number: int) -> Message:
+            await turns(1)
+            return response_of(number)
+
+        def later(number: int) -> Deferred:
+            done = loop.create_future()
+            loop.call_soon(done.set_result, None)
+            return Deferred(done, lambda: response_of(number))
+
+        def deferred_twice(number: int) -> Deferred:
+            done = loop.create_future()
+            loop.call_soon(done.set_result, None)
+            return Deferred(done, lambda: wait(number))
+
+        kinds = [response_of, wait, later, deferred_twice]
+        served.answer = lambda number: kinds[number % 4](number)
+        numbers = [*range(12), 8, 8, 10, 10, 11, 11, 9, 9]
+        if together:
+            await served.send(*numbers)
+            assert await served.received(len(numbers)) == numbers
+        else:
+            for number in numbers:
+                await served.send(number)
+                assert await served.received(1) == [number]
+        assert served.handled == numbers
+        assert served.statistics.requests == {"Heartbeat": len(numbers)}
+        assert served.statistics.request_ns["Heartbeat"].count == len(numbers)
+        served.client.close()
+        await asyncio.wait([served.task])
+
+    run(scene)
+
+
+def test_a_request_behind_a_deferred_one_waits() -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+        served.answer = gate
+        await served.send(1)
+        await turns()
+        await served.send(2, 3)
+        await turns()
+        assert served.handled == [1]
+        gate.waiting[1].set_result(1)
+        assert await served.received(1) == [1]
+        await turns()
+        assert served.handled == [1, 2]
+        gate.waiting[2].set_result(2)
+        await turns()
+        gate.waiting[3].set_result(3)
+        assert await served.received(2) == [2, 3]
+        served.client.close()
+        await asyncio.wait([served.task])
+
+    run(scene)
+
+
+def test_a_client_that_leaves_ends_what_its_response_waits_for() -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+        served.answer = gate
+        await served.send(1)
+        await turns()
+        served.client.close()
+        await asyncio.wait([served.task])
+        assert gate.waiting[1].cancelled()
+
+    run(scene)
+
+
+def test_a_connection_whose_response_was_cancelled_is_closed() -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+        served.answer = gate
+        await served.send(1)
+        await turns()
+        gate.waiting[1].cancel()
+        assert await served.ends()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_an_error_of_the_handler_ends_the_connection(is_deferred: bool) -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+
+        def fail(_: int) -> Message:
+            raise ZeroDivisionError
+
+        served.answer = gate if is_deferred else fail
+        await served.send(1)
+        await turns()
+        if is_deferred:
+            gate.waiting[1].set_exception(ZeroDivisionError())
+        assert await served.ends()
+        assert served.statistics.handler_errors == 1
+
+    run(scene)
+
+
+def test_a_connection_that_closes_when_answered_answers_a_deferred_request() -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+        served.answer = gate
+        await served.send(1)
+        await turns()
+        served.connection.close_when_answered()
+        await turns()
+        assert not served.task.done()
+        gate.waiting[1].set_result(1)
+        assert await served.received(1) == [1]
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_a_deferred_response_has_no_idle_deadline_and_the_next_request_has() -> None:
+    async def scene() -> None:
+        limits = ListenerLimits(idle_ms_max=1_000)
+        served, gate = Served(limits), Gate()
+        loop = asyncio.get_running_loop()
+        served.answer = gate
+        await served.send(1)
+        await turns()
+        served.connection.expire(loop.time() + 10)
+        await turns()
+        gate.waiting[1].set_result(1)
+        assert await served.received(1) == [1]
+        await turns()
+        served.connection.expire(loop.time() + 0.5)
+        await turns()
+        assert not served.task.done()
+        served.connection.expire(loop.time() + 10)
+        assert await served.ends()
+        assert served.statistics.connections_expired == 1
+
+    run(scene)
+
+
+def test_a_client_that_does_not_read_its_responses_is_waited_for() -> None:
+    async def scene() -> None:
+        served = Served()
+        served.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        numbers = [number % 1_000 for number in range(20_000)]
+        sending = asyncio.ensure_future(served.send(*numbers))
+        await turns(200)
+        assert await served.received(len(numbers)) == numbers
+        await sending
+        served.client.close()
+        await asyncio.wait([served.task])
+
+    run(scene)
+
+
+def test_bytes_that_come_one_at_a_time_are_one_request() -> None:
+    async def scene() -> None:
+        served = Served()
+        protocol = ClientConnection(client_id="test", frame_bytes_max=1 << 20)
+        frame = protocol.send(HeartbeatRequest(generation_id=7), version=VERSION)
+        for byte in frame:
+            await asyncio.get_running_loop().sock_sendall(served.client, bytes([byte]))
+            await turns(3)
+        size = int.from_bytes(await asyncio.get_running_loop().sock_recv(served.client, 4))
+        assert size == 6
+        assert served.handled == [7]
+        served.client.close()
+        await asyncio.wait([served.task])
+
+    run(scene)
