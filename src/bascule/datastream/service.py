@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
+from bascule.datastream.chunked_payloads import ChunkedPayloads
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
@@ -73,6 +74,9 @@ class DataStreams:
         self._connections: set[InboundConnection] = set()
         self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
         self._fetches = self._fetching.running
+        self._chunked = ChunkedPayloads(self, cluster, self._reactor, clock)
+        self.take_chunks = self._chunked.take
+        """Takes chunks that NATS clients have sent; its reading thread calls it."""
         self._unlinked: dict[Key, int] = {}
         """Since when no record has named a payload; see `remove_leftovers`."""
         self._is_sweeping = False

@@ -146,7 +146,7 @@ class Reactor:
             for key, events in ready:
                 self._guarded(partial(key.data, events))
             self._run_due()
-            while self._calls:
+            for _ in range(len(self._calls)):  # later ones wait until sockets were looked at
                 self._guarded(self._calls.popleft())
             if self._is_closing and not self._calls:
                 selector.close()
