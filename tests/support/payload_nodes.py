@@ -74,6 +74,8 @@ class PayloadNode:
         self.alive: list[PayloadNode] = []
         self.replica_count = 1
         self.linked: list[tuple[Payload, list[int]]] = []
+        self.openings: list[OpenPayload] = []
+        """Of those that were linked."""
         self.on_link: Callable[[dict[str, Any]], Future[dict[str, Any]]] = _answered
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
@@ -159,6 +161,7 @@ class PayloadNode:
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
     ) -> Future[dict[str, Any]]:
         self.linked.append((payload, nodes))
+        self.openings.append(opening)
         return self.on_link({
             "stream": STREAM, "seq": 1, "offset": 0, "partition": 0, "replicas": len(nodes),
             "synced": True,

@@ -127,8 +127,9 @@ class ChunkedPayload:
         """Raises: PayloadGap, PayloadDamaged, LimitExceeded, Broken, DiskFull, OSError."""
         body, offset = memoryview(chunk.body), chunk.head.offset
         skipped = session.skip(DataHead(0, offset, 0, len(body)))
-        if session.closing is not None and skipped < len(body):
-            raise PayloadDamaged(self.opening.id, "bytes", str(offset + len(body)), "its end")
+        if (session.closing is not None or session.is_whole) and skipped < len(body):
+            end, size = str(offset + len(body)), str(session.received.position)
+            raise PayloadDamaged(self.opening.id, "size", size, f"{end} or more")
         if chunk.reply and len(self._waiting) >= WAITING_MAX:
             raise LimitExceeded("unanswered chunks", WAITING_MAX, len(self._waiting) + 1)
         whole = None

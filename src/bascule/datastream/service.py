@@ -283,6 +283,7 @@ class DataStreams:
         self._sessions[key] = session
         self.counts.opened += 1
         self.counts.sessions = len(self._sessions)
+        self._sweep_later()
         self._load(session, payloads, ready)
 
     def _end_oldest_detached(self) -> None:

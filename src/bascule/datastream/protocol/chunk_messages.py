@@ -23,6 +23,7 @@ from bascule.errors import (
     ConfigError,
     Indeterminate,
     InvalidName,
+    LimitExceeded,
     PayloadDamaged,
     PayloadGap,
     PublishRejected,
@@ -115,7 +116,7 @@ def error_of(error: Exception) -> AckError:
         return AckError(409, ack_codes.PAYLOAD_DAMAGED, str(error))
     if isinstance(error, RemoteProtocolError | ConfigError | InvalidName):
         return AckError(400, ack_codes.MALFORMED_CHUNK, str(error))
-    if isinstance(error, BasculeError) and error.retriable:
+    if isinstance(error, LimitExceeded) or (isinstance(error, BasculeError) and error.retriable):
         return busy(str(error))
     return not_stored(str(error))
 
