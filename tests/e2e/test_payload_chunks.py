@@ -19,8 +19,8 @@ from bascule.datastream import chunked_payloads
 from bascule.datastream.limits import DataStreamLimits
 from bascule.errors import Broken, PublishRejected
 from bascule.host.real import RealClock
-from bascule.ingest.payload_chunks import PayloadChunk
 from bascule.model import PartitionBy, StreamConfig, StreamDefinition
+from bascule.publish.payload_chunks import PayloadChunk
 from bascule.record.payload_links import Payload
 from bascule.wire import ack_codes
 from support.payload_nodes import STREAM, STREAM_ID, PayloadNode, payload_nodes, wait_until

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.ingest import sequencer as sequencer_module
-from bascule.ingest.payload_chunks import PayloadChunk
 from bascule.ingest.routing import PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
 from bascule.model import AckPolicy
 from bascule.publish import headers as headers_module
 from bascule.publish.acks import ACK_POLICIES, ALL, LEADER, NONE
 from bascule.publish.headers import HashKey
+from bascule.publish.payload_chunks import PayloadChunk
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.batch import Record, RecordBatch

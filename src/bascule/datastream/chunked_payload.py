@@ -33,7 +33,7 @@ CLOSERS_MAX: Final = 16
 """Repeated last messages that are answered."""
 
 
-class Chunk(NamedTuple):
+class TakenChunk(NamedTuple):
     """A chunk, and how it is answered."""
 
     head: ChunkHead
@@ -53,7 +53,7 @@ class ChunkOwner(Protocol):
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
     ) -> Future[dict[str, Any]]: ...
-    def on_done(self, chunk: Chunk) -> None: ...
+    def on_done(self, chunk: TakenChunk) -> None: ...
     def on_ended(self, payload: ChunkedPayload) -> None: ...
 
 
@@ -69,11 +69,11 @@ class ChunkedPayload:
         self.used_at_ns = 0
         self._owner = owner
         self._reactor = reactor
-        self._early: deque[Chunk] = deque()
+        self._early: deque[TakenChunk] = deque()
         """Those that came before the session was ready."""
-        self._waiting: deque[tuple[int, Chunk]] = deque()
+        self._waiting: deque[tuple[int, TakenChunk]] = deque()
         """Chunks without their bytes, by the end of each, that the tree has not written yet."""
-        self._closers: list[Chunk] = []
+        self._closers: list[TakenChunk] = []
         self._reached = NOTHING
         self._has_ended = False
         self._failure: Exception | None = None
@@ -85,7 +85,7 @@ class ChunkedPayload:
             self.session is not None and self.session.closing is not None
         )
 
-    def take(self, chunk: Chunk) -> None:
+    def take(self, chunk: TakenChunk) -> None:
         """Write a chunk, or finish; later, if the session is not ready."""
         if self._has_ended:
             self._refuse(chunk, self._failure or Broken("the payload was given up"))
@@ -111,25 +111,25 @@ class ChunkedPayload:
         while self._early and not self._has_ended:
             self.take(self._early.popleft())
 
-    def _refuse(self, chunk: Chunk, error: Exception) -> None:
+    def _refuse(self, chunk: TakenChunk, error: Exception) -> None:
         self._owner.counts.nats_chunks_refused += 1
         position = -1 if self.session is None else self.session.received.position
         self._answer(chunk, next=position, error=error_of(error))
 
-    def _answer(self, chunk: Chunk, *, next: int = -1, error: AckError | None = None) -> None:
+    def _answer(self, chunk: TakenChunk, *, next: int = -1, error: AckError | None = None) -> None:
         if chunk.reply:
             stream = self.place.stream
             chunk.publish(
                 encode_answer(chunk.reply, stream, id=chunk.head.id, next=next, error=error)
             )
 
-    def _write(self, chunk: Chunk, session: Session) -> None:
+    def _write(self, chunk: TakenChunk, session: Session) -> None:
         """Raises: PayloadGap, PayloadDamaged, LimitExceeded, Broken, DiskFull, OSError."""
         body, offset = memoryview(chunk.body), chunk.head.offset
         skipped = session.skip(DataHead(0, offset, 0, len(body)))
         if (session.closing is not None or session.is_whole) and skipped < len(body):
-            end, size = str(offset + len(body)), str(session.received.position)
-            raise PayloadDamaged(self.opening.id, "size", size, f"{end} or more")
+            size, least = session.received.position, offset + len(body)
+            raise PayloadDamaged(self.opening.id, "size", str(size), f"{least} or more")
         if chunk.reply and len(self._waiting) >= WAITING_MAX:
             raise LimitExceeded("unanswered chunks", WAITING_MAX, len(self._waiting) + 1)
         whole = None
@@ -157,7 +157,7 @@ class ChunkedPayload:
             self._waiting.append((end, chunk._replace(body=b"")))
             self._answer_reached()
 
-    def _close(self, chunk: Chunk, session: Session) -> None:
+    def _close(self, chunk: TakenChunk, session: Session) -> None:
         """Raises: PayloadGap, PayloadDamaged, LimitExceeded."""
         if len(self._closers) >= CLOSERS_MAX:
             raise LimitExceeded("last messages of a payload", CLOSERS_MAX, CLOSERS_MAX + 1)

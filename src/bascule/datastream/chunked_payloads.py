@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from bascule.datastream.chunked_payload import Chunk, ChunkedPayload
+from bascule.datastream.chunked_payload import ChunkedPayload, TakenChunk
 from bascule.datastream.inbound import OnSession
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadCluster, PayloadPlace
@@ -22,8 +22,8 @@ from bascule.datastream.session import Key, Session
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, LimitExceeded, RemoteProtocolError
 from bascule.host.api import Clock
-from bascule.ingest.payload_chunks import PayloadChunk
 from bascule.model import PartitionBy
+from bascule.publish.payload_chunks import PayloadChunk
 from bascule.publish.unstamped_batch import Replica
 from bascule.record.payload_links import Payload
 from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
@@ -160,7 +160,7 @@ class ChunkedPayloads:
             self._payloads[key] = payload
         self.counts.nats_payloads = len(self._payloads)
         payload.used_at_ns = self._clock.monotonic_ns()
-        payload.take(Chunk(head, subject, chunk.body, chunk.reply, publish, cost))
+        payload.take(TakenChunk(head, subject, chunk.body, chunk.reply, publish, cost))
 
     def _make_room(self) -> None:
         """Let the longest silent payload go where there are too many. Raises: LimitExceeded."""
@@ -233,7 +233,7 @@ class ChunkedPayloads:
         """Have the record appended."""
         return self._service.link(place, opening, payload, nodes)
 
-    def on_done(self, chunk: Chunk) -> None:
+    def on_done(self, chunk: TakenChunk) -> None:
         """The bytes of a chunk are not needed any more."""
         self._bytes_done += chunk.cost
 

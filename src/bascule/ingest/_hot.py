@@ -140,8 +140,8 @@ def _walk_headers(
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
     (-1 if none), 4 whether the first header left is named `reply` (1) or `subject` (2), 5 whether
     the message removes its key, 6 the requested ack policy (as in `wire._hot`; -1: it names none),
-    7 whether a publish header is set (`Nats-...`, `Bascule-Payload-...`, an unknown ack policy), 3:
-    that of a chunk of a payload. False: the block is malformed.
+    7 whether a publish header is set (`Nats-...`, `Bascule-Payload-...`, or an unknown ack policy),
+    8 whether the message is a chunk of a payload. False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -152,12 +152,8 @@ def _walk_headers(
     count: cython.longlong = 0
     size: cython.longlong = 0
     byte: cython.uchar
-    found[2] = -1
-    found[3] = -1
-    found[4] = 0
-    found[5] = 0
-    found[6] = -1
-    found[7] = 0
+    found[2] = found[3] = found[6] = -1
+    found[4] = found[5] = found[7] = found[8] = 0
     # "NATS/1.0" CR LF: a version line with a status code does not come from a publisher.
     if (
         length < 12
@@ -216,14 +212,16 @@ def _walk_headers(
                 elif value_end - value_at == 3 and _is(buf, value_at, b"all", 3, 32):
                     found[6] = 0
                 else:
-                    found[7] |= 1
+                    found[7] = 1
         elif byte == 110 and name_end - name_at > 5 and _is(buf, name_at, b"nats-", 5, 32):
-            found[7] |= 1
-        elif byte == 98 and name_end - name_at > 15:
-            if name_end - name_at == 23 and _is(buf, name_at, b"bascule-payload-session", 23, 32):
-                found[7] |= 3
-            elif _is(buf, name_at, b"bascule-payload-", 16, 32):
-                found[7] |= 1
+            found[7] = 1
+        elif (
+            byte == 98
+            and name_end - name_at > 15
+            and _is(buf, name_at, b"bascule-payload-", 16, 32)
+        ):
+            found[7] = 1
+            found[8] |= name_end - name_at == 23 and _is(buf, name_at + 16, b"session", 7, 32)
         elif (
             byte == 107 and name_end - name_at == 12 and _is(buf, name_at, b"kv-operation", 12, 32)
         ):
@@ -359,7 +357,7 @@ def build_records(
     payloads: these are no records, and `chunks`, if it is not empty, gets their indexes. Added to
     in `state`: 4 envelopes, 5 malformed header blocks, stored unchanged, 6 messages refused for
     their size, 7 records with publish headers. `expected` gets two numbers for each record that
-    expects an offset: its index and that offset. `found` is scratch for 8 numbers. `envelopes` and
+    expects an offset: its index and that offset. `found` is scratch for 9 numbers. `envelopes` and
     `envelope_headers` are the output of `wire.parse_envelopes`, or empty.
 
     Returns the number of records.
@@ -403,7 +401,7 @@ def build_records(
     kind: cython.int
     chunk_count: cython.Py_ssize_t = 0
     no_room: cython.bint = False
-    if start < 0 or len(state) < 11 or len(found) < 8:
+    if start < 0 or len(state) < 11 or len(found) < 9:
         raise IndexError("start is negative, or an array is too short")
     with cython.nogil:
         while index >= 0:
@@ -443,7 +441,7 @@ def build_records(
             has_block = expects = is_raw_block = removes = False
             if block_bytes > 0:
                 if _walk_headers(buf, body_at, block_bytes, out, -1, found):
-                    if found[7] & 2 and len(chunks) > 0:
+                    if found[8] and len(chunks) > 0:
                         chunks[chunk_count] = index
                         chunk_count += 1
                         index = nexts[index]

@@ -18,12 +18,12 @@ from bascule.host.credential_files import client_tls
 from bascule.host.lasting_tasks import start_lasting
 from bascule.ingest.ingest_buffer import IngestBuffer
 from bascule.ingest.nats_source import NatsSource
-from bascule.ingest.payload_chunks import OnChunks, PayloadChunk, TakeChunks
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
 from bascule.model import KeyFrom, PartitionBy, RecordHeader, StreamDefinition
 from bascule.publish.acks import ACK_POLICIES
 from bascule.publish.headers import HashKey
+from bascule.publish.payload_chunks import OnChunks, PayloadChunk, TakeChunks
 from bascule.publish.unstamped_batch import Append, Replica
 from bascule.wire.nats import ConnectOptions, ErrorKind, NatsRefused, parse_server_url
 

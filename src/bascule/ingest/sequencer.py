@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bascule.ingest import _hot
-from bascule.ingest.payload_chunks import PayloadChunk, TakeChunks
 from bascule.ingest.routing import PartitionSlot, Routes, SubjectListener
 from bascule.ingest.routing import _hot as routing_hot
 from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.payload_chunks import PayloadChunk, TakeChunks
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
@@ -55,7 +55,7 @@ class _Scratch:
         default_factory=lambda: array("q", bytes(8 * envelope_hot.ENVELOPE_FIELDS * MESSAGES_MAX))
     )
     expected: array[int] = field(default_factory=lambda: array("q", bytes(16 * MESSAGES_MAX)))
-    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 8)))
+    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 9)))
     chunks: array[int] = field(default_factory=lambda: array("i", bytes(4 * MESSAGES_MAX)))
     state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 11)))
 
