@@ -49,6 +49,8 @@ DETACHED_SECONDS_MAX: Final = 60.0
 """A session that nobody goes on with for so long gives its file back. One that comes later begins
 with what is in the file."""
 REFUSALS_LOGGED_SECONDS: Final = 10.0
+RATE_FORGOTTEN_PART: Final = 16
+"""Of a measured rate at each further measurement that is lower."""
 
 
 class DataStreams:
@@ -75,6 +77,8 @@ class DataStreams:
         self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
         self._fetches = self._fetching.running
         self._chunked = ChunkedPayloads(self, cluster, self._reactor, clock)
+        self.rates: dict[int, int] = {}
+        """Bytes a second to the nodes that could not be sent all that was to be sent."""
         self.take_chunks = self._chunked.take
         """Takes chunks that NATS clients have sent; its reading thread calls it."""
         self._unlinked: dict[Key, int] = {}
@@ -248,8 +252,20 @@ class DataStreams:
             leader=place.leader,
             racks=place.racks,
             quorum=opening.quorum,
+            links=self._cluster.links_between(place.nodes),
         )
-        return planned._replace(why=gone + planned.why)
+        planned = planned._replace(why=gone + planned.why)
+        log.debug(
+            "data streaming: a route is chosen",
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": opening.id,
+                "route": " ".join(f"{a}>{b}" for a, after in planned.route for b in after),
+                "why": planned.why,
+            },
+        )
+        return planned
 
     def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
@@ -381,6 +397,12 @@ class DataStreams:
             session, node, self.address_of(node), hello=self.hello(self.node_id),
             opening=forwarded, reactor=self._reactor, on_lost=on_lost,
         )  # fmt: skip
+
+    def on_rate(self, node: int, bytes_per_s: int) -> None:
+        """So much went to a node in a second in which there was more to send to it. The best of
+        the last ones counts: others share the way."""
+        before = self.rates.get(node, 0)
+        self.rates[node] = max(bytes_per_s, before - before // RATE_FORGOTTEN_PART)
 
     def address_of(self, node: int) -> tuple[str, int]:
         """Raises: Broken where it is not known."""

@@ -110,6 +110,10 @@ class Reactor:
 
     # -- on the thread --------------------------------------------------------------------------
 
+    def now_ns(self) -> int:
+        """Of the monotonic clock."""
+        return self._clock.monotonic_ns()
+
     def call_later(self, seconds: float, function: Callable[[], None]) -> ReactorTimer:
         """Call it after a time."""
         timer = ReactorTimer(function)
