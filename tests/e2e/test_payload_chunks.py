@@ -18,11 +18,11 @@ from crc32c import crc32c
 from bascule.datastream import chunked_payloads
 from bascule.datastream.limits import DataStreamLimits
 from bascule.errors import Broken, PublishRejected
-from bascule.host.real import RealClock
 from bascule.model import PartitionBy, StreamConfig, StreamDefinition
 from bascule.publish.payload_chunks import PayloadChunk
 from bascule.record.payload_links import Payload
 from bascule.wire import ack_codes
+from support.payload_clocks import ShiftedClock, advance
 from support.payload_nodes import STREAM, STREAM_ID, PayloadNode, payload_nodes, wait_until
 from support.replicas import NamedReplica
 
@@ -269,22 +269,6 @@ def test_refusals_of_the_leader_reach_the_publisher(tmp_path: Path) -> None:
         assert publisher.error(publisher.close(5)) == ack_codes.PAYLOAD_BUSY
         nodes[1].on_link = on_link
         assert publisher.answer(publisher.close(5))["payload"]["bytes"] == 5
-
-
-class ShiftedClock(RealClock):
-    """The real one, and what a test adds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return super().monotonic_ns() + self.ahead_ns
-
-
-def advance(clock: ShiftedClock, node: PayloadNode, seconds: float) -> None:
-    clock.ahead_ns += int(seconds * 1e9)
-    node.streams._reactor.call(lambda: None)  # it looks at its timers again
 
 
 def test_payloads_that_nobody_goes_on_with_are_given_up_and_counted(tmp_path: Path) -> None:

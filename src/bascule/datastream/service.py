@@ -38,7 +38,13 @@ from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile, build_sums, open_verified
 from bascule.wire.datastream.frames import VERSION
-from bascule.wire.datastream.messages import FetchPayload, OpenPayload, ReplicaAddress, StreamHello
+from bascule.wire.datastream.messages import (
+    FetchPayload,
+    OpenPayload,
+    ReplicaAddress,
+    StreamHello,
+    check_version,
+)
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +166,7 @@ class DataStreams:
 
     def check_hello(self, hello: StreamHello) -> StreamHello:
         """Raises: RemoteProtocolError for another version; ForeignPeer for another cluster."""
-        if hello.version != VERSION:
-            raise RemoteProtocolError(
-                f"data streaming protocol version {hello.version}, supported: {VERSION}"
-            )
+        check_version(hello)
         if hello.node > 0:
             self._identity.check_name(hello.cluster)
             self._identity.check_id(hello.cluster_id)

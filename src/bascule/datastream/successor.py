@@ -27,6 +27,7 @@ from bascule.wire.datastream.messages import (
     PayloadFailed,
     PayloadOpened,
     StreamHello,
+    check_version,
 )
 
 LOOK_SECONDS: Final = 1.0
@@ -213,7 +214,9 @@ class Successor:
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
-        elif kind != frames.HELLO:
+        elif kind == frames.HELLO:
+            check_version(decode_message(frame, StreamHello))
+        else:
             raise RemoteProtocolError(f"a frame of kind {kind:#04x} from node {self.node}")
 
     def on_packet_begin(self, head: DataHead) -> PacketSink:
