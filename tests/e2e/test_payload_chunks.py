@@ -355,6 +355,29 @@ def test_memory_for_chunks_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         wait_until("all is given back", lambda: chunked._bytes_done == chunked._bytes_taken)
 
 
+def test_answers_that_are_owed_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node below that does not answer cannot make the first one keep more and more answers, nor
+    the headers of chunks."""
+    monkeypatch.setattr(chunked_payloads, "QUEUE_BYTES_MAX", 256 * KIB)
+    with payload_nodes(tmp_path, 2) as nodes:
+        publisher = Publisher(nodes[1])
+        publisher.next(publisher.chunk(0, b"0"))
+        thawed = nodes[2].freeze()
+        chunked = nodes[1].streams._chunked
+        inboxes = []
+        for at in range(1, 1_001):
+            headers = {"Bascule-Payload-Session": ID, "Bascule-Payload-Offset": at, "X": "x" * KIB}
+            inboxes.append(publisher.send(headers, b"1"))
+            wait_until("it is taken", lambda: not nodes[1].streams._reactor._calls)
+        counts = nodes[1].streams.counts
+        owed = chunked._bytes_taken - chunked._bytes_done
+        assert 200 * KIB < owed <= 260 * KIB
+        assert 350 < 1_000 - counts.nats_chunks_dropped < 550
+        thawed.set()
+        assert publisher.next(inboxes[0]) > 1
+        wait_until("all is given back", lambda: chunked._bytes_done == chunked._bytes_taken)
+
+
 def test_malformed_chunks_are_refused_and_begin_nothing(tmp_path: Path) -> None:
     dice = random.Random(3)
     names = ("Session", "Offset", "Close", "CRC32C", "Id")

@@ -29,6 +29,8 @@ from bascule.wire.datastream.messages import OpenPayload
 
 WAITING_MAX: Final = 4_096
 """Answers that a payload may owe; a chunk that wants one more is not taken."""
+WAITING_BYTES: Final = 512
+"""What an answer that is owed counts for, beside its subject."""
 CLOSERS_MAX: Final = 16
 """Repeated last messages that are answered."""
 
@@ -45,6 +47,16 @@ class TakenChunk(NamedTuple):
     """Bytes of memory that it counts for, until it is done with."""
 
 
+class _OwedAnswer(NamedTuple):
+    """To a chunk that is written here."""
+
+    end: int
+    """The tree has to have everything below it."""
+    reply: bytes
+    publish: Callable[[bytes], None]
+    cost: int
+
+
 class ChunkOwner(Protocol):
     """What a payload needs of the others; implemented by `chunked_payloads`."""
 
@@ -53,7 +65,7 @@ class ChunkOwner(Protocol):
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
     ) -> Future[dict[str, Any]]: ...
-    def on_done(self, chunk: TakenChunk) -> None: ...
+    def on_done(self, cost: int) -> None: ...
     def on_ended(self, payload: ChunkedPayload) -> None: ...
 
 
@@ -71,8 +83,8 @@ class ChunkedPayload:
         self._reactor = reactor
         self._early: deque[TakenChunk] = deque()
         """Those that came before the session was ready."""
-        self._waiting: deque[tuple[int, TakenChunk]] = deque()
-        """Chunks without their bytes, by the end of each, that the tree has not written yet."""
+        self._waiting: deque[_OwedAnswer] = deque()
+        """To those that the tree has not written yet."""
         self._closers: list[TakenChunk] = []
         self._reached = NOTHING
         self._has_ended = False
@@ -89,20 +101,21 @@ class ChunkedPayload:
         """Write a chunk, or finish; later, if the session is not ready."""
         if self._has_ended:
             self._refuse(chunk, self._failure or Broken("the payload was given up"))
-            self._owner.on_done(chunk)
+            self._owner.on_done(chunk.cost)
             return
         if self.session is None:
             self._early.append(chunk)
             return
+        held = 0
         try:
             if chunk.head.size >= 0:
-                self._close(chunk, self.session)
+                held = self._close(chunk, self.session)
             else:
-                self._write(chunk, self.session)
+                held = self._write(chunk, self.session)
         except (BasculeError, OSError) as error:
             self._refuse(chunk, error)
         finally:
-            self._owner.on_done(chunk)
+            self._owner.on_done(chunk.cost - held)
 
     def on_ready(self, session: Session) -> None:
         """The session is there: take what has come meanwhile."""
@@ -117,14 +130,25 @@ class ChunkedPayload:
         self._answer(chunk, next=position, error=error_of(error))
 
     def _answer(self, chunk: TakenChunk, *, next: int = -1, error: AckError | None = None) -> None:
-        if chunk.reply:
-            stream = self.place.stream
-            chunk.publish(
-                encode_answer(chunk.reply, stream, id=chunk.head.id, next=next, error=error)
-            )
+        self._send(chunk.reply, chunk.publish, next=next, error=error)
 
-    def _write(self, chunk: TakenChunk, session: Session) -> None:
-        """Raises: PayloadGap, PayloadDamaged, LimitExceeded, Broken, DiskFull, OSError."""
+    def _send(
+        self,
+        reply: bytes,
+        publish: Callable[[bytes], None],
+        *,
+        next: int = -1,
+        error: AckError | None = None,
+    ) -> None:
+        if reply:
+            id, stream = self.opening.id, self.place.stream
+            publish(encode_answer(reply, stream, id=id, next=next, error=error))
+
+    def _write(self, chunk: TakenChunk, session: Session) -> int:
+        """What memory is kept for its answer.
+
+        Raises: PayloadGap, PayloadDamaged, LimitExceeded, Broken, DiskFull, OSError.
+        """
         body, offset = memoryview(chunk.body), chunk.head.offset
         skipped = session.skip(DataHead(0, offset, 0, len(body)))
         if (session.closing is not None or session.is_whole) and skipped < len(body):
@@ -153,12 +177,18 @@ class ChunkedPayload:
                 session.on_packet(head, crc=crc, new_crc=crc)
             if session.has_ended:  # the disk has failed, and `failed` was called
                 raise self._failure or Broken("the payload was given up")
-        if chunk.reply:
-            self._waiting.append((end, chunk._replace(body=b"")))
-            self._answer_reached()
+        if not chunk.reply:
+            return 0
+        held = min(WAITING_BYTES + len(chunk.reply), chunk.cost)
+        self._waiting.append(_OwedAnswer(end, chunk.reply, chunk.publish, held))
+        self._answer_reached()
+        return held
 
-    def _close(self, chunk: TakenChunk, session: Session) -> None:
-        """Raises: PayloadGap, PayloadDamaged, LimitExceeded."""
+    def _close(self, chunk: TakenChunk, session: Session) -> int:
+        """What memory is kept until it is answered.
+
+        Raises: PayloadGap, PayloadDamaged, LimitExceeded.
+        """
         if len(self._closers) >= CLOSERS_MAX:
             raise LimitExceeded("last messages of a payload", CLOSERS_MAX, CLOSERS_MAX + 1)
         size = chunk.head.size
@@ -172,11 +202,14 @@ class ChunkedPayload:
         except (PayloadGap, PayloadDamaged):
             self._closers.remove(chunk)
             raise
+        return chunk.cost
 
     def _answer_reached(self) -> None:
         written = self._reached.written
-        while self._waiting and self._waiting[0][0] <= written:
-            self._answer(self._waiting.popleft()[1], next=written)
+        while self._waiting and self._waiting[0].end <= written:
+            owed = self._waiting.popleft()
+            self._send(owed.reply, owed.publish, next=written)
+            self._owner.on_done(owed.cost)
 
     # -- Upstream -------------------------------------------------------------------------------
 
@@ -214,6 +247,7 @@ class ChunkedPayload:
         for chunk in self._closers:
             if chunk.reply:
                 chunk.publish(encode_reply(chunk.reply, dict(ack)))
+            self._owner.on_done(chunk.cost)
         self._closers.clear()
         self._end(None)
 
@@ -242,11 +276,13 @@ class ChunkedPayload:
         session, self.session = self.session, None
         if session is not None:
             session.end()
-        waiting = [chunk for _, chunk in self._waiting] + self._closers
-        for chunk in (*waiting, *self._early):
-            self._answer(chunk, error=error_of(error or Broken("the payload is closed")))
-        for chunk in self._early:
-            self._owner.on_done(chunk)
+        said = error_of(error or Broken("the payload is closed"))
+        for owed in self._waiting:
+            self._send(owed.reply, owed.publish, error=said)
+            self._owner.on_done(owed.cost)
+        for chunk in (*self._closers, *self._early):
+            self._answer(chunk, error=said)
+            self._owner.on_done(chunk.cost)
         self._waiting.clear()
         self._closers.clear()
         self._early.clear()

@@ -29,7 +29,8 @@ from bascule.record.payload_links import Payload
 from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
 
 QUEUE_BYTES_MAX: Final = 64 << 20
-"""Chunks that have come and are not written yet; further ones are not taken."""
+"""Chunks that have come and are not written yet, and answers that are owed; further ones are not
+taken."""
 CHUNK_OVERHEAD_BYTES: Final = 1_024
 """What a chunk counts for beside its bytes."""
 PAYLOADS_MAX: Final = 512
@@ -150,9 +151,8 @@ class ChunkedPayloads:
         payload = self._payloads.pop(key, None)
         if payload is None:
             self._make_room()
-            opening = OpenPayload(
-                head.id, place.stream, place.partition, subject, head.key, head.headers
-            )
+            # Its key and headers are those of the last message: nothing else is kept of a chunk.
+            opening = OpenPayload(head.id, place.stream, place.partition, subject)
             payload = ChunkedPayload(self, self._reactor, place, opening)
             self._payloads[key] = payload
             self._open(payload)
@@ -233,9 +233,9 @@ class ChunkedPayloads:
         """Have the record appended."""
         return self._service.link(place, opening, payload, nodes)
 
-    def on_done(self, chunk: TakenChunk) -> None:
-        """The bytes of a chunk are not needed any more."""
-        self._bytes_done += chunk.cost
+    def on_done(self, cost: int) -> None:
+        """So many bytes of chunks, and of answers that were owed, are not needed any more."""
+        self._bytes_done += cost
 
     def on_ended(self, payload: ChunkedPayload) -> None:
         """Of a payload."""
