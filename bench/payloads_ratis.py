@@ -31,7 +31,7 @@ PACKET_BYTES: Final = 1 << 20
 WARM_BYTES: Final = 128 << 20
 READY_SECONDS_MAX: Final = 120.0
 CLIENT_SECONDS_MAX: Final = 600.0
-HAS_LEADER: Final = "change Leader from null to"
+LEADER: Final = re.compile(r"change Leader from \w+ to (n\d)")
 LOGGING: Final = """log4j.rootLogger=WARN, console
 log4j.logger.org.apache.ratis.server.RaftServer$Division=INFO
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -53,10 +53,11 @@ class RatisServers:
             "filestore",
         ]  # fmt: skip
         ports = iter(free_ports(4 * NODES))
-        self._peers = ",".join(
+        self._addresses = [
             ":".join([f"n{n}", "127.0.0.1", *(str(next(ports)) for _ in range(4))])
             for n in range(NODES)
-        )
+        ]
+        self._peers = ",".join(self._addresses)
         self._runs = 0
         self._servers = [self._start(n) for n in range(NODES)]
 
@@ -71,12 +72,19 @@ class RatisServers:
             )  # fmt: skip
 
     def wait_ready(self) -> None:
-        """Return once each server knows a leader: a file that ends before that never does."""
+        """Return once each server knows the leader. Clients name it first, and it is their primary:
+        with another one, or without a leader, the end of a stream may be answered never."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         logs = [self._directory / f"n{n}.log" for n in range(NODES)]
-        while not all(HAS_LEADER in log.read_text(errors="replace") for log in logs):
+        while True:
+            found = [LEADER.findall(log.read_text(errors="replace")) for log in logs]
+            if all(found) and len({each[-1] for each in found}) == 1:
+                break
             assert time.monotonic() < deadline, logs[0].read_text()[-2_000:]
             time.sleep(0.2)
+        leader = found[0][-1]
+        self._addresses.sort(key=lambda address: not address.startswith(f"{leader}:"))
+        self._peers = ",".join(self._addresses)
 
     def send(self, size: int, count: int) -> float:
         """Send files at once, each with a client of its own; the seconds that the program says.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.datastream.protocol import routes
-from bascule.datastream.protocol.chains import Link, Links, link_between, order_chain
+from bascule.datastream.protocol.chains import Links, NodeLink, link_between, order_chain
 from bascule.heartbeats.round_trips import RoundTrips
 
 MS = 1_000_000
@@ -18,7 +18,7 @@ ONE_RACK = dict.fromkeys((1, 2, 3, 4), "")
 
 def trips(**times_ms: float) -> Links:
     """`trips(_12=0.3)`: node 1 has measured 0.3 ms to node 2."""
-    return {(int(name[1]), int(name[2])): Link(int(ms * MS)) for name, ms in times_ms.items()}
+    return {(int(name[1]), int(name[2])): NodeLink(int(ms * MS)) for name, ms in times_ms.items()}
 
 
 def test_without_measurements_the_order_is_that_of_numbers_and_the_leader_is_last() -> None:
@@ -34,8 +34,8 @@ def test_a_distant_node_is_last_and_the_way_to_it_is_used_once() -> None:
 
 
 def test_two_sites_without_racks() -> None:
-    far = {(a, b): Link(50 * MS) for a in (1, 3) for b in (2, 4)}
-    links = {**far, (1, 3): Link(MS // 5), (2, 4): Link(MS // 5)}
+    far = {(a, b): NodeLink(50 * MS) for a in (1, 3) for b in (2, 4)}
+    links = {**far, (1, 3): NodeLink(MS // 5), (2, 4): NodeLink(MS // 5)}
     assert order_chain(1, 3, ONE_RACK, links) == [1, 3, 2, 4]
     assert order_chain(4, 3, ONE_RACK, links) == [4, 2, 1, 3]
 
@@ -54,24 +54,24 @@ def test_racks_come_before_round_trips() -> None:
 
 def test_a_slow_way_is_avoided() -> None:
     near = trips(_12=0.1, _13=0.1, _14=0.1, _23=0.1, _24=0.1, _34=0.1)
-    slow = {**near, (1, 2): Link(MS // 10, 2_000_000)}
+    slow = {**near, (1, 2): NodeLink(MS // 10, 2_000_000)}
     assert order_chain(1, 4, ONE_RACK, slow) == [1, 3, 2, 4]
-    fast = {**near, (1, 2): Link(MS // 10, 400_000_000)}
+    fast = {**near, (1, 2): NodeLink(MS // 10, 400_000_000)}
     assert order_chain(1, 4, ONE_RACK, fast) == [1, 2, 3, 4]
 
 
 def test_what_neither_has_measured_follows_from_a_third_node() -> None:
     links = trips(_12=50, _13=1)
-    assert link_between(links, 2, 3) == Link(49 * MS)
-    assert link_between(links, 3, 1) == Link(MS)
-    assert link_between(links, 2, 4) == Link()
+    assert link_between(links, 2, 3) == NodeLink(49 * MS)
+    assert link_between(links, 3, 1) == NodeLink(MS)
+    assert link_between(links, 2, 4) == NodeLink()
 
 
 @given(
     st.dictionaries(st.integers(1, 7), st.sampled_from(["", "a", "b", "c"]), min_size=1),
     st.dictionaries(
         st.tuples(st.integers(1, 8), st.integers(1, 8)),
-        st.builds(Link, st.integers(-1, 10**12), st.integers(-1, 10**12)),
+        st.builds(NodeLink, st.integers(-1, 10**12), st.integers(-1, 10**12)),
     ),
     st.data(),
 )
@@ -90,7 +90,7 @@ def test_any_chain_reaches_each_node_once_and_enters_each_rack_once(
 
 
 def test_why_says_what_was_measured() -> None:
-    links = {(1, 3): Link(MS // 5), (3, 2): Link(50 * MS, 8_000_000)}
+    links = {(1, 3): NodeLink(MS // 5), (3, 2): NodeLink(50 * MS, 8_000_000)}
     planned = routes.plan("auto", primary=1, leader=2, racks={1: "", 2: "", 3: ""}, links=links)
     assert planned.route == ((1, (3,)), (3, (2,)))
     assert planned.why == ("chain: one rack, the leader last; 1-3 0.2 ms, 3-2 50.0 ms at 8.0 MB/s")
@@ -117,15 +117,15 @@ def test_round_trips_keep_the_shortest_of_the_last_ones() -> None:
 @pytest.mark.parametrize(
     ("link", "level"),
     [
-        (Link(), 0),
-        (Link(MS - 1), 0),
-        (Link(MS), 1),
-        (Link(4 * MS), 2),
-        (Link(16 * MS), 3),
-        (Link(0, 200_000_000), 0),
-        (Link(0, 50_000_000), 1),
-        (Link(0, 0), 14),
+        (NodeLink(), 0),
+        (NodeLink(MS - 1), 0),
+        (NodeLink(MS), 1),
+        (NodeLink(4 * MS), 2),
+        (NodeLink(16 * MS), 3),
+        (NodeLink(0, 200_000_000), 0),
+        (NodeLink(0, 50_000_000), 1),
+        (NodeLink(0, 0), 14),
     ],
 )
-def test_levels(link: Link, level: int) -> None:
+def test_levels(link: NodeLink, level: int) -> None:
     assert link.level == level

@@ -14,7 +14,7 @@ FAST_NS: Final = 10_000_000
 """So are rates at which a packet of 1 MiB takes less than this, 100 MB/s."""
 
 
-class Link(NamedTuple):
+class NodeLink(NamedTuple):
     """What was measured between two nodes."""
 
     round_trip_ns: int = -1
@@ -34,8 +34,8 @@ class Link(NamedTuple):
         return trip if self.bytes_per_s < 0 else f"{trip} at {self.bytes_per_s / 1e6:.1f} MB/s"
 
 
-UNKNOWN: Final = Link()
-Links: TypeAlias = Mapping[tuple[int, int], Link]
+UNKNOWN: Final = NodeLink()
+Links: TypeAlias = Mapping[tuple[int, int], NodeLink]
 """By the node that has measured, and the other one."""
 
 
@@ -43,7 +43,7 @@ def _level(times: int) -> int:
     return (times.bit_length() + 1) // 2
 
 
-def link_between(links: Links, one: int, other: int) -> Link:
+def link_between(links: Links, one: int, other: int) -> NodeLink:
     """What is known of the way between two nodes, in either direction.
 
     Where neither has measured it, it is at least as long as a third node is nearer to the one than
@@ -52,13 +52,13 @@ def link_between(links: Links, one: int, other: int) -> Link:
     there, back = links.get((one, other), UNKNOWN), links.get((other, one), UNKNOWN)
     trips = [each.round_trip_ns for each in (there, back) if each.round_trip_ns >= 0]
     if trips:
-        return Link(min(trips), there.bytes_per_s)
+        return NodeLink(min(trips), there.bytes_per_s)
     least = -1
     for (source, target), link in links.items():
         third = links.get((source, other))
         if target == one and third is not None and min(link[0], third[0]) >= 0:
             least = max(least, abs(link.round_trip_ns - third.round_trip_ns))
-    return Link(least, there.bytes_per_s)
+    return NodeLink(least, there.bytes_per_s)
 
 
 def order_chain(primary: int, leader: int, racks: Mapping[int, str], links: Links) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import Peers
-from bascule.datastream.protocol.chains import Link, Links
+from bascule.datastream.protocol.chains import Links, NodeLink
 from bascule.errors import BasculeError
 
 LINKS: Final = "payload-links"
@@ -56,12 +56,12 @@ class LinkExchange:
         """What is known of the ways between these nodes. Asks for more, for the next time."""
         if len(nodes) > 2:  # otherwise there is nothing to choose
             self._loop.call_soon_threadsafe(self._refresh, tuple(nodes))
-        found: dict[tuple[int, int], Link] = {}
+        found: dict[tuple[int, int], NodeLink] = {}
         for node in nodes:
             measured = self.own() if node == self._node_id else self._others.get(node, {})
             for other, link in measured.items():
                 if other in nodes:
-                    found[node, other] = Link(*link)
+                    found[node, other] = NodeLink(*link)
         return found
 
     async def answer(self, body: bytes) -> bytes:
