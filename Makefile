@@ -13,6 +13,8 @@ OUTPUT ?= demo-output
 # `make fuzz`; their seed, which a run prints.
 ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
+# Size of a payload of `make torture-payloads`.
+MIB ?= 256
 SECONDS ?= 60
 SEED    ?=
 # Test processes at once; 0: the one of pytest. Files stay whole where tests share servers
@@ -194,6 +196,11 @@ torture: setup ## five nodes under drawn faults for SECONDS=60, every ack checke
 torture-spark: setup ## kill driver and executors of the archive and the sink, ROUNDS=20 times each
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
 		tests/spark/test_archive_torture.py tests/spark/test_sink_torture.py
+
+.PHONY: torture-payloads
+torture-payloads: setup ## kill -9 of primary, successor, last node and leader in mid-stream of payloads of MIB=256, ROUNDS=20 times
+	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --payload-mib=$(MIB) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
+		tests/e2e/test_payload_kills.py
 
 .PHONY: power
 power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUNDS=10000 rounds from SEED on

@@ -19,7 +19,7 @@ NAMES = (
     "cluster_partitions", "cluster_idle", "cluster_move", "cluster_rolling", "cluster_reassign",
     "cluster_unacked", "table_watchers", "table_oplog", "table_get", "table_set",
     "table_change", "table_memory", "groups", "group_commits", "idle_groups", "node_loss",
-    "isr_change", "payloads", "streams", "cluster_sim",
+    "isr_change", "payloads", "payloads_ratis", "streams", "cluster_sim",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),

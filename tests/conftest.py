@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="damage every byte instead of samples",
     )
     parser.addoption("--rounds", type=int, help="of kill -9 in the tests of torture")
+    parser.addoption("--payload-mib", type=int, help="size of their payloads")
     parser.addoption("--seed", type=int, help="of the dice in the tests of torture")
     parser.addoption(
         "--write-seconds",

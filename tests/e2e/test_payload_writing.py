@@ -408,10 +408,10 @@ def test_connections_that_open_and_go_leave_nothing(tmp_path: Path) -> None:
                 sender.send(frames.encode_data_head(0, 100, 0), b"part")
             sender.close()
         counts = node.streams.counts
-        wait_until("all connections have ended", lambda: not counts.connections)
+        # Not `connections` alone: under load some have not been accepted yet.
+        wait_until("all is closed", lambda: not counts.connections and open_files() <= before + 2)
         assert counts.sessions == 0
         assert len(node.files()) == 1
-        assert open_files() <= before + 2
 
 
 def test_packets_that_overlap_are_compared_once(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from bascule.model import AckPolicy
 from bascule.publish import headers as headers_module
 from bascule.publish.acks import ACK_POLICIES, ALL, LEADER, NONE
 from bascule.publish.headers import HashKey
+from bascule.publish.payload_chunks import PayloadChunk
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.batch import Record, RecordBatch
@@ -50,8 +51,18 @@ def route(
     implied: str = "",
     keeps_reply: bool = True,
     ack_policy: int = 0,
+    acks: bool = True,
+    chunks: list[tuple[Replica, PayloadChunk]] | None = None,
 ) -> tuple[Sequencer, list[tuple[Replica, list[UnstampedBatch]]]]:
-    sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=HASH_KEY)
+    def take(replica: Replica, found: Sequence[PayloadChunk]) -> None:
+        assert chunks is not None
+        chunks.extend((replica, chunk) for chunk in found)
+
+    sequencer = Sequencer(
+        batch_bytes_max=batch_max,
+        hash_key=HASH_KEY,
+        take_chunks=None if chunks is None else take,
+    )
     for sid in sids:
         sequencer.routes.set_slot(
             sid + 3,
@@ -62,6 +73,7 @@ def route(
                 implied_subject=implied.encode(),
                 keeps_reply=keeps_reply,
                 ack_policy=ack_policy,
+                acks=acks,
             ),
         )
         sequencer.routes.set_route(sid, (sid + 3,))
@@ -251,6 +263,80 @@ def test_a_message_over_the_limit_is_refused_and_the_rest_is_kept() -> None:
     assert batch.refused_entries == b"\0" + (11).to_bytes(4, "little") + b"\3\0big"
     _, (alone,) = sequence(msg("a", b"x" * 11), limit=10)
     assert (alone.record_count, len(alone.data), alone.refused_entries) == (0, 0, b"")
+
+
+def block_of(*lines: str) -> bytes:
+    return b"\r\n".join([b"NATS/1.0", *(line.encode() for line in lines), b"", b""])
+
+
+SESSION = "Bascule-Payload-Session: " + "ab" * 16
+
+
+def test_chunks_of_payloads_are_no_records_and_keep_their_order() -> None:
+    first = block_of(SESSION, "Bascule-Payload-Offset: 0")
+    second = block_of("Nats-Msg-Id: x", SESSION.upper(), "Bascule-Payload-Offset: 2")
+    chunks: list[tuple[Replica, PayloadChunk]] = []
+    sequencer, routed = route(
+        msg("a", b"one", reply="r1")
+        + msg("a", b"AB", block=first, reply="r2")
+        + msg("b", b"C", block=second)
+        + msg("a", b"two", reply="r3", block=block_of("Nats-Msg-Id: y"))
+        + msg("c", b"other", block=first, sid=2),
+        sids=(1, 2),
+        chunks=chunks,
+    )
+    ((replica, (batch,)),) = routed
+    assert replica.index == 4
+    assert [record.value for record in records(batch)] == [b"one", b"two"]
+    assert batch.headers is not None
+    assert batch.headers.count == 1
+    assert [(each.index, chunk) for each, chunk in chunks] == [
+        (4, PayloadChunk(b"a", b"r2", first, b"AB")),
+        (4, PayloadChunk(b"b", b"", second, b"C")),
+        (5, PayloadChunk(b"c", b"", first, b"other")),
+    ]
+    assert sequencer.counts.messages == 2
+    assert sequencer.counts.messages_unrouted == 0
+
+
+def test_a_chunk_may_be_larger_than_a_message_and_is_not_answered_without_acks() -> None:
+    block = block_of(SESSION, "Bascule-Payload-Offset: 0")
+    chunks: list[tuple[Replica, PayloadChunk]] = []
+    sequencer, routed = route(
+        msg("a", b"x" * 100, block=block, reply="r"), limit=10, acks=False, chunks=chunks
+    )
+    assert routed == []
+    assert [chunk.reply for _, chunk in chunks] == [b""]
+    assert sequencer.counts.messages_refused == 0
+
+
+def test_many_chunks_among_small_batches() -> None:
+    block = block_of(SESSION, "Bascule-Payload-Offset: 0")
+    data = b"".join(
+        msg("a", b"%d" % n, block=b"" if n % 3 else block, reply="r") for n in range(300)
+    )
+    chunks: list[tuple[Replica, PayloadChunk]] = []
+    _, routed = route(data, batch_max=200, chunks=chunks)
+    found = [int(r.value or b"") for _, batches in routed for b in batches for r in records(b)]
+    assert found == [n for n in range(300) if n % 3]
+    assert [int(chunk.body) for _, chunk in chunks] == list(range(0, 300, 3))
+
+
+@pytest.mark.parametrize("name", ["Bascule-Payload-Sessions", "Bascule-Payload-Offset"])
+def test_other_headers_of_payloads_are_refused(name: str) -> None:
+    chunks: list[tuple[Replica, PayloadChunk]] = []
+    _, ((_, (batch,)),) = route(
+        msg("a", b"x", block=block_of(f"{name}: 1"), reply="r"), chunks=chunks
+    )
+    assert chunks == []
+    assert batch.headers is not None
+    assert batch.headers.rows[1] & headers_module._hot.UNSUPPORTED
+
+
+def test_without_data_streaming_chunks_are_refused() -> None:
+    _, (batch,) = sequence(msg("a", b"x", block=block_of(SESSION), reply="r"))
+    assert batch.headers is not None
+    assert batch.headers.rows[1] & headers_module._hot.UNSUPPORTED
 
 
 def test_batches_are_bounded() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from crc32c import crc32c
 from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.ports import PayloadPlace
+from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
 from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
@@ -74,6 +75,9 @@ class PayloadNode:
         self.alive: list[PayloadNode] = []
         self.replica_count = 1
         self.linked: list[tuple[Payload, list[int]]] = []
+        self.links: Links = {}
+        self.openings: list[OpenPayload] = []
+        """Of those that were linked."""
         self.on_link: Callable[[dict[str, Any]], Future[dict[str, Any]]] = _answered
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
@@ -155,10 +159,14 @@ class PayloadNode:
         found = [each.port for each in self.alive if each.number == node]
         return ("127.0.0.1", found[0]) if found else None
 
+    def links_between(self, nodes: Collection[int]) -> Links:
+        return self.links
+
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
     ) -> Future[dict[str, Any]]:
         self.linked.append((payload, nodes))
+        self.openings.append(opening)
         return self.on_link({
             "stream": STREAM, "seq": 1, "offset": 0, "partition": 0, "replicas": len(nodes),
             "synced": True,

@@ -6,12 +6,14 @@ acknowledgement goes up the tree when a node and all nodes below it have written
 client closes the payload, every node compares size and checksum, syncs the file, and only then one
 small record goes through the log: the link (`storage.payloads`).
 
-    protocol     routes, received, progress: which node forwards to which, what has come, and what
-                 the tree has; pure
+    protocol     routes, received, progress, chunk_messages: which node forwards to which, what has
+                 come, what the tree has, and what chunks of NATS clients say; pure
     transport    reactor, connection, sending: one thread with the sockets of all payloads
     session      one payload that this node receives and forwards
     successor    the connection to one node that a session forwards to
     inbound      a connection of a client or another node
+    chunked_...  payloads that NATS clients send in chunks, and one of them: this node leads the
+                 partition, and is their primary
     fetching     gets a payload from a node that has it
     limits       limits and counters
     ports        what it needs of the rest of the node

@@ -27,6 +27,7 @@ from bascule.wire.datastream.messages import (
     PayloadFailed,
     PayloadFetched,
     StreamHello,
+    check_version,
 )
 
 log = logging.getLogger(__name__)
@@ -223,7 +224,9 @@ class Fetching:
             raise from_plain(failed.name, failed.text, failed.fields)
         elif kind == frames.ELSEWHERE:
             raise PayloadMissing(self.payload.id, "a node without a replica")
-        elif kind != frames.HELLO:
+        elif kind == frames.HELLO:
+            check_version(decode_message(frame, StreamHello))
+        else:
             raise RemoteProtocolError(f"a frame of kind {kind:#04x} in answer to a fetch")
 
     def on_packet_begin(self, head: DataHead) -> PacketSink | None:

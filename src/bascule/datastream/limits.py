@@ -21,7 +21,8 @@ class DataStreamLimits:
 
 @dataclass(slots=True)
 class DataStreamCounts:
-    """Since the node started; the thread of the reactor writes them."""
+    """Since the node started; the thread of the reactor writes them, but `nats_chunks_dropped`,
+    which the reading thread of NATS does."""
 
     connections: int = 0
     sessions: int = 0
@@ -41,5 +42,11 @@ class DataStreamCounts:
     successors_lost: int = 0
     refused: int = 0
     abandoned: int = 0
+    nats_payloads: int = 0
+    """Now."""
+    nats_chunks: int = 0
+    nats_chunks_refused: int = 0
+    nats_chunks_dropped: int = 0
+    nats_expired: int = 0
     unlinked_removed: int = 0
     unlinked_bytes_removed: int = 0

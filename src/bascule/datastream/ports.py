@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
+from bascule.datastream.protocol.chains import Links
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile
@@ -67,6 +68,10 @@ class PayloadCluster(Protocol):
 
     def peer_address(self, node: int) -> tuple[str, int] | None:
         """That of a node's peer listener."""
+        ...
+
+    def links_between(self, nodes: Collection[int]) -> Links:
+        """What is known of the ways between these nodes."""
         ...
 
     def link(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
+from bascule.datastream.chunked_payloads import ChunkedPayloads
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
@@ -37,7 +38,13 @@ from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile, build_sums, open_verified
 from bascule.wire.datastream.frames import VERSION
-from bascule.wire.datastream.messages import FetchPayload, OpenPayload, ReplicaAddress, StreamHello
+from bascule.wire.datastream.messages import (
+    FetchPayload,
+    OpenPayload,
+    ReplicaAddress,
+    StreamHello,
+    check_version,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +55,8 @@ DETACHED_SECONDS_MAX: Final = 60.0
 """A session that nobody goes on with for so long gives its file back. One that comes later begins
 with what is in the file."""
 REFUSALS_LOGGED_SECONDS: Final = 10.0
+RATE_FORGOTTEN_PART: Final = 16
+"""Of a measured rate at each further measurement that is lower."""
 
 
 class DataStreams:
@@ -73,6 +82,11 @@ class DataStreams:
         self._connections: set[InboundConnection] = set()
         self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
         self._fetches = self._fetching.running
+        self._chunked = ChunkedPayloads(self, cluster, self._reactor, clock)
+        self.rates: dict[int, int] = {}
+        """Bytes a second to the nodes that could not be sent all that was to be sent."""
+        self.take_chunks = self._chunked.take
+        """Takes chunks that NATS clients have sent; its reading thread calls it."""
         self._unlinked: dict[Key, int] = {}
         """Since when no record has named a payload; see `remove_leftovers`."""
         self._is_sweeping = False
@@ -152,10 +166,7 @@ class DataStreams:
 
     def check_hello(self, hello: StreamHello) -> StreamHello:
         """Raises: RemoteProtocolError for another version; ForeignPeer for another cluster."""
-        if hello.version != VERSION:
-            raise RemoteProtocolError(
-                f"data streaming protocol version {hello.version}, supported: {VERSION}"
-            )
+        check_version(hello)
         if hello.node > 0:
             self._identity.check_name(hello.cluster)
             self._identity.check_id(hello.cluster_id)
@@ -244,8 +255,20 @@ class DataStreams:
             leader=place.leader,
             racks=place.racks,
             quorum=opening.quorum,
+            links=self._cluster.links_between(place.nodes),
         )
-        return planned._replace(why=gone + planned.why)
+        planned = planned._replace(why=gone + planned.why)
+        log.debug(
+            "data streaming: a route is chosen",
+            extra={
+                "stream": place.stream,
+                "partition": place.partition,
+                "payload": opening.id,
+                "route": " ".join(f"{a}>{b}" for a, after in planned.route for b in after),
+                "why": planned.why,
+            },
+        )
+        return planned
 
     def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
@@ -279,6 +302,7 @@ class DataStreams:
         self._sessions[key] = session
         self.counts.opened += 1
         self.counts.sessions = len(self._sessions)
+        self._sweep_later()
         self._load(session, payloads, ready)
 
     def _end_oldest_detached(self) -> None:
@@ -376,6 +400,12 @@ class DataStreams:
             session, node, self.address_of(node), hello=self.hello(self.node_id),
             opening=forwarded, reactor=self._reactor, on_lost=on_lost,
         )  # fmt: skip
+
+    def on_rate(self, node: int, bytes_per_s: int) -> None:
+        """So much went to a node in a second in which there was more to send to it. The best of
+        the last ones counts: others share the way."""
+        before = self.rates.get(node, 0)
+        self.rates[node] = max(bytes_per_s, before - before // RATE_FORGOTTEN_PART)
 
     def address_of(self, node: int) -> tuple[str, int]:
         """Raises: Broken where it is not known."""

@@ -65,6 +65,7 @@ class SessionOwner(Protocol):
         """Raises: Broken, OSError."""
         ...
 
+    def on_rate(self, node: int, bytes_per_s: int) -> None: ...
     def on_whole(self, key: Key) -> None: ...
     def on_ended(self, session: Session) -> None: ...
 
@@ -284,6 +285,10 @@ class Session:
     def on_forwarded(self, count: int) -> None:
         """So many bytes go to a node below."""
         self._service.counts.bytes_forwarded += count
+
+    def on_rate(self, node: int, bytes_per_s: int) -> None:
+        """What was sent to a node below in a second in which there was more to send."""
+        self._service.on_rate(node, bytes_per_s)
 
     def on_successor(self, successor: Successor, reached: Reached) -> None:
         """A node below says how far it is."""

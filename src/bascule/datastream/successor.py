@@ -27,9 +27,13 @@ from bascule.wire.datastream.messages import (
     PayloadFailed,
     PayloadOpened,
     StreamHello,
+    check_version,
 )
 
 LOOK_SECONDS: Final = 1.0
+MEASURED_PART: Final = 0.5
+"""Of the time between two looks, in which the socket took no more: then what it took is what the
+way, or the node at its end, can take."""
 SILENT_LOOKS_MAX: Final = 3
 """A node that says nothing between so many looks, though it should each second, is left out of the
 tree. Looks are counted, not time: this node may have stood still in between."""
@@ -53,6 +57,7 @@ class ForwardedSession(Protocol):
         self, position: int, length: int, ready: Callable[[DataHead | None, Exception | None], None]
     ) -> None: ...
     def on_forwarded(self, count: int) -> None: ...
+    def on_rate(self, node: int, bytes_per_s: int) -> None: ...
     def on_successor(self, successor: Successor, reached: Reached) -> None: ...
     def on_successor_closed(self, successor: Successor, frame: bytearray) -> list[int]: ...
 
@@ -90,6 +95,11 @@ class Successor:
         self._silent_looks = 0
         self._stalled_looks = 0
         self._sync_sent = -1
+        self._full_since_ns = -1
+        """Since when the socket takes no more; -1: it has taken all."""
+        self._full_ns = 0
+        """How long it has taken no more since the last look."""
+        self._bytes_looked = 0
         self._connection = StreamConnection(reactor, begin_connect(address), self)
         self._connection.start(connecting=True)
         self._connection.send(encode_message(frames.HELLO, hello))
@@ -123,6 +133,8 @@ class Successor:
         if packet.flags & frames.SYNC:
             self._sync_sent = self._sent
         self._connection.send_packet(head, file, packet.position, packet.length)
+        if self._full_since_ns < 0 and not self._connection.is_drained:
+            self._full_since_ns = self._reactor.now_ns()
         self._session.on_forwarded(packet.length)
 
     def _send_prepared(self, packet: DataHead | None, error: Exception | None) -> None:
@@ -152,8 +164,20 @@ class Successor:
         self._timer.cancel()
         self._connection.close()
 
+    def _measure(self) -> None:
+        """Tell the rate of the last second, if the socket took no more in most of it."""
+        now_ns, bytes_out = self._reactor.now_ns(), self._connection.bytes_out
+        if self._full_since_ns >= 0:
+            self._full_ns += now_ns - self._full_since_ns
+            self._full_since_ns = now_ns
+        if self._full_ns >= MEASURED_PART * LOOK_SECONDS * 1e9:
+            sent = bytes_out - self._bytes_looked
+            self._session.on_rate(self.node, sent * 1_000_000_000 // self._full_ns)
+        self._full_ns, self._bytes_looked = 0, bytes_out
+
     def _check(self) -> None:
         """Leave the node out if it has been silent while something was to be done there."""
+        self._measure()
         waits = self._sent < 0 or self._has_sent_close or self._is_behind
         self._silent_looks += 1
         self._stalled_looks = self._stalled_looks + 1 if waits else 0
@@ -190,7 +214,9 @@ class Successor:
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
-        elif kind != frames.HELLO:
+        elif kind == frames.HELLO:
+            check_version(decode_message(frame, StreamHello))
+        else:
             raise RemoteProtocolError(f"a frame of kind {kind:#04x} from node {self.node}")
 
     def on_packet_begin(self, head: DataHead) -> PacketSink:
@@ -201,6 +227,9 @@ class Successor:
 
     def on_drained(self) -> None:
         self._silent_looks = 0
+        if self._full_since_ns >= 0:
+            self._full_ns += self._reactor.now_ns() - self._full_since_ns
+            self._full_since_ns = -1
         self.forward()
 
     def on_closed(self, error: Exception | None) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.config.addresses import format_address
+from bascule.heartbeats.round_trips import RoundTrips
 from bascule.heartbeats.silence import PeerSilence, SilenceMeter
 from bascule.host.api import Clock
 
@@ -60,6 +61,7 @@ class _Watched:
         self.data = b""
         self.is_answered = True
         """Whether the last ping was."""
+        self.sent_ns = 0
 
 
 class _Answered:
@@ -94,6 +96,7 @@ class HeartbeatThread:
         self._on_silent = on_silent
         self._on_ended = on_ended
         self._meter = SilenceMeter(clock.monotonic_ns())
+        self._round_trips = RoundTrips()
         self._watched: dict[int, _Watched] = {}
         self._silent: set[int] = set()
         self._answered: dict[socket.socket, _Answered] = {}
@@ -130,6 +133,10 @@ class HeartbeatThread:
     def longest_ns(self) -> dict[int, int]:
         """See `SilenceMeter.longest_ns`."""
         return self._meter.longest_ns.copy()
+
+    def round_trips_ns(self) -> dict[int, int]:
+        """See `RoundTrips.of`."""
+        return self._round_trips.of()
 
     def close(self) -> None:
         """End all connections; return once the thread has ended."""
@@ -217,11 +224,13 @@ class HeartbeatThread:
         if watched is not None:
             self._end_watching(watched)
         self._meter.forget(peer)
+        self._round_trips.forget(peer)
 
     def _ping(self, watched: _Watched) -> None:
         if not watched.is_answered:
             return
         self._number += 1
+        watched.sent_ns = self._clock.monotonic_ns()
         try:
             watched.sock.send(_PING.pack(self._number))
         except OSError:
@@ -239,6 +248,8 @@ class HeartbeatThread:
             _, incarnation = _ANSWER.unpack_from(watched.data)
             watched.data = watched.data[_ANSWER.size :]
             watched.is_answered = True
+            now_ns = self._clock.monotonic_ns()
+            self._round_trips.on_answer(watched.peer, now_ns - watched.sent_ns)
             self._meter.on_answer(watched.peer, incarnation)
 
     def _begin_answering(self, sock: socket.socket) -> None:

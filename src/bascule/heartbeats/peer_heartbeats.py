@@ -97,6 +97,10 @@ class PeerHeartbeats:
         address = self._refused.get(node)
         return "" if address is None else f"nobody listens at {format_address(*address)}"
 
+    def round_trips_ns(self) -> dict[int, int]:
+        """Peer -> how long a ping and its answer take at least, ns. Any thread may call it."""
+        return self._thread.round_trips_ns()
+
     def statistics(self) -> dict[str, Any]:
         """Counters for metrics."""
         return {"longest_ns": self._thread.longest_ns()}

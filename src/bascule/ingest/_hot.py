@@ -140,8 +140,8 @@ def _walk_headers(
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
     (-1 if none), 4 whether the first header left is named `reply` (1) or `subject` (2), 5 whether
     the message removes its key, 6 the requested ack policy (as in `wire._hot`; -1: it names none),
-    7 whether a publish header is set (`Nats-...`, `Bascule-Payload-...`, or an unknown ack policy).
-    False: the block is malformed.
+    7 whether a publish header is set (`Nats-...`, `Bascule-Payload-...`, or an unknown ack policy),
+    8 whether the message is a chunk of a payload. False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -152,12 +152,8 @@ def _walk_headers(
     count: cython.longlong = 0
     size: cython.longlong = 0
     byte: cython.uchar
-    found[2] = -1
-    found[3] = -1
-    found[4] = 0
-    found[5] = 0
-    found[6] = -1
-    found[7] = 0
+    found[2] = found[3] = found[6] = -1
+    found[4] = found[5] = found[7] = found[8] = 0
     # "NATS/1.0" CR LF: a version line with a status code does not come from a publisher.
     if (
         length < 12
@@ -225,6 +221,7 @@ def _walk_headers(
             and _is(buf, name_at, b"bascule-payload-", 16, 32)
         ):
             found[7] = 1
+            found[8] |= name_end - name_at == 23 and _is(buf, name_at + 16, b"session", 7, 32)
         elif (
             byte == 107 and name_end - name_at == 12 and _is(buf, name_at, b"kv-operation", 12, 32)
         ):
@@ -342,6 +339,7 @@ def build_records(
     refused: cython.uchar[::1],
     expected: cython.longlong[::1],
     found: cython.longlong[::1],
+    chunks: cython.int[::1],
     state: cython.longlong[::1],
 ) -> int:
     """Write the chain of messages that begins at `first` as records to `out` from `start` on.
@@ -355,10 +353,11 @@ def build_records(
 
     Set in `state`: 0 the end of the records, 1 the end of the ack entries, 2 the end of the refused
     entries, 3 the next message to continue with or -1, 8 how many records expect an offset, 9 the
-    sum of 1 << policy of the policies among the ack entries. Added
-    to in `state`: 4 envelopes, 5 malformed header blocks, stored unchanged, 6 messages refused for
+    sum of 1 << policy of the policies among the ack entries, 10 how many messages are chunks of
+    payloads: these are no records, and `chunks`, if it is not empty, gets their indexes. Added to
+    in `state`: 4 envelopes, 5 malformed header blocks, stored unchanged, 6 messages refused for
     their size, 7 records with publish headers. `expected` gets two numbers for each record that
-    expects an offset: its index and that offset. `found` is scratch for 8 numbers. `envelopes` and
+    expects an offset: its index and that offset. `found` is scratch for 9 numbers. `envelopes` and
     `envelope_headers` are the output of `wire.parse_envelopes`, or empty.
 
     Returns the number of records.
@@ -400,8 +399,9 @@ def build_records(
     size: cython.longlong
     wire_bytes: cython.longlong
     kind: cython.int
+    chunk_count: cython.Py_ssize_t = 0
     no_room: cython.bint = False
-    if start < 0 or len(state) < 10 or len(found) < 8:
+    if start < 0 or len(state) < 11 or len(found) < 9:
         raise IndexError("start is negative, or an array is too short")
     with cython.nogil:
         while index >= 0:
@@ -434,17 +434,18 @@ def build_records(
             key_bytes = -1
             value_at = body_at + block_bytes
             value_bytes = wire_bytes - block_bytes
-            header_count = 0
-            header_size = 0
+            policy = -1
+            header_count = header_size = 0
             # 1 or 2 if the message's own first header is named `reply` or `subject`.
             first_name = 0
-            has_block = False
-            expects = False
-            is_raw_block = False
-            removes = False
-            policy = -1
+            has_block = expects = is_raw_block = removes = False
             if block_bytes > 0:
                 if _walk_headers(buf, body_at, block_bytes, out, -1, found):
+                    if found[8] and len(chunks) > 0:
+                        chunks[chunk_count] = index
+                        chunk_count += 1
+                        index = nexts[index]
+                        continue
                     has_block = True
                     header_count = found[0]
                     header_size = found[1]
@@ -593,4 +594,5 @@ def build_records(
     state[3] = index
     state[8] = expectations
     state[9] = policies
+    state[10] = chunk_count
     return count

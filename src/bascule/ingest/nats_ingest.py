@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from bascule.config import Config
@@ -22,6 +23,7 @@ from bascule.ingest.sequencer import Sequencer
 from bascule.model import KeyFrom, PartitionBy, RecordHeader, StreamDefinition
 from bascule.publish.acks import ACK_POLICIES
 from bascule.publish.headers import HashKey
+from bascule.publish.payload_chunks import OnChunks, PayloadChunk, TakeChunks
 from bascule.publish.unstamped_batch import Append, Replica
 from bascule.wire.nats import ConnectOptions, ErrorKind, NatsRefused, parse_server_url
 
@@ -85,13 +87,22 @@ class NatsIngest:
         random: Random,
         hash_key: HashKey,
         version: str,
+        on_chunks: OnChunks | None = None,
     ) -> None:
-        """`hash_key` is also the key that the partitions' dedupe windows are loaded with."""
+        """`hash_key` is also the key that the partitions' dedupe windows are loaded with.
+
+        `on_chunks` gets chunks of payloads; without it they are refused.
+        """
         nats = config.nats
         self._buffer = IngestBuffer(
             append, bytes_max=config.limits.ingest_buffer_bytes_max, clock=clock
         )
-        self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX, hash_key=hash_key)
+        take_chunks: TakeChunks | None = None
+        if on_chunks is not None:
+            take_chunks = partial(_take_chunks, on_chunks, self.publish)
+        self._sequencer = Sequencer(
+            batch_bytes_max=BATCH_BYTES_MAX, hash_key=hash_key, take_chunks=take_chunks
+        )
         self._source = NatsSource(
             [parse_server_url(url) for url in urls],
             connect_options(config),
@@ -330,6 +341,15 @@ class NatsIngest:
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             self._source.retry_refused()
+
+
+def _take_chunks(
+    on_chunks: OnChunks,
+    publish: Callable[[bytes], None],
+    replica: Replica,
+    chunks: Sequence[PayloadChunk],
+) -> None:
+    on_chunks(replica, chunks, publish)
 
 
 def _obsolete_sids(

@@ -10,6 +10,7 @@ from bascule.ingest import _hot
 from bascule.ingest.routing import PartitionSlot, Routes, SubjectListener
 from bascule.ingest.routing import _hot as routing_hot
 from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.payload_chunks import PayloadChunk, TakeChunks
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
@@ -54,8 +55,9 @@ class _Scratch:
         default_factory=lambda: array("q", bytes(8 * envelope_hot.ENVELOPE_FIELDS * MESSAGES_MAX))
     )
     expected: array[int] = field(default_factory=lambda: array("q", bytes(16 * MESSAGES_MAX)))
-    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 8)))
-    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 10)))
+    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 9)))
+    chunks: array[int] = field(default_factory=lambda: array("i", bytes(4 * MESSAGES_MAX)))
+    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 11)))
 
     def grow(self, size: int) -> None:
         if len(self.ack_entries) < size:
@@ -66,11 +68,15 @@ class _Scratch:
 class Sequencer:
     """Sorts parsed messages by partition and writes their records. One thread uses it."""
 
-    def __init__(self, *, batch_bytes_max: int, hash_key: HashKey) -> None:
+    def __init__(
+        self, *, batch_bytes_max: int, hash_key: HashKey, take_chunks: TakeChunks | None = None
+    ) -> None:
         """`batch_bytes_max` bounds the records of a batch; a larger message is a batch of its own.
 
-        `hash_key` keys the hashes of message ids.
+        `hash_key` keys the hashes of message ids. `take_chunks` gets the chunks of payloads;
+        without it they are refused as messages with an unsupported header.
         """
+        self._take_chunks = take_chunks
         self._batch_bytes_max = batch_bytes_max
         self._hash_key = hash_key
         self._heads = array("i", [-1])
@@ -131,9 +137,12 @@ class Sequencer:
                 batch, at, first = self._build(
                     buf, messages, first, slot, envelopes, envelope_headers, slab, at
                 )
-                taken += batch.record_count + batch.refused_count
-                batches.append(batch)
-            routed.append((slot.replica, batches))
+                taken += self._pass_chunks(buf, messages, slot)
+                if batch.record_count or batch.refused_count:
+                    taken += batch.record_count + batch.refused_count
+                    batches.append(batch)
+            if batches:
+                routed.append((slot.replica, batches))
             self.counts.batches += len(batches)
         self.counts.messages_unrouted += count - taken
         return routed, at
@@ -149,6 +158,28 @@ class Sequencer:
             listener.on_message(bytes(buf[at : min(end, at + listener.bytes_max + 1)]))
             count += 1
             first = self._scratch.nexts[first]
+        return count
+
+    def _pass_chunks(self, buf: bytearray, messages: array[int], slot: PartitionSlot) -> int:
+        """Pass on copies of the chunks that `_build` has found; return how many."""
+        count = self._scratch.state[10]
+        if count:
+            assert self._take_chunks is not None
+            view, chunks = memoryview(buf), []
+            for index in self._scratch.chunks[:count]:
+                row = messages[8 * index : 8 * index + 8]
+                _, subject, subject_bytes, reply, reply_bytes, block_bytes, at, size = row
+                chunks.append(
+                    PayloadChunk(
+                        bytes(view[subject : subject + subject_bytes]),
+                        bytes(view[reply : reply + reply_bytes]) if slot.acks else b"",
+                        bytes(view[at : at + block_bytes]),
+                        bytes(view[at + block_bytes : at + size]),
+                    )
+                )
+            self._take_chunks(slot.replica, chunks)
+            # They are no messages of the log.
+            self.counts.messages -= count
         return count
 
     def _find_envelopes(
@@ -180,7 +211,8 @@ class Sequencer:
             buf, messages, scratch.nexts, first, slot.message_bytes_max, slot.key_from_subject,
             slot.implied_subject, slot.keeps_reply, slot.ack_policy, self._batch_bytes_max,
             envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
-            scratch.ack_entries, scratch.refused, scratch.expected, scratch.found, state,
+            scratch.ack_entries, scratch.refused, scratch.expected, scratch.found,
+            scratch.chunks if self._take_chunks is not None else _NOTHING, state,
         )  # fmt: skip
         (
             end,
@@ -193,6 +225,7 @@ class Sequencer:
             asking,
             expecting,
             policies,
+            _,
         ) = state
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
@@ -216,4 +249,5 @@ class Sequencer:
 
 
 _NO_ENVELOPES: Final = array("q")
+_NOTHING: Final = array("i")
 _NO_HEADERS: Final = bytearray()

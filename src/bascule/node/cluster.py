@@ -173,7 +173,8 @@ class ClusterNode:
     def _make_payloads(self, held: Partitions, writer: LogWriter, clock: Clock) -> ClusterPayloads:
         return ClusterPayloads(
             self._config.node_id, self._identity, held, self._metadata, self.controller.views,
-            self.peers, writer.append, clock, add_control=self.controller.add_control,
+            self.peers, writer.append, clock, self._heartbeats.round_trips_ns,
+            add_control=self.controller.add_control,
         )  # fmt: skip
 
     def _on_process_lost(self, node: int) -> None:
@@ -251,13 +252,12 @@ class ClusterNode:
         self, writer: LogWriter, syncer: LogSyncer, clock: Clock, send: Callable[[bytes], None]
     ) -> Replicator:
         config = self._config
+        identity = PeerIdentity(
+            config.node_id, self._identity, self._node_epoch,
+            cluster_version=lambda: self._metadata.image.cluster_version,
+        )  # fmt: skip
         return Replicator(
-            PeerIdentity(
-                config.node_id,
-                self._identity,
-                self._node_epoch,
-                cluster_version=lambda: self._metadata.image.cluster_version,
-            ),
+            identity,
             writer=writer,
             syncer=syncer,
             send_acks=send,

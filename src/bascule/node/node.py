@@ -378,6 +378,7 @@ class Node:
             random=self._random,
             hash_key=self._hash_key,
             version=__version__,
+            on_chunks=self._controller.payloads.streams.take_chunks,
         )
         self._ingest = self.status.ingest = ingest
         await ingest.start(wait_for_place=self._nats is not None)

@@ -22,7 +22,12 @@ from bascule.wire.datastream.frames import (
     decode_message,
     encode_message,
 )
-from bascule.wire.datastream.messages import PayloadFailed, ReplicasElsewhere, StreamHello
+from bascule.wire.datastream.messages import (
+    PayloadFailed,
+    ReplicasElsewhere,
+    StreamHello,
+    check_version,
+)
 
 SOCKET_BYTES: Final = 4 << 20
 MessageT = TypeVar("MessageT", bound=msgspec.Struct)
@@ -60,9 +65,13 @@ class PayloadConnection:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection = cls(sock, format_address(host, port))
                 await connection.send(encode_message(frames.HELLO, StreamHello()))
-                await connection.expect(frames.HELLO, StreamHello)
+                hello = await connection.expect(frames.HELLO, StreamHello)
+                if not isinstance(hello, StreamHello):
+                    raise RemoteProtocolError("no hello")
+                check_version(hello)
                 return connection
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RemoteProtocolError) as error:
+            # Another node may speak this version while releases are changed.
             if sock is not None:
                 sock.close()
             raise Broken(f"{address}: {str(error) or 'no answer in time'}") from error

@@ -26,6 +26,14 @@ INDETERMINATE: Final = 20007
 NOT_ENOUGH_REPLICAS: Final = 20008
 """Fewer replicas are in sync than the stream requires; the message is not stored."""
 NO_KEY: Final = 20009
+MALFORMED_CHUNK: Final = 20010
+"""The headers of a chunk of a payload are not as they must be."""
+PAYLOAD_GAP: Final = 20011
+"""Bytes of a payload before a chunk, or before its end, have not come."""
+PAYLOAD_DAMAGED: Final = 20012
+"""The checksum or the size of a chunk or payload is another one."""
+PAYLOAD_BUSY: Final = 20013
+"""A chunk of a payload was not taken; it may be sent again."""
 
 WRONG_SEQUENCE_TEXT: Final = "wrong last sequence: "
 """What the description of WRONG_LAST_SEQUENCE begins with; the sequence follows."""

@@ -122,6 +122,7 @@ async def _send(
                 if payload_id is None:
                     # Before anything is sent: after a kill -9 nobody else knows it.
                     err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
+                err.print(f"{file}: {writer.why}", markup=False, highlight=False)
                 if file == STDIN:
                     await writer.write_from(_stdin())
                 else:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
+from bascule.datastream.protocol.chains import Links, measured, order_chain
 from bascule.errors import InvalidRoute
 
 Route: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -98,20 +99,23 @@ def tree(nodes: Sequence[int]) -> Route:
 
 
 def plan(
-    topology: str, *, primary: int, leader: int, racks: Mapping[int, str], quorum: bool = False
+    topology: str,
+    *,
+    primary: int,
+    leader: int,
+    racks: Mapping[int, str],
+    quorum: bool = False,
+    links: Links = {},  # noqa: B006
 ) -> PlannedRoute:
     """A route over the nodes of `racks` that begins at `primary`.
 
     `auto` goes along a chain: through the rack of the primary first, then from rack to rack, each
-    of which is entered once. The leader is the last of its rack, so that it forwards as little as
-    possible. With `quorum` each node must answer for itself, which is a star.
+    of which is entered once, to the nearest node each time (`chains`). With `quorum` each node must
+    answer for itself, which is a star.
 
     Raises: InvalidRoute for an unknown topology.
     """
-    others = sorted(node for node in racks if node != primary)
-    own_rack = racks.get(primary, "")
-    others.sort(key=lambda node: (racks[node] != own_rack, racks[node], node == leader, node))
-    nodes = [primary, *others]
+    nodes = order_chain(primary, leader, racks, links)
     if quorum:
         return PlannedRoute(star(nodes), "star: a quorum is counted by the first node")
     if topology == "star":
@@ -122,26 +126,27 @@ def plan(
         return PlannedRoute(tree(nodes), "tree, as asked")
     if topology != "auto":
         raise InvalidRoute(f"topology {topology!r}, expected {', '.join(TOPOLOGIES)}")
-    return PlannedRoute(chain(_last_rack_with(nodes, leader, racks)), _why(nodes, leader, racks))
+    return PlannedRoute(chain(nodes), _why(nodes, leader, racks, links))
 
 
-def _last_rack_with(nodes: list[int], leader: int, racks: Mapping[int, str]) -> list[int]:
-    """`nodes` with the rack of the leader at the end, unless that of the first node is the same."""
-    rack = racks.get(leader)
-    if rack is None or rack == racks[nodes[0]]:
-        return nodes
-    return sorted(nodes, key=lambda node: racks[node] == rack)
-
-
-def _why(nodes: Sequence[int], leader: int, racks: Mapping[int, str]) -> str:
+def _why(nodes: Sequence[int], leader: int, racks: Mapping[int, str], links: Links) -> str:
     crossings = len(set(racks.values())) - 1
     if len(nodes) == 1:
         return "one replica"
     where = f"{crossings} crossings between racks" if crossings else "one rack"
     if crossings == 1:
         where = "one crossing between racks"
-    last = ", the leader last" if nodes[-1] == leader or racks.get(leader) else ""
-    return f"chain: {where}{last if nodes[0] != leader else ', from the leader on'}"
+    place = ""
+    if nodes[0] == leader:
+        place = ", from the leader on"
+    elif nodes[-1] == leader:
+        place = ", the leader last"
+    elif leader in racks:
+        place = ", the leader in its place by distance"
+        if racks[nodes[-1]] == racks[leader] and crossings:
+            place = ", the rack of the leader last"
+    distances = measured(nodes, links)
+    return f"chain: {where}{place}{f'; {distances}' if distances else ''}"
 
 
 def _listed(nodes: Collection[int]) -> str:

@@ -110,6 +110,10 @@ class Reactor:
 
     # -- on the thread --------------------------------------------------------------------------
 
+    def now_ns(self) -> int:
+        """Of the monotonic clock."""
+        return self._clock.monotonic_ns()
+
     def call_later(self, seconds: float, function: Callable[[], None]) -> ReactorTimer:
         """Call it after a time."""
         timer = ReactorTimer(function)
@@ -146,7 +150,7 @@ class Reactor:
             for key, events in ready:
                 self._guarded(partial(key.data, events))
             self._run_due()
-            while self._calls:
+            for _ in range(len(self._calls)):  # later ones wait until sockets were looked at
                 self._guarded(self._calls.popleft())
             if self._is_closing and not self._calls:
                 selector.close()

@@ -66,6 +66,23 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "payload_abandoned",
         "Payloads removed because the connection that sent them has begun many others.",
     ),
+    "datastream.nats_payloads": gauge(
+        "payload_nats_payloads", "Payloads that NATS clients send to this node in chunks now."
+    ),
+    "datastream.nats_chunks": MetricFamily(
+        "payload_nats_chunks", "Chunks of payloads received from NATS for partitions led here."
+    ),
+    "datastream.nats_chunks_refused": MetricFamily(
+        "payload_nats_chunks_refused",
+        "Of these, chunks refused: malformed, behind a gap, with another checksum, or too many.",
+    ),
+    "datastream.nats_chunks_dropped": MetricFamily(
+        "payload_nats_chunks_dropped",
+        "Chunks from NATS that were not taken because 64 MiB of them were not written yet.",
+    ),
+    "datastream.nats_expired": MetricFamily(
+        "payload_nats_expired", "Payloads in chunks given up because nothing came for a minute."
+    ),
     "datastream.unlinked_removed": MetricFamily(
         "payload_unlinked_removed", "Payloads removed because nobody has closed them."
     ),

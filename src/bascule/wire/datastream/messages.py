@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from bascule.errors import RemoteProtocolError
 from bascule.wire.datastream.frames import VERSION
 
 
@@ -16,6 +17,14 @@ class StreamHello(msgspec.Struct, array_like=True):
     cluster: str = ""
     cluster_id: str = ""
     node: int = 0
+
+
+def check_version(hello: StreamHello) -> None:
+    """Raises: RemoteProtocolError for a version that is not known here."""
+    if hello.version != VERSION:
+        raise RemoteProtocolError(
+            f"data streaming protocol version {hello.version}, supported: {VERSION}"
+        )
 
 
 class ReplicaAddress(msgspec.Struct, array_like=True):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import parse_address
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.payloads.link_exchange import LINKS, LinkExchange
 from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
 from bascule.controller.cluster.views import ClusterViews
 from bascule.datastream.ports import FoundFile, OnFetched, PayloadPlace
+from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
 from bascule.errors import (
     BasculeError,
@@ -62,10 +64,12 @@ class ClusterPayloads:
         peers: Peers,
         append: Append,
         clock: Clock,
+        round_trips_ns: Callable[[], Mapping[int, int]],
         *,
         add_control: Callable[[str, Control], None],
     ) -> None:
-        """`add_control` has this node answer a kind of control request of other nodes."""
+        """`round_trips_ns` are those to other nodes. `add_control` has this node answer a kind of
+        control request of other nodes."""
         self._node_id = node_id
         self._partitions = partitions
         self._metadata = metadata
@@ -74,7 +78,9 @@ class ClusterPayloads:
         publisher = InternalPublisher(partitions, append)
         self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
         self.streams = DataStreams(node_id, identity, self, clock)
+        self._exchange = LinkExchange(node_id, peers, round_trips_ns, lambda: self.streams.rates)
         add_control(LINK, self._links.answer)
+        add_control(LINKS, self._exchange.answer)
         partitions.remove_unlinked = self._remove_unlinked
         partitions.on_payload_damaged = self._on_damaged
 
@@ -91,6 +97,7 @@ class ClusterPayloads:
 
     async def close(self) -> None:
         """End all connections; what was received stays."""
+        await self._exchange.close()
         await asyncio.to_thread(self.streams.close)
 
     def fetch(self, partition: Partition, link: PayloadLink, on_fetched: OnFetched) -> None:
@@ -199,6 +206,10 @@ class ClusterPayloads:
         """See `datastream.ports.PayloadCluster`."""
         found = self._metadata.image.nodes.get(node)
         return None if found is None or not found.peer else parse_address(found.peer)
+
+    def links_between(self, nodes: Collection[int]) -> Links:
+        """See `datastream.ports.PayloadCluster`."""
+        return self._exchange.known(nodes)
 
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
