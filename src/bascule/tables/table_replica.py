@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, PartitionFailed
+from bascule.host.api import Files
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -58,6 +58,7 @@ class TableReplica:
         index: int,
         path: Path,
         find: Callable[[], Partition | None],
+        files: Files,
         oplog: Oplog | None = None,
         watch_counts: WatchCounts | None = None,
     ) -> None:
@@ -66,6 +67,7 @@ class TableReplica:
         self.index = index
         self._path = path
         self._find = find
+        self._files = files
         self._oplog = oplog
         self._file: TableFile | None = None
         self._wake = asyncio.Event()
@@ -496,7 +498,7 @@ class TableReplica:
         return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._files.make_dirs(str(self._path.parent))
         self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 
@@ -508,9 +510,10 @@ class TableReplica:
     def _remove_file(self) -> None:
         self._close_file()
         for suffix in FILE_SUFFIXES:
-            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-        if self._oplog is not None:
-            shutil.rmtree(self._oplog.directory, ignore_errors=True)
+            if self._files.exists(path := f"{self._path}{suffix}"):
+                self._files.remove(path)
+        if self._oplog is not None and self._files.exists(self._oplog.directory):
+            self._files.remove_tree(self._oplog.directory)
 
 
 def _has_lost(partition: Partition, since: int, epoch: int) -> bool:
