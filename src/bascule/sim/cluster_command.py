@@ -36,7 +36,17 @@ CHUNK_SEEDS: Final = 2
 PARTS_PER_PROCESS: Final = 20
 """The suspended threads and tasks of a simulated node stay in memory, some 20 MB a seed."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "read", "unrepaired")
+COUNTED: Final = (
+    "events",
+    "published",
+    "acked",
+    "starts",
+    "read",
+    "unrepaired",
+    "table_reads",
+    "table_writes",
+    "watched",
+)
 """Fields of `ClusterResult` that are added up."""
 
 
