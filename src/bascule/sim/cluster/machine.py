@@ -144,9 +144,8 @@ class Machine:
         self.files = MachineFiles(RealRandom(self.world.prng.word()))
         self.times = DiskTimes(self.world.prng, plan.sync_ns, plan.sync_jitter_ns)
         self.files.make_dirs(DATA)
-        if self.starts:
-            self.databases.close()
         self.databases = TableDatabases(self.files, self.world.prng)
+        self.world.closing.append(self.databases.close)
         self._stores: dict[int, MemoryStore] = {}
         self.damaged_ms = 0
         """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine

@@ -125,13 +125,15 @@ def run_seed(
     gc.disable()  # a run makes few cycles, and has many objects
     try:
         with trace.open(), installed(loop):
-            simulation = Simulation(ClusterEnvironment(plan, prng, loop, trace))
+            world = ClusterEnvironment(plan, prng, loop, trace)
+            simulation = Simulation(world)
             try:
                 simulation.play()
                 return _result(simulation)
             finally:
                 loop.close()
-                simulation.close()
+                for close in world.closing:
+                    close()
     except InvariantBroken as broken:
         raise _failed(seed, broken.name, broken.text, trace, options, mutant) from broken
     except Exception as error:

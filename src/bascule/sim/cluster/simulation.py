@@ -12,6 +12,7 @@ from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
+from bascule.sim.cluster.checkers.contents import Writer
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
 from bascule.sim.cluster.consumers.deleter import SimGroupDeleter
@@ -138,14 +139,9 @@ class Simulation:
         )  # fmt: skip
         self._is_looking = False
         self.checkers.look()
-        writers = [*self.publishers, *self.tables.clients]
+        writers: list[Writer] = [*self.publishers, *self.tables.clients]
         self.checkers.at_end(writers, self.reads, unrepaired=self.unrepaired())
         self.tables.at_end(self.unrepaired())
-
-    def close(self) -> None:
-        """Remove what is on a real disk."""
-        for machine in self.machines.values():
-            machine.databases.close()
 
     def _look(self) -> None:
         if self._is_looking:

@@ -11,7 +11,7 @@ from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.histories.sessions import SessionChecker, Written
 from bascule.sim.checkers.history import ClientOperation, OperationResult
 from bascule.sim.cluster.checkers.log_contents import StoredRecord
-from bascule.sim.cluster.tables.contents import HeldOperation, HeldTable
+from bascule.sim.cluster.tables.contents import StoredOperation, StoredTable
 
 RISING: Final = "operation ids rise"
 OPLOG: Final = "oplogs are complete"
@@ -103,9 +103,9 @@ class TableChecks:
     def check_oplog(
         self,
         node: int,
-        table: HeldTable,
+        table: StoredTable,
         first: int,
-        operations: list[HeldOperation],
+        operations: list[StoredOperation],
         records: Mapping[int, StoredRecord],
     ) -> None:
         """The oplog of a replica has every operation from `first` on, each as the log has it.
@@ -114,7 +114,7 @@ class TableChecks:
         """
         where = f"{self.name} on node {node}"
         keys = {row.id: row for row in table.rows}
-        last, latest = first - 1, dict[int, HeldOperation]()
+        last, latest = first - 1, dict[int, StoredOperation]()
         for each in operations:
             if each.id <= last:
                 raise InvariantBroken(RISING, f"{where}: operation {each.id} after {last}")

@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from bascule.client.publisher import decode_reply
-from bascule.errors import BasculeError, Indeterminate, OffsetOutOfRange, WrongVersion
+from bascule.errors import (
+    BasculeError,
+    Indeterminate,
+    OffsetOutOfRange,
+    PublishRejected,
+    WrongVersion,
+)
 from bascule.log_connection import LogConnection
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.checkers.history import (
@@ -320,7 +326,7 @@ class SimTableClient:
                 return reply.offset
             if not is_repeated(reply) or world.loop.now_ns > deadline_ns:
                 refusal = reply
-                if not isinstance(reply, Indeterminate):
+                if isinstance(reply, PublishRejected):
                     refusal = refusal_of(reply, plan.name, publication.key or b"", sequence)
                 if publication.sends > 1 and not isinstance(refusal, WrongVersion):
                     raise Indeterminate(str(refusal)) from reply
@@ -364,7 +370,7 @@ class SimTableClient:
 
 def is_repeated(error: BasculeError) -> bool:
     """Whether a message is published again after this answer."""
-    return not isinstance(error, Indeterminate) and is_not_caught_up(error)  # type: ignore[arg-type]
+    return isinstance(error, PublishRejected) and is_not_caught_up(error)
 
 
 def _failure(error: BasculeError) -> OperationResult:

@@ -18,7 +18,7 @@ HEADER_BYTES: Final = HEADER.size + 4
 CHECK: Final = 0x80
 
 
-class HeldRow(NamedTuple):
+class StoredRow(NamedTuple):
     """A row of a table."""
 
     id: int
@@ -29,17 +29,17 @@ class HeldRow(NamedTuple):
     """None: the key was removed."""
 
 
-class HeldTable(NamedTuple):
+class StoredTable(NamedTuple):
     """What the database of a replica has."""
 
     position: int
     """The first offset that is not in it."""
     mark: tuple[int, int] | None
     """First id and number of records of the oplog's last file; None: there is no oplog."""
-    rows: list[HeldRow]
+    rows: list[StoredRow]
 
 
-class HeldOperation(NamedTuple):
+class StoredOperation(NamedTuple):
     """A record of an oplog."""
 
     id: int
@@ -47,7 +47,7 @@ class HeldOperation(NamedTuple):
     operation: int
 
 
-def read_table(databases: TableDatabases, path: str) -> HeldTable | None:
+def read_table(databases: TableDatabases, path: str) -> StoredTable | None:
     """What was committed last; None if there is no database, or one without anything."""
     opened = databases.read(path)
     if opened is None:
@@ -61,12 +61,12 @@ def read_table(databases: TableDatabases, path: str) -> HeldTable | None:
             return None
         rows = reader.execute("select id, key, version, value from entries order by key")
         mark = None if first is None else (first, slots)
-        return HeldTable(position, mark, [HeldRow(*row) for row in rows])
+        return StoredTable(position, mark, [StoredRow(*row) for row in rows])
 
 
 def read_oplog(
     files: MachineFiles, directory: str, mark: tuple[int, int], table: int
-) -> tuple[int, list[HeldOperation]]:
+) -> tuple[int, list[StoredOperation]]:
     """The first id, and the operations up to a mark. Raises: ValueError for another format."""
     firsts = sorted(int(name.removesuffix(".oplog")) for name in files.list_dir(directory))
     firsts = [first for first in firsts if first <= mark[0]]
@@ -77,7 +77,7 @@ def read_oplog(
         if (magic, version, of, begins) != (b"BscOplog", 1, table, first):
             raise ValueError(f"{directory}: the header of {first} is {data[:HEADER_BYTES]!r}")
         heads.append((first, data, before))
-    found: list[HeldOperation] = []
+    found: list[StoredOperation] = []
     start = 0
     for number, (first, data, before) in enumerate(heads):
         if number == 0 or not before[0]:
@@ -87,7 +87,7 @@ def read_oplog(
     return start, found
 
 
-def _operations(data: bytes, slots: int, table: int) -> Iterator[HeldOperation]:
+def _operations(data: bytes, slots: int, table: int) -> Iterator[StoredOperation]:
     end = HEADER_BYTES + slots * RECORD.size
     if len(data) < end:
         raise ValueError(f"{len(data)} bytes, expected {slots} records")
@@ -96,4 +96,4 @@ def _operations(data: bytes, slots: int, table: int) -> Iterator[HeldOperation]:
             continue
         if of != table:
             raise ValueError(f"operation {id} is of table {of:x}, expected {table:x}")
-        yield HeldOperation(id, key, operation)
+        yield StoredOperation(id, key, operation)

@@ -23,7 +23,7 @@ from bascule.sim.cluster.world.loop import NS, LoopProcess, process_now
 from bascule.sim.cluster.world.threads import sleep
 from bascule.sim.prng import Prng
 
-MEMORY: Final = Path("/dev/shm")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108
 """Where it is there, nothing is written to a real disk."""
 PAUSES: Final = 0.2
 """How likely a thread is to be interrupted between two statements."""

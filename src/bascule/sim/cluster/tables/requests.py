@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -33,9 +33,12 @@ ENDS_SECONDS: Final = 0.5
 class AskedMachine(Protocol):
     """A machine with a node."""
 
-    process: LoopProcess | None
-    tables: ClusterTables | None
-    """What the node does for clients; None before it has opened its listeners."""
+    @property
+    def process(self) -> LoopProcess | None: ...
+    @property
+    def tables(self) -> ClusterTables | None:
+        """What the node does for clients; None before it has opened its listeners."""
+        ...
 
     @property
     def is_ready(self) -> bool: ...
@@ -52,6 +55,8 @@ class NodeStream(Generic[T]):
         self.node = node
         self.is_closed = False
         """Whether the client has gone."""
+        self.is_broken = False
+        """Whether something was lost: what comes later is not delivered."""
         self.error: BasculeError | None = None
         """Why it has ended; what came before may be taken still."""
         self.process: LoopProcess | None = None
@@ -66,7 +71,7 @@ class NodeStream(Generic[T]):
         return len(self._steps) >= WINDOW
 
     def put(self, step: T) -> None:
-        if self.error is None:
+        if self.error is None and not self.is_broken:
             self._steps.append(step)
             self._came.set()
 
@@ -124,9 +129,7 @@ class NodeRequests:
             if machine.process is None or machine.tables is None or not machine.is_ready:
                 self._send(node, source, finish, NoAnswer(f"node {node} refuses connections"))
                 return
-            work = self._serve(machine.process, machine.tables, call)
-            run = machine.process.context.run
-            run(self._loop.create_task, self._answered(work, node, source, finish))
+            self._run(machine.process, self._serve(call(machine.tables), node, source, finish))
 
         self._send(source, node, arrive)
         done.wait(seconds)
@@ -147,8 +150,8 @@ class NodeRequests:
                 self._send(node, source, found.end, NoAnswer(f"node {node} refuses connections"))
                 return
             found.process = machine.process
-            serve = self._serve_stream(steps(machine.tables), machine, source, found)
-            machine.process.context.run(self._loop.create_task, serve)
+            serve = self._serve_stream(steps(machine.tables), source, found)
+            self._run(machine.process, serve)
 
         def check() -> None:
             if found.process is None:
@@ -161,7 +164,6 @@ class NodeRequests:
     async def _serve_stream(
         self,
         steps: AsyncGenerator[T, None],
-        machine: AskedMachine,
         source: int,
         found: NodeStream[T],
     ) -> None:
@@ -169,7 +171,7 @@ class NodeRequests:
         try:
             async with aclosing(steps):
                 async for step in steps:
-                    while found.is_full and not found.is_closed:
+                    while found.is_full and not found.is_closed:  # noqa: ASYNC110
                         await asyncio.sleep(WINDOW_SECONDS)
                     if found.is_closed or found.error is not None:
                         return
@@ -190,28 +192,30 @@ class NodeRequests:
                 # The kernels notice it some time later.
                 broken = NoAnswer(f"the connection to node {found.node} is broken")
                 loop.at_ns(loop.now_ns + CONNECT_NS, NOBODY, found.end, broken)
-                found.put = lambda _: None  # type: ignore[method-assign]
+                found.is_broken = True
             else:
                 function(value)
 
         loop.at_ns(found.sent_ns, NOBODY, arrive)
 
-    async def _answered(
+    def _run(self, process: LoopProcess, work: Coroutine[Any, Any, None]) -> None:
+        """Have the process of a node work for a client."""
+
+        def check(done: asyncio.Task[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None and process.machine.is_ready:
+                self._loop.report_exception(f"{process.name}, a request", error)
+
+        process.context.run(self._loop.create_task, work).add_done_callback(check)
+
+    async def _serve(
         self, work: Awaitable[Any], node: int, source: int, finish: Callable[[Any], None]
     ) -> None:
-        self._send(node, source, finish, await work)
-
-    async def _serve(self, process: LoopProcess, tables: ClusterTables, call: Call[Any]) -> Any:
-        """The result, or the error of the node."""
         try:
-            return await call(tables)
+            result = await work
         except BasculeError as error:
-            return error
-        except Exception as error:  # boundary: the run reports it
-            machine: AskedMachine = process.machine
-            if machine.is_ready and machine.process is process:
-                self._loop.report_exception(f"{process.name}, a request", error)
-            return NoAnswer(f"the node closes: {error}")
+            result = error
+        self._send(node, source, finish, result)
 
     def _send(self, source: int, target: int, function: Callable[..., object], *args: Any) -> None:
         when_ns = self._network.arrival_ns(source, target)

@@ -90,8 +90,10 @@ class SimulatedTables:
 
     def start(self) -> None:
         """Begin to read, write and watch."""
-        for each in (*self.clients, *self.watchers):
-            self._world.after(self._world.prng.wait(NS), each.start)
+        starts = [client.start for client in self.clients]
+        starts += [watcher.start for watcher in self.watchers]
+        for start in starts:
+            self._world.after(self._world.prng.wait(NS), start)
 
     def places(self) -> list[int]:
         """How far each client is."""
@@ -121,9 +123,8 @@ class SimulatedTables:
                 return reason
             folds[partition.definition.name] = fold
         for watcher in self.watchers:
-            if (fold := folds.get(watcher.plan.name)) is None:
-                continue
-            if reason := _unseen(watcher, fold):
+            known = folds.get(watcher.plan.name)
+            if known is not None and (reason := _unseen(watcher, known)):
                 return reason
         return ""
 
@@ -152,7 +153,7 @@ class SimulatedTables:
                 yield node, partition
 
     def _fold(self, node: int, partition: Partition) -> dict[bytes, Row]:
-        """The last record of each key in the log of a replica, without the keys that are removed."""
+        """The last record of each key in the log of a replica; removed keys have none."""
         assert partition.log is not None
         found: dict[bytes, Row] = {}
         start, end = partition.start_offset, partition.log.end.offset
