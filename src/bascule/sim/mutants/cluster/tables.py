@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -55,14 +54,16 @@ def _position_first(_: Any) -> Any:
 
 
 def _own_ids(hot: Any) -> Any:
-    """Each node numbers the operations itself."""
-    counts: dict[int, itertools.count[int]] = {}
+    """Every other oplog that is opened has numbers of its own, which rise, too."""
+    opened: list[Any] = []
 
     def make_operations(rows: Any, noted: Any, next_key: int, out: Any) -> int:
         found: int = hot.make_operations(rows, noted, next_key, out)
-        count = counts.setdefault(id(noted), itertools.count(1))
+        if not any(noted is each for each in opened):
+            opened.append(noted)
+        number = next(n for n, each in enumerate(opened) if each is noted)
         for at in range(0, len(out), hot.OPERATION_FIELDS):
-            out[at] = max(out[at], next(count)) if at else out[at] + 1
+            out[at] += number % 2
         return found
 
     return SimpleNamespace(make_operations=make_operations, OPERATION_FIELDS=hot.OPERATION_FIELDS)
