@@ -262,7 +262,6 @@ class TableReads:
                 return answer
             # The file was damaged, and is made anew.
 
-
     async def _check_range(self, at_least: int, partition: Partition) -> None:
         """Raises: OffsetOutOfRange if the log which this node leads ends before that; Indeterminate
         if another node may lead: it has acknowledged what this one does not have."""

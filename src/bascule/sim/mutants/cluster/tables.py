@@ -111,11 +111,11 @@ _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
         "linearizable reads unconfirmed", (HISTORY,),
-        LeaderConfirmation, "_confirm", _unconfirmed, _CUTS,
+        LeaderConfirmation, "_confirm", _unconfirmed, _CUTS, 9,
     ),
     ClusterMutant(
         "session position not awaited", (OWN_WRITES, MONOTONIC, FOLLOWING),
-        table_reads, "decode_reads", _forgotten_position, _LEADERS,
+        table_reads, "decode_reads", _forgotten_position, _LEADERS, 2,
     ),
     ClusterMutant(
         "table position committed before its rows", (PROGRESS, HISTORY, MONOTONIC, OPLOG),
@@ -135,6 +135,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "conditions without the end of the log", (HISTORY,),
-        KeyVersions, "_read_tail", _without_tail, _LEADERS,
+        KeyVersions, "_read_tail", _without_tail, _LEADERS, 2,
     ),
 )  # fmt: skip
