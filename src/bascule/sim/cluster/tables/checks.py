@@ -35,7 +35,7 @@ class TableChecks:
         self._history = Linearizability()
         self._sessions = SessionChecker()
         self._numbers = itertools.count()
-        self._latest = -1
+        self.latest = -1
         """The highest version that any client was told."""
         self._found: InvariantBroken | None = None
         self.reads = self.writes = 0
@@ -50,7 +50,7 @@ class TableChecks:
     def on_invoke(self, operation: ClientOperation) -> int:
         """An operation begins. Returns what its version has to be above, if it writes."""
         self._history.on_invoke(operation)
-        return self._latest
+        return self.latest
 
     def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
         """It has ended."""
@@ -69,7 +69,7 @@ class TableChecks:
         if version <= above:
             text = f"client {client} wrote {key!r} at version {version}, after {above} was acked"
             self.find(InvariantBroken(RISING, text))
-        self._latest = max(self._latest, version)
+        self.latest = max(self.latest, version)
         try:
             self._sessions.on_written(client, key, version, value)
         except InvariantBroken as broken:

@@ -49,6 +49,9 @@ LINEARIZABLE: Final = "linearizable"
 SESSION: Final = "session"
 EVENTUAL: Final = "eventual"
 CONSISTENCIES: Final = (LINEARIZABLE, SESSION, EVENTUAL)
+EXPIRING: Final = b"brief."
+"""The beginning of keys that have a time to live."""
+TTL_SECONDS: Final = (1.0, 3.0)
 KEYS: Final = 3
 KEY_NS: Final = 4 * NS
 """After that other keys are used: histories stay short enough to be decided."""
@@ -145,6 +148,13 @@ class SimTableClient:
             else:
                 self._read(key)
             return
+        if prng.happens(0.1):
+            key = f"{EXPIRING.decode()}{period}"
+            if prng.happens(0.5):
+                self._put_briefly(key)
+            else:
+                self._read_alone(key)
+            return
         key = f"value.{period}.{prng.below(KEYS)}"
         if prng.happens(0.5):
             self._read(key)
@@ -159,15 +169,20 @@ class SimTableClient:
 
     def _read(self, key: str) -> Seen | None:
         """What the key has; None if nobody answers."""
-        operation = None
-        if self.consistency == LINEARIZABLE:
-            operation = self._operation(key, OperationKind.GET)
-            self._checks.on_invoke(operation)
+        if self.consistency != LINEARIZABLE:
+            return self._read_alone(key)
+        operation = self._operation(key, OperationKind.GET)
+        self._checks.on_invoke(operation)
+        seen = self._read_alone(key)
+        result = FAILED if seen is None else OperationResult(OperationStatus.OK, seen.value)
+        self._checks.on_return(operation, result)
+        return seen
+
+    def _read_alone(self, key: str) -> Seen | None:
+        """As `_read`, and in no history of a key."""
         try:
             found = self._ask(key)
         except BasculeError as error:
-            if operation is not None:
-                self._checks.on_return(operation, FAILED)
             if isinstance(error, OffsetOutOfRange):
                 self._on_out_of_range(error)
             self._move()
@@ -176,9 +191,6 @@ class SimTableClient:
         seen = Seen(None, None)
         if found.entries:
             seen = Seen(found.entries[0].version, found.entries[0].value)
-        if operation is not None:
-            result = OperationResult(OperationStatus.OK, seen.value)
-            self._checks.on_return(operation, result)
         session = self._number
         if self.consistency == EVENTUAL:
             self._fresh += 1
@@ -204,6 +216,22 @@ class SimTableClient:
     def _remove(self, key: str) -> None:
         self._checks.on_removal_begun(key)
         self._write(self._operation(key, OperationKind.REMOVE), None, sequence=None)
+
+    def _put_briefly(self, key: str) -> None:
+        """Set a key that expires. That is in no history, since no client removes it."""
+        low, high = TTL_SECONDS
+        ttl = round(self.world.prng.uniform(low, high), 3)
+        operation = self._operation(key, OperationKind.PUT)
+        publication = self._publication(operation, operation.value)
+        self._publication(operation, None)  # which is the removal
+        self._checks.on_removal_begun(key)
+        above = self._checks.latest
+        try:
+            version = self._send(publication, None, ttl)
+        except BasculeError:
+            self._move()
+        else:
+            self._on_acked(publication, version, above)
 
     def _increment(self, key: str) -> None:
         by = self.world.prng.between(1, 5)
@@ -236,10 +264,9 @@ class SimTableClient:
     def _write(self, operation: ClientOperation, value: bytes | None, sequence: int | None) -> None:
         is_cas = operation.action is OperationKind.CAS
         publication = self._publication(operation, value)
-        write = self._write_at_node if self.world.prng.happens(0.5) else self._publish
         above = self._checks.on_invoke(operation)
         try:
-            version = write(publication, sequence)
+            version = self._send(publication, sequence)
         except WrongVersion:
             self.answered += 1
             self._checks.on_return(operation, NOT_SWAPPED)
@@ -258,10 +285,14 @@ class SimTableClient:
         result: OperationResult,
         above: int,
     ) -> None:
+        self._checks.on_return(operation, result)
+        self._on_acked(publication, version, above)
+
+    def _on_acked(self, publication: Publication, version: int, above: int) -> None:
         self.answered += 1
         publication.offset, publication.partition = version, 0
-        self._checks.on_return(operation, result)
-        self._checks.on_written(self._number, operation.key, version, publication.body, above=above)
+        key = (publication.key or b"").decode()
+        self._checks.on_written(self._number, key, version, publication.body, above=above)
         self._seen = max(self._seen, version + 1)
 
     def _publication(self, operation: ClientOperation, value: bytes | None) -> Publication:
@@ -273,7 +304,16 @@ class SimTableClient:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def _write_at_node(self, publication: Publication, sequence: int | None) -> int:
+    def _send(
+        self, publication: Publication, sequence: int | None, ttl: float | None = None
+    ) -> int:
+        """Write over NATS, or at a node; the version. Raises: BasculeError."""
+        write = self._write_at_node if self.world.prng.happens(0.5) else self._publish
+        return write(publication, sequence, ttl)
+
+    def _write_at_node(
+        self, publication: Publication, sequence: int | None, ttl: float | None
+    ) -> int:
         """The version. Raises: BasculeError."""
         key, version = publication.key or b"", None if not sequence else sequence - 1
         return self._requests.ask(
@@ -284,12 +324,13 @@ class SimTableClient:
                 publication.body,
                 if_version=version,
                 if_absent=sequence == 0,
+                ttl=ttl,
                 message_id=publication.id,
             ),
             seconds=ANSWER_SECONDS,
         )
 
-    def _publish(self, publication: Publication, sequence: int | None) -> int:
+    def _publish(self, publication: Publication, sequence: int | None, ttl: float | None) -> int:
         """Publish as `client.publish` does: again after a time-out, if the stream remembers ids.
 
         The version. Raises: BasculeError.
@@ -309,7 +350,7 @@ class SimTableClient:
         inbox = f"_INBOX.{publication.id}"
         world.nats.open_inbox(inbox, on_answer)
         message = NatsMessage(
-            plan.name, inbox, _head(publication, sequence), publication.body or b""
+            plan.name, inbox, _head(publication, sequence, ttl), publication.body or b""
         )
         deadline_ns = world.loop.now_ns + WRITE_NS
         while True:
@@ -378,10 +419,13 @@ def _failure(error: BasculeError) -> OperationResult:
     return UNKNOWN if isinstance(error, Indeterminate | NoAnswer) else FAILED
 
 
-def _head(publication: Publication, sequence: int | None) -> bytes:
+def _head(publication: Publication, sequence: int | None, ttl: float | None) -> bytes:
     """The header block of a message."""
     headers = message_headers(
-        sequence=sequence, message_id=publication.id, removes=publication.body is None
+        sequence=sequence,
+        message_id=publication.id,
+        ttl=ttl,
+        removes=publication.body is None,
     )
     lines = [f"{name}: {text}".encode() for name, text in headers]
     lines.append(b"Bascule-Key: %b" % (publication.key or b""))

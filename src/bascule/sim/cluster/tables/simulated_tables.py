@@ -11,11 +11,13 @@ from bascule.sim.cluster.checkers import ClusterCheckers
 from bascule.sim.cluster.checkers.log_contents import Key, batches_of, key_of, records_of
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import DATA, Machine
+from bascule.sim.cluster.plan import ClusterFault
 from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.tables.checks import OPLOG, TableChecks
-from bascule.sim.cluster.tables.client import CONSISTENCIES, SimTableClient
+from bascule.sim.cluster.tables.client import CONSISTENCIES, EXPIRING, SimTableClient
 from bascule.sim.cluster.tables.contents import read_oplog, read_table
+from bascule.sim.cluster.tables.follower import SimTableFollower
 from bascule.sim.cluster.tables.requests import NodeRequests
 from bascule.sim.cluster.tables.watcher import SimTableWatcher
 from bascule.sim.cluster.world.loop import NS
@@ -44,8 +46,10 @@ class SimulatedTables:
         self._machines = machines
         self._checkers = checkers
         self._looks = 0
+        self._clocks_jump = ClusterFault.CLOCK_JUMP in world.plan.faults
         self.clients: list[SimTableClient] = []
         self.watchers: list[SimTableWatcher] = []
+        self.followers: list[SimTableFollower] = []
         self._checks: dict[str, TableChecks] = {}
         requests = NodeRequests(world.loop, world.network, machines)
         for plan in world.plan.streams:
@@ -70,6 +74,7 @@ class SimulatedTables:
         for _ in range(WATCHERS):
             watcher = SimTableWatcher(world, len(self.watchers), plan, requests, checks)
             self.watchers.append(watcher)
+        self.followers.append(SimTableFollower(world, len(self.followers), plan, requests))
 
     @property
     def reads(self) -> int:
@@ -92,6 +97,7 @@ class SimulatedTables:
         """Begin to read, write and watch."""
         starts = [client.start for client in self.clients]
         starts += [watcher.start for watcher in self.watchers]
+        starts += [follower.start for follower in self.followers]
         for start in starts:
             self._world.after(self._world.prng.wait(NS), start)
 
@@ -122,6 +128,13 @@ class SimulatedTables:
             if reason := self._difference(node, partition, fold):
                 return reason
             folds[partition.definition.name] = fold
+            kept = [key for key in fold if key.startswith(EXPIRING)]
+            if kept and not self._clocks_jump:
+                return f"{kept[0]!r} of {partition.definition.name} has not expired"
+        for follower in self.followers:
+            known = folds.get(follower.plan.name)
+            if known is not None and (reason := _missed(follower, known)):
+                return reason
         for watcher in self.watchers:
             known = folds.get(watcher.plan.name)
             if known is not None and (reason := _unseen(watcher, known)):
@@ -212,3 +225,12 @@ def _unseen(watcher: SimTableWatcher, fold: dict[bytes, Row]) -> str:
         return ""
     key = wrong[0]
     return f"{watcher.name} has seen {seen.get(key)} of {key!r}, and it is {wanted.get(key)}"
+
+
+def _missed(follower: SimTableFollower, fold: dict[bytes, Row]) -> str:
+    """What a copy has not, or has and should not."""
+    seen = {key: row for key, row in follower.view.items() if row[1] is not None}
+    wrong = sorted(key for key in {*seen, *fold} if seen.get(key) != fold.get(key))
+    if not wrong:
+        return ""
+    return f"{follower.name} has {seen.get(wrong[0])} of {wrong[0]!r}, not {fold.get(wrong[0])}"
