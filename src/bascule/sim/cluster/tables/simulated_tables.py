@@ -16,7 +16,7 @@ from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.tables.checks import OPLOG, TableChecks
 from bascule.sim.cluster.tables.client import CONSISTENCIES, EXPIRING, SimTableClient
-from bascule.sim.cluster.tables.contents import read_oplog, read_table
+from bascule.sim.cluster.tables.contents import StoredTable, read_oplog, read_table
 from bascule.sim.cluster.tables.follower import SimTableFollower
 from bascule.sim.cluster.tables.requests import NodeRequests
 from bascule.sim.cluster.tables.watcher import SimTableWatcher
@@ -123,7 +123,11 @@ class SimulatedTables:
             if not client.is_idle:
                 return f"{client.name} waits for an answer"
         folds: dict[str, dict[bytes, Row]] = {}
-        for node, partition in self._replicas(unrepaired):
+        held = list(self._replicas(unrepaired))
+        for node, partition in held:
+            if reason := self._not_applied(node, partition):
+                return reason
+        for node, partition in held:
             fold = self._fold(node, partition)
             if reason := self._difference(node, partition, fold):
                 return reason
@@ -176,14 +180,22 @@ class SimulatedTables:
                     found[record.key] = record.offset, record.body
         return {key: row for key, row in found.items() if row[1] is not None}
 
+    def _not_applied(self, node: int, partition: Partition) -> str:
+        held, end = self._held(node, partition), partition.high_watermark.offset
+        position = None if held is None else held.position
+        if position == end:
+            return ""
+        return f"{partition.definition.name} of node {node} is at {position}, not {end}"
+
+    def _held(self, node: int, partition: Partition) -> StoredTable | None:
+        return read_table(self._machines[node].databases, table_path(partition))
+
     def _difference(self, node: int, partition: Partition, fold: dict[bytes, Row]) -> str:
+        """In what a table differs from its log; empty: in nothing."""
         name = f"the table {partition.definition.name} of node {node}"
-        held = read_table(self._machines[node].databases, table_path(partition))
-        if held is None:
-            return f"{name} is not there"
-        if held.position != partition.high_watermark.offset:
-            return f"{name} is at {held.position}, and {partition.high_watermark} is committed"
-        rows = {row.key: (row.version, row.value) for row in held.rows if row.value is not None}
+        held = self._held(node, partition)
+        stored = () if held is None else held.rows
+        rows = {row.key: (row.version, row.value) for row in stored if row.value is not None}
         wrong = sorted(key for key in {*rows, *fold} if rows.get(key) != fold.get(key))
         if wrong:
             return f"{name} has {rows.get(wrong[0])} of {wrong[0]!r}, its log {fold.get(wrong[0])}"
@@ -194,7 +206,7 @@ class SimulatedTables:
         running = machine.running
         if running is None or not running.has_table(partition):
             return
-        held = read_table(machine.databases, path)
+        held = self._held(node, partition)
         if held is None or held.mark is None:
             return
         checks = self._checks[partition.definition.name]
