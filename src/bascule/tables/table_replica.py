@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -88,6 +89,9 @@ class TableReplica:
         """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
         """Loop time until which nothing is read on the event loop."""
+        self._replacing = threading.Lock()
+        """Held while the log is replaced by one without tombstones, and while the file is made:
+        so it is read from the one before or from the one afterwards."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
@@ -117,6 +121,31 @@ class TableReplica:
         if self._file is None or self._is_damaged:
             return 0
         return self._file.position.offset
+
+    def sync_to(self, end: int) -> int:
+        """See `TombstoneReader`."""
+        file = self._file
+        if file is None or self._is_damaged:
+            return 0
+        if file.synced < end:
+            try:
+                file.sync()
+            except (CorruptData, LogFailed) as error:
+                log.warning(
+                    "table not synced; its log keeps tombstones",
+                    extra={"stream": self.stream, "partition": self.index, "error": str(error)},
+                )
+        return file.synced
+
+    def begin_removal(self, end: int) -> bool:
+        """See `TombstoneReader`."""
+        self._replacing.acquire()
+        file = self._file
+        return file is not None and not self._is_damaged and file.synced >= end
+
+    def end_removal(self) -> None:
+        """See `TombstoneReader`."""
+        self._replacing.release()
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
@@ -499,7 +528,8 @@ class TableReplica:
 
     def _open(self) -> None:
         self._files.make_dirs(str(self._path.parent))
-        self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
+        with self._replacing:
+            self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 
     def _close_file(self) -> None:

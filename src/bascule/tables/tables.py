@@ -107,8 +107,11 @@ class Tables:
             self._replicas[definition.id] = kept
             for partition, replica in zip(found, kept, strict=True):
                 partition.preconditions.key_versions = replica.key_versions
+                partition.commitment.tombstone_reader = replica
         else:
             self._replicas.pop(definition.id, None)
+            for partition in found:
+                partition.commitment.tombstone_reader = None
         if len(present) > wanted:
             task = asyncio.create_task(self._remove(definition, present[wanted:]))
             self._closing.add(task)

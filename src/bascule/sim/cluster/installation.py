@@ -54,6 +54,7 @@ THREADING: Final = (
     "bascule.replica.roles.commitment",
     "bascule.tables.oplog.changes",
     "bascule.tables.table_file",
+    "bascule.tables.table_replica",
 )
 """Modules whose `threading` is replaced."""
 QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer")

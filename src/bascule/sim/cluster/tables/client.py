@@ -61,6 +61,8 @@ LISTENER_SECONDS: Final = 2.5
 WRITE_NS: Final = 10 * NS
 RETRY_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = (0.01, 0.4)
+LOOKS: Final = 0.4
+"""How likely a client is to look elsewhere at what it has just written."""
 MOVES: Final = 0.15
 """How likely a client is to go to another node after an operation."""
 UNKNOWN: Final = OperationResult(OperationStatus.UNKNOWN)
@@ -156,14 +158,18 @@ class SimTableClient:
                 self._read_alone(key)
             return
         key = f"value.{period}.{prng.below(KEYS)}"
-        if prng.happens(0.5):
+        if prng.happens(0.4):
             self._read(key)
-        elif prng.happens(0.5):
+            return
+        if prng.happens(0.5):
             self._swap(key)
         elif prng.happens(0.7):
             self._put(key)
         else:
             self._remove(key)
+        if prng.happens(LOOKS):
+            self._move()
+            self._read(key)
 
     # -- operations -----------------------------------------------------------------------------
 

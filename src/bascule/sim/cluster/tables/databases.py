@@ -5,9 +5,8 @@ temporary directory. So the production code creates and removes databases throug
 SQLite reads and writes them with its own locks, snapshots and recovery.
 
 When a process ends, its transactions that are not committed are gone. A loss of power takes the end
-of the write-ahead log, too, from a random byte on. Nothing of a log is synced before a checkpoint,
-and a simulated database has one only when it is closed in order. SQLite finds the last transaction
-that is whole.
+of the write-ahead log, too, from a random byte on: that is not synced before a checkpoint. SQLite
+finds the last transaction that is whole.
 """
 
 from __future__ import annotations
@@ -30,6 +29,10 @@ PAUSES: Final = 0.2
 PAUSE_NS: Final = 3_000_000
 WRITE_BYTES: Final = 8 << 10
 """What a transaction writes, about: on a disk with less room it fails."""
+CHECKPOINT: Final = "pragma wal_checkpoint"
+LOG_HEADER_BYTES: Final = 32
+FRAME_HEADER_BYTES: Final = 24
+DATABASE_PAGE_BYTES: Final = 4096
 NOW: Final = "select position, key, version, timestamp, value, content_type from state "
 """The only statement that a node may execute on its event loop: its pages are in memory."""
 
@@ -43,6 +46,8 @@ class TableDatabases:
         self._directory: Path | None = None
         self._connections: dict[SimConnection, None] = {}
         self._count = 0
+        self._synced: dict[str, int] = {}
+        """Bytes of each log that a checkpoint has synced, and not written back yet."""
 
     def connect(self, process: LoopProcess, disk: ProcessFiles, path: str) -> SimConnection:
         """Open a database, or create it. Raises: OSError."""
@@ -50,7 +55,7 @@ class TableDatabases:
             self._made(disk, path), isolation_level=None, check_same_thread=False,
             factory=SimConnection,
         )  # fmt: skip
-        connection.belong_to(process, self, self._prng)
+        connection.belong_to(process, self, self._prng, f"{self._number(path)}.db")
         self._connections[connection] = None
         return connection
 
@@ -79,8 +84,14 @@ class TableDatabases:
             if path.name.endswith("-shm"):
                 continue
             if path.name.endswith("-wal") and not has_power:
-                data = data[: self._prng.below(len(data) + 1)]
+                floor = min(self._synced.get(path.name, 0), len(data))
+                data = data[: floor + self._prng.below(len(data) - floor + 1)]
             path.write_bytes(data)
+
+    def note_checkpoint(self, file: str, frames: int, done: int) -> None:
+        """The log of a database was synced, and so many of its frames are in the database now."""
+        size = LOG_HEADER_BYTES + frames * (FRAME_HEADER_BYTES + DATABASE_PAGE_BYTES)
+        self._synced[f"{file}-wal"] = size if done < frames else 0
 
     def close(self) -> None:
         """Remove everything."""
@@ -118,14 +129,21 @@ class TableDatabases:
 class SimConnection(sqlite3.Connection):
     """A connection of a process. Its statements take virtual time, and wait for the disk."""
 
-    def belong_to(self, process: LoopProcess, databases: TableDatabases, prng: Prng) -> None:
+    def belong_to(
+        self, process: LoopProcess, databases: TableDatabases, prng: Prng, file: str
+    ) -> None:
         self._process = process
+        self._file = file
         self._databases = databases
         self._prng = prng
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         self._enter(sql)
-        return super().execute(sql, parameters)
+        if not sql.startswith(CHECKPOINT):
+            return super().execute(sql, parameters)
+        found = super().execute(sql, parameters).fetchone()
+        self._databases.note_checkpoint(self._file, *found[1:])
+        return super().execute("select ?, ?, ?", found)
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         self._enter(sql)

@@ -96,7 +96,12 @@ def _without_tail(_: Any) -> Any:
     return mutant
 
 
-_TABLE: Final = ClusterOptions(groups=0, readers=0, seconds=8, streams=1, nodes=3, traits="table")
+def _said_to_be_synced(_: Any) -> Any:
+    def mutant(file: Any) -> None:
+        """Have the log remove tombstones that a loss of power takes from the table."""
+        file.synced = file.position.offset
+
+    return mutant
 
 
 def _with(faults: str) -> ClusterOptions:
@@ -107,6 +112,7 @@ def _with(faults: str) -> ClusterOptions:
 
 _CUTS: Final = _with("isolate,split,loss of a leader")
 _DEATHS: Final = _with("kill,power loss,outage")
+_POWER: Final = _with("power loss")
 _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
@@ -120,6 +126,10 @@ MUTANTS: Final = (
     ClusterMutant(
         "table position committed before its rows", (PROGRESS, HISTORY, MONOTONIC, OPLOG),
         TableFile, "_write", _position_first, _DEATHS,
+    ),
+    ClusterMutant(
+        "table said to be synced", (PROGRESS, HISTORY, MONOTONIC),
+        TableFile, "sync", _said_to_be_synced, _POWER,
     ),
     ClusterMutant(
         "operation ids of each node", (RISING, OPLOG, PROGRESS),
