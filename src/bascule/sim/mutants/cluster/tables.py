@@ -11,7 +11,7 @@ from bascule.kafka.handlers import table_reads
 from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.histories.sessions import FOLLOWING, MONOTONIC, OWN_WRITES
 from bascule.sim.cluster.run import ClusterOptions
-from bascule.sim.cluster.tables.checks import OPLOG, ORDERED, RISING, WATCHED
+from bascule.sim.cluster.tables.checks import IN_LOG, OPLOG, ORDERED, RISING, WATCHED
 from bascule.sim.mutants.cluster.base import PROGRESS, ClusterMutant
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.oplog import recorder
@@ -110,18 +110,18 @@ def _with(faults: str) -> ClusterOptions:
     )
 
 
-_CUTS: Final = _with("isolate,split,loss of a leader")
+_CUTS: Final = _with("pause,isolate,loss of a leader")
 _DEATHS: Final = _with("kill,power loss,outage")
 _POWER: Final = _with("power loss")
 _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
-        "linearizable reads unconfirmed", (HISTORY,),
-        LeaderConfirmation, "_confirm", _unconfirmed, _CUTS, 9,
+        "linearizable reads unconfirmed", (HISTORY, IN_LOG),
+        LeaderConfirmation, "_confirm", _unconfirmed, _CUTS, 2,
     ),
     ClusterMutant(
         "session position not awaited", (OWN_WRITES, MONOTONIC, FOLLOWING),
-        table_reads, "decode_reads", _forgotten_position, _LEADERS, 2,
+        table_reads, "decode_reads", _forgotten_position, _LEADERS,
     ),
     ClusterMutant(
         "table position committed before its rows", (PROGRESS, HISTORY, MONOTONIC, OPLOG),
