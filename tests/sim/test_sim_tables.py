@@ -108,6 +108,25 @@ def test_a_loss_of_power_keeps_the_first_transactions(disks: Callable[[int], Dis
     assert left <= set(range(COMMITS + 1))
 
 
+def test_what_a_checkpoint_has_synced_survives_a_loss_of_power(
+    disks: Callable[[int], Disk],
+) -> None:
+    left = set()
+    for seed in range(30):
+        disk = disks(seed)
+        connection = disk.open()
+        disk.write(connection)
+        connection.execute("pragma wal_checkpoint(passive)")
+        if seed % 2:
+            connection.execute("begin")
+            connection.execute("insert into r values (?)", (COMMITS,))
+            connection.execute("update s set rows = ?", (COMMITS + 1,))
+            connection.execute("commit")
+        disk.databases.on_process_ended(has_power=False)
+        left.add((seed % 2, disk.rows()))
+    assert left == {(0, COMMITS), (1, COMMITS), (1, COMMITS + 1)}
+
+
 def test_what_was_closed_in_order_survives_a_loss_of_power(disks: Callable[[int], Disk]) -> None:
     disk = disks(1)
     connection = disk.open()

@@ -46,8 +46,10 @@ class TableDatabases:
         self._directory: Path | None = None
         self._connections: dict[SimConnection, None] = {}
         self._count = 0
-        self._synced: dict[str, int] = {}
-        """Bytes of each log that a checkpoint has synced, and not written back yet."""
+        self._synced: dict[str, tuple[bytes, int]] = {}
+        """Head of each log, and its bytes when a checkpoint has synced it, which is done first.
+        They stay until the log begins again with another head: a part of them, over the database
+        that has all, would be an earlier state."""
 
     def connect(self, process: LoopProcess, disk: ProcessFiles, path: str) -> SimConnection:
         """Open a database, or create it. Raises: OSError."""
@@ -84,14 +86,18 @@ class TableDatabases:
             if path.name.endswith("-shm"):
                 continue
             if path.name.endswith("-wal") and not has_power:
-                floor = min(self._synced.get(path.name, 0), len(data))
-                data = data[: floor + self._prng.below(len(data) - floor + 1)]
+                head, size = self._synced.get(path.name, (b"", 0))
+                end = _log_end(data)
+                floor = min(size, end) if data.startswith(head) else 0
+                data = data[: floor + self._prng.below(end - floor + 1)]
             path.write_bytes(data)
 
-    def note_checkpoint(self, file: str, frames: int, done: int) -> None:
-        """The log of a database was synced, and so many of its frames are in the database now."""
+    def note_checkpoint(self, file: str, frames: int) -> None:
+        """The log of a database was synced, which has so many frames."""
+        assert self._directory is not None
         size = LOG_HEADER_BYTES + frames * (FRAME_HEADER_BYTES + DATABASE_PAGE_BYTES)
-        self._synced[f"{file}-wal"] = size if done < frames else 0
+        data = (self._directory / f"{file}-wal").read_bytes()
+        self._synced[f"{file}-wal"] = data[:LOG_HEADER_BYTES], size
 
     def close(self) -> None:
         """Remove everything."""
@@ -126,6 +132,15 @@ class TableDatabases:
         return int(data) if data.endswith(b"\n") else 0
 
 
+def _log_end(data: bytes) -> int:
+    """The end of the frames that are of the log as it began last: they have the salts of its head.
+    Others may follow that are of before."""
+    end, step = LOG_HEADER_BYTES, FRAME_HEADER_BYTES + DATABASE_PAGE_BYTES
+    while len(data) >= end + step and data[end + 8 : end + 16] == data[16:24]:
+        end += step
+    return min(end, len(data))
+
+
 class SimConnection(sqlite3.Connection):
     """A connection of a process. Its statements take virtual time, and wait for the disk."""
 
@@ -142,7 +157,7 @@ class SimConnection(sqlite3.Connection):
         if not sql.startswith(CHECKPOINT):
             return super().execute(sql, parameters)
         found = super().execute(sql, parameters).fetchone()
-        self._databases.note_checkpoint(self._file, *found[1:])
+        self._databases.note_checkpoint(self._file, found[1])
         return super().execute("select ?, ?, ?", found)
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
