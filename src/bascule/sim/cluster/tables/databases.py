@@ -27,6 +27,8 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108
 PAUSES: Final = 0.2
 """How likely a thread is to be interrupted between two statements."""
 PAUSE_NS: Final = 3_000_000
+WHOLE: Final = 0.25
+"""How likely a loss of power is to take nothing of a log."""
 WRITE_BYTES: Final = 8 << 10
 """What a transaction writes, about: on a disk with less room it fails."""
 CHECKPOINT: Final = "pragma wal_checkpoint"
@@ -89,7 +91,9 @@ class TableDatabases:
                 head, size = self._synced.get(path.name, (b"", 0))
                 end = _log_end(data)
                 floor = min(size, end) if data.startswith(head) else 0
-                data = data[: floor + self._prng.below(end - floor + 1)]
+                if not self._prng.happens(WHOLE):
+                    end = floor + self._prng.below(end - floor + 1)
+                data = data[:end]
             path.write_bytes(data)
 
     def note_checkpoint(self, file: str, frames: int) -> None:
