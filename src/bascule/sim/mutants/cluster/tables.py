@@ -129,7 +129,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "table said to be synced", (PROGRESS, HISTORY, MONOTONIC),
-        TableFile, "sync", _said_to_be_synced, _POWER,
+        TableFile, "sync", _said_to_be_synced, _POWER, 5,
     ),
     ClusterMutant(
         "operation ids of each node", (RISING, OPLOG, PROGRESS),
