@@ -103,6 +103,8 @@ def test_the_events_over_http(node: Node) -> None:
 
         shown = events(3, "state")
         assert [each["event"] for each in shown] == ["restart", "set", "position"]
+        assert shown[0]["id"] == "state"  # whoever loses the connection here is shown all again
+        assert events(3, "now", last="state") == shown
         assert json.loads(shown[1]["data"])["value"] == "1"
         mark = shown[2]["id"].split("-")[2]
         later = events(2, "now", last=f"{versions[0] + 1}-0-{mark}")

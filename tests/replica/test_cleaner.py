@@ -176,6 +176,61 @@ def test_tombstones_go_when_their_time_has_come() -> None:
     assert not under_test.tick()
 
 
+class Table:
+    """A reader of a log that has it for good below `synced`, or would have below `reached`."""
+
+    def __init__(self, reached: int = 0) -> None:
+        self.synced, self.reached = 0, reached
+        self.begins_again = False
+        self.removals = 0
+
+    def sync_to(self, end: int) -> int:
+        if self.synced < end:
+            self.synced = self.reached
+        return self.synced
+
+    def begin_removal(self, end: int) -> bool:
+        self.removals += 1
+        return self.synced >= end and not self.begins_again
+
+    def end_removal(self) -> None:
+        self.removals -= 1
+
+
+def test_a_tombstone_waits_for_the_table_of_the_log() -> None:
+    """A table that a loss of power takes back would keep what the tombstone removes."""
+    under_test = CleanerUnderTest(replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90))
+    table = under_test.every[0].commitment.tombstone_reader = Table()
+    under_test.write(0, 60)
+    end = under_test.remove_keys()
+    assert under_test.tick()
+    under_test.clock.ms += 700
+    assert under_test.tick()
+    assert under_test.held(0) == 6
+    assert not under_test.tick(), "it would look again and again"
+    table.reached = end + 1
+    under_test.clock.ms += 10_000
+    assert under_test.tick()
+    assert under_test.held(0) == 1
+    assert not table.removals
+
+
+def test_tombstones_stay_for_a_table_that_begins_again() -> None:
+    under_test = CleanerUnderTest(replace(CONFIG, tombstone_retention_ms=0, dirty_percent_min=90))
+    table = under_test.every[0].commitment.tombstone_reader = Table(reached=1 << 40)
+    under_test.write(0, 60)
+    under_test.remove_keys()
+    assert under_test.tick()
+    table.begins_again = True
+    under_test.clock.ms += 1
+    assert under_test.tick()
+    assert under_test.held(0) == 6
+    table.begins_again = False
+    assert under_test.tick()
+    assert under_test.held(0) == 1
+    assert not table.removals
+
+
 def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     config = replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90, replicas=3)
     under_test = CleanerUnderTest(config)

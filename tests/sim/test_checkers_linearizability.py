@@ -23,6 +23,7 @@ from bascule.sim.checkers.history import (
 )
 
 _numbers = itertools.count(1)
+RETURNING = (OperationKind.GET, OperationKind.INCREMENT)
 
 
 def call(
@@ -34,12 +35,14 @@ def call(
     expected: bytes | None = None,
     swapped: bool = True,
 ) -> OperationCall:
-    """`value` is the written value, or that of a get; `returned` 0: unknown status."""
-    written = b"" if action is OperationKind.GET or value is None else value
-    operation = ClientOperation(next(_numbers), 1, "k", action, written, expected)
+    """`value` is the written value, or that of a get or an increment; `returned` 0: unknown
+    status."""
+    written = b"" if action in RETURNING or value is None else value
+    by = 1 if action is OperationKind.INCREMENT else 0
+    operation = ClientOperation(next(_numbers), 1, "k", action, written, expected, by)
     if not returned:
         return OperationCall(operation, invoked, NEVER, None)
-    found = value if action is OperationKind.GET else None
+    found = value if action in RETURNING else None
     result = OperationResult(OperationStatus.OK, found, swapped and action is OperationKind.CAS)
     return OperationCall(operation, invoked, returned, result)
 
@@ -60,6 +63,14 @@ def cas(
     invoked: int, returned: int, expected: bytes | None, value: bytes, *, swapped: bool
 ) -> OperationCall:
     return call(invoked, returned, OperationKind.CAS, value, expected=expected, swapped=swapped)
+
+
+def remove(invoked: int, returned: int) -> OperationCall:
+    return call(invoked, returned, OperationKind.REMOVE)
+
+
+def increment(invoked: int, returned: int, total: bytes | None) -> OperationCall:
+    return call(invoked, returned, OperationKind.INCREMENT, total)
 
 
 RIGHT = {
@@ -90,6 +101,19 @@ RIGHT = {
         put(1, 2, b"a"), cas(3, 6, b"a", b"b", swapped=False), cas(4, 5, b"a", b"c", swapped=True),
         get(7, 8, b"c"),
     ],
+    "a removal": [put(1, 2, b"a"), remove(3, 4), get(5, 6, None)],
+    "an unknown removal took effect late": [
+        put(1, 2, b"a"), remove(3, 0), get(4, 5, b"a"), get(6, 7, None),
+    ],
+    "a cas of no value after a removal": [
+        put(1, 2, b"a"), remove(3, 0), cas(4, 5, None, b"b", swapped=True), get(6, 7, b"b"),
+    ],
+    "increments": [increment(1, 4, b"2"), increment(2, 3, b"1"), get(5, 6, b"2")],
+    "unknown increments between": [
+        increment(1, 2, b"1"), increment(3, 0, None), increment(4, 0, None),
+        increment(5, 6, b"4"), get(7, 8, b"4"),
+    ],
+    "an increment after a removal": [increment(1, 2, b"1"), remove(3, 4), increment(5, 6, b"1")],
 }  # fmt: skip
 
 WRONG = {
@@ -114,6 +138,12 @@ WRONG = {
     ],
     "an append is lost": [append(1, 2, b"x"), append(3, 4, b"y"), get(5, 6, b"y")],
     "an append is there twice": [append(1, 2, b"x"), get(3, 4, b"xx")],
+    "a removed value comes back": [put(1, 2, b"a"), remove(3, 4), get(5, 6, b"a")],
+    "a removal is lost": [put(1, 2, b"a"), remove(3, 4), cas(5, 6, b"a", b"b", swapped=True)],
+    "an increment is lost": [increment(1, 2, b"1"), increment(3, 4, b"1")],
+    "an unknown increment took effect twice": [
+        increment(1, 2, b"1"), increment(3, 0, None), get(4, 5, b"3"),
+    ],
 }  # fmt: skip
 
 
@@ -139,6 +169,14 @@ def after(found: OperationCall, value: bytes | None) -> list[bytes | None]:
         return [operation.value]
     if operation.action is OperationKind.APPEND:
         return [(value or b"") + operation.value]
+    if operation.action is OperationKind.REMOVE:
+        return [None]
+    if operation.action is OperationKind.INCREMENT:
+        try:
+            total = b"%d" % (int(value or b"0") + operation.by)
+        except ValueError:
+            return []
+        return [total] if result is None or result.value == total else []
     agrees = operation.expected == value
     if result is not None and result.swapped != agrees:
         return []
@@ -160,6 +198,9 @@ def by_every_order(calls: Sequence[OperationCall], value: bytes | None = None) -
 
 
 VALUES = st.sampled_from([b"", b"a", b"b", b"ab"])
+NUMBERS = st.sampled_from([b"1", b"2", b"3"])
+OF_TEXT = [each for each in OperationKind if each is not OperationKind.INCREMENT]
+OF_NUMBERS = [each for each in OperationKind if each is not OperationKind.APPEND]
 
 
 @st.composite
@@ -167,26 +208,28 @@ def histories(draw: st.DrawFn) -> list[OperationCall]:
     """Up to seven calls with few values, any overlap and random results: many are wrong."""
     count = draw(st.integers(1, 7))
     ends = draw(st.permutations(range(1, 2 * count + 1)))
+    has_numbers = draw(st.booleans())
+    values, kinds = (NUMBERS, OF_NUMBERS) if has_numbers else (VALUES, OF_TEXT)
     calls = []
     for position in range(count):
         invoked, returned = sorted(ends[2 * position : 2 * position + 2])
-        action = draw(st.sampled_from(OperationKind))
+        action = draw(st.sampled_from(kinds))
         unknown = draw(st.integers(0, 3)) == 0
-        value = draw(VALUES | st.none()) if action is OperationKind.GET else draw(VALUES)
+        value = draw(values | st.none()) if action is OperationKind.GET else draw(values)
         calls.append(
             call(
                 invoked,
                 0 if unknown else returned,
                 action,
                 value,
-                expected=draw(VALUES | st.none()),
+                expected=draw(values | st.none()),
                 swapped=draw(st.booleans()),
             )
         )
     return calls
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(histories())
 def test_the_verdict_agrees_with_enumeration(calls: list[OperationCall]) -> None:
     expected = Verdict.LINEARIZABLE if by_every_order(calls) else Verdict.VIOLATED

@@ -26,7 +26,7 @@ from bascule.sim.raft.run import SimulationFailed
 pytestmark = pytest.mark.tier2
 
 SOURCE = Path(bascule.__file__).parent
-THREADED = ("controller", "heartbeats", "raft_driver", "replica")
+THREADED = ("controller", "heartbeats", "raft_driver", "replica", "tables")
 """Packages whose threads the simulator runs."""
 SHORT = ClusterOptions(seconds=4)
 
@@ -72,6 +72,18 @@ def test_groups_outlive_their_coordinators(seed: int) -> None:
     faults = "kill,loss of a leader,loss of a member"
     result = run_seed(seed, ClusterOptions(seconds=8, streams=1, groups=1, faults=faults))
     assert result.consumer_rounds > 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"), [(1, "kill,power loss,outage"), (2, "loss of a leader,split,isolate")]
+)
+def test_tables_are_read_written_and_watched(seed: int, faults: str) -> None:
+    result = run_seed(
+        seed,
+        ClusterOptions(seconds=8, streams=1, groups=0, readers=0, traits="table", faults=faults),
+    )
+    assert sum(result.faults.values()) > 0
+    assert min(result.table_reads, result.table_writes, result.watched) > 0
 
 
 def test_a_partition_in_need_of_repair_hides_nothing_of_the_others(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from bascule.host.real import RealFiles
 from bascule.model import Cleanup
 from bascule.record.batch import Record
 from bascule.replica.partitions import Partitions
@@ -42,7 +43,7 @@ class TablesHarness:
     def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
         async def run_test() -> None:
             self.partitions.bind(asyncio.get_running_loop())
-            tables = Tables(self.partitions, self.directory)
+            tables = Tables(self.partitions, self.directory, RealFiles())
             await tables.start()
             try:
                 await test(tables)

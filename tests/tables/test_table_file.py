@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,51 @@ def test_keys_are_read_at_once_as_otherwise(
         else:
             assert len(keys) > 1
             assert sum(len(row.value or b"") for row in wanted.values()) > bytes_max
+    file.close()
+
+
+def on_disk(path: Path) -> tuple[int, list[bytes]]:
+    """Position and keys of what a loss of power leaves at least: the file without its log."""
+    copy = path / "copy"
+    copy.mkdir()
+    (copy / "0.db").write_bytes((path / "0.db").read_bytes())
+    file = open_file(copy)
+    found = file.position.offset, [row.key for row in file.scan(b"", None, 10)]
+    file.close()
+    shutil.rmtree(copy)
+    return found
+
+
+def test_what_is_synced_survives_a_loss_of_power(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1"), (b"b", b"1")), 0)
+    assert file.synced == 0
+    assert on_disk(tmp_path) == (0, [])
+    file.sync()
+    assert file.synced == 2
+    assert on_disk(tmp_path) == (2, [b"a", b"b"])
+    file.apply(rows((b"a", None), start=2), 0)
+    assert (file.synced, on_disk(tmp_path)) == (2, (2, [b"a", b"b"]))
+    file.sync()
+    assert (file.synced, on_disk(tmp_path)) == (3, (3, [b"b"]))
+    file.close()
+    file = open_file(tmp_path)
+    assert file.synced == 0, "whether it was is not known"
+    file.sync()
+    assert file.synced == 3
+    file.close()
+
+
+def test_a_sync_waits_for_no_reader_and_does_not_say_more_than_is_true(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1")), 0)
+    with file._reading() as reader:
+        assert reader.execute("select count(*) from entries").fetchone() == (1,)
+        file.apply(rows((b"b", b"1"), start=1), 0)
+        file.sync()
+        assert file.synced == 0
+    file.sync()
+    assert (file.synced, on_disk(tmp_path)) == (2, (2, [b"a", b"b"]))
     file.close()
 
 

@@ -52,6 +52,29 @@ def test_a_table_follows_its_log_and_goes_on_after_a_restart(harness: TablesHarn
     harness.run(second)
 
 
+def test_the_log_asks_the_table_before_it_removes_a_tombstone(harness: TablesHarness) -> None:
+    """After a loss of power the table reads the log from where it was synced. Tombstones behind it
+    have to be there still, else it would keep what they remove."""
+    harness.put((b"a", b"1"), (b"b", b"1"))
+
+    async def test(tables: Tables) -> None:
+        end = harness.put((b"a", None))
+        reader = harness.partition.commitment.tombstone_reader
+        assert reader is tables.replica("t", 0)
+        await contents(tables, end)
+        assert not reader.begin_removal(end), "it is not synced"
+        reader.end_removal()
+        assert reader.sync_to(end) == end
+        assert reader.begin_removal(end)
+        reader.end_removal()
+        harness.put((b"b", None))
+        assert reader.sync_to(end) == end, "there is nothing to sync for that"
+        harness.open(table=False)
+        assert harness.partition.commitment.tombstone_reader is None
+
+    harness.run(test)
+
+
 def test_a_stream_becomes_a_table_and_is_none_any_more(harness: TablesHarness) -> None:
     harness.open(table=False)
     end = harness.put((b"a", b"1"))

@@ -156,7 +156,8 @@ async def _events(
 def _encode(step: WatchStep, of: bytes) -> bytes:
     match step:
         case Restarted():
-            return b"event: restart\ndata: {}\n\n"
+            # Who loses the connection before all of the state has come begins with it again.
+            return b"id: state\nevent: restart\ndata: {}\n\n"
         case Caught():
             offset, epoch = step.position
             return b'id: %d-%d%b\nevent: position\ndata: {"position":%d}\n\n' % (

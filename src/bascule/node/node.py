@@ -167,7 +167,7 @@ class Node:
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
         self._groups: GroupCoordinator | None = None
-        self._tables = Tables(self._partitions, data, config.tables)
+        self._tables = Tables(self._partitions, data, self._files, config.tables)
         self._publisher = InternalPublisher(self._partitions, self._writer.append)
         self.status.tables = self._tables
         self._announcer: Announcer | None = None

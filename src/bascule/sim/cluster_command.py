@@ -35,7 +35,17 @@ CHUNK_SEEDS: Final = 2
 """Seeds that a process of the pool runs at a time, each in a child: the suspended threads and tasks
 of the simulated nodes stay in memory, 20 to 80 MB a seed."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "read", "unrepaired")
+COUNTED: Final = (
+    "events",
+    "published",
+    "acked",
+    "starts",
+    "read",
+    "unrepaired",
+    "table_reads",
+    "table_writes",
+    "watched",
+)
 """Fields of `ClusterResult` that are added up."""
 
 

@@ -2,7 +2,8 @@
 
 The rows of a piece of the log and the position behind it are one transaction. Nothing is synced
 but by checkpoints: after a power loss the file is as it was some transactions before, and the log
-has the rest. A file that is damaged is made anew from the log.
+has the rest. That holds since the log removes no tombstone before the file was synced behind it
+(`TombstoneReader`). A file that is damaged is made anew from the log.
 
 A key that was removed stays as a row without value. The id of a row is the key id of the oplog.
 """
@@ -221,6 +222,8 @@ class TableFile:
         """Held by who reads the whole file. A connection that outlives the file would remove the
         write-ahead log of the one made anew."""
         self._is_closed = False
+        self.synced = 0
+        """An offset: rows of records below it survive a loss of power."""
         self._write_lock = threading.Lock()
         """Held by who writes: a task that is cancelled leaves a thread that still does."""
         with self._failing():
@@ -284,6 +287,17 @@ class TableFile:
         mark = self._recorder.record(rows, self.position.offset) or NO_MARK
         self._writer.execute(_POSITION, (rows.end, epoch, *mark))
         self._writer.execute("commit")
+
+    def sync(self) -> None:
+        """Have what is applied survive a loss of power, see `synced`. That waits for nobody: while
+        somebody reads an earlier state, it may not come to it.
+
+        Raises: CorruptData, LogFailed.
+        """
+        with self._write_lock, self._failing():
+            busy, frames, done = self._writer.execute("pragma wal_checkpoint(passive)").fetchone()
+            if not busy and done == frames:
+                self.synced = self.position.offset
 
     def changes(self, since: int, after: bytes | None, bounds: Bounds) -> Page:
         """A page of what has changed; see `ChangesReader.page`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import shutil
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, PartitionFailed
+from bascule.host.api import Files
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -58,6 +59,7 @@ class TableReplica:
         index: int,
         path: Path,
         find: Callable[[], Partition | None],
+        files: Files,
         oplog: Oplog | None = None,
         watch_counts: WatchCounts | None = None,
     ) -> None:
@@ -66,6 +68,7 @@ class TableReplica:
         self.index = index
         self._path = path
         self._find = find
+        self._files = files
         self._oplog = oplog
         self._file: TableFile | None = None
         self._wake = asyncio.Event()
@@ -86,6 +89,9 @@ class TableReplica:
         """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
         """Loop time until which nothing is read on the event loop."""
+        self._replacing = threading.Lock()
+        """Held while the log is replaced by one without tombstones, and while the file is made:
+        so it is read from the one before or from the one afterwards."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
@@ -115,6 +121,31 @@ class TableReplica:
         if self._file is None or self._is_damaged:
             return 0
         return self._file.position.offset
+
+    def sync_to(self, end: int) -> int:
+        """See `TombstoneReader`."""
+        file = self._file
+        if file is None or self._is_damaged:
+            return 0
+        if file.synced < end:
+            try:
+                file.sync()
+            except (CorruptData, LogFailed) as error:
+                log.warning(
+                    "table not synced; its log keeps tombstones",
+                    extra={"stream": self.stream, "partition": self.index, "error": str(error)},
+                )
+        return file.synced
+
+    def begin_removal(self, end: int) -> bool:
+        """See `TombstoneReader`."""
+        self._replacing.acquire()
+        file = self._file
+        return file is not None and not self._is_damaged and file.synced >= end
+
+    def end_removal(self) -> None:
+        """See `TombstoneReader`."""
+        self._replacing.release()
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
@@ -503,8 +534,9 @@ class TableReplica:
         return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
+        self._files.make_dirs(str(self._path.parent))
+        with self._replacing:
+            self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 
     def _close_file(self) -> None:
@@ -515,9 +547,10 @@ class TableReplica:
     def _remove_file(self) -> None:
         self._close_file()
         for suffix in FILE_SUFFIXES:
-            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-        if self._oplog is not None:
-            shutil.rmtree(self._oplog.directory, ignore_errors=True)
+            if self._files.exists(path := f"{self._path}{suffix}"):
+                self._files.remove(path)
+        if self._oplog is not None and self._files.exists(self._oplog.directory):
+            self._files.remove_tree(self._oplog.directory)
 
 
 def _has_lost(partition: Partition, since: int, epoch: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 
 from bascule.config.sections import TablesConfig
 from bascule.errors import NotATable, PartitionFailed, UnknownStream
-from bascule.host.real import RealFiles
+from bascule.host.api import Files
 from bascule.model import StreamDefinition
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
@@ -32,12 +31,16 @@ class Tables:
     """Belongs to the event loop."""
 
     def __init__(
-        self, partitions: Partitions, data: Path, config: TablesConfig | None = None
+        self,
+        partitions: Partitions,
+        data: Path,
+        files: Files,
+        config: TablesConfig | None = None,
     ) -> None:
         self._partitions = partitions
-        self._directory = data / DIRECTORY
+        self._directory = (data / DIRECTORY).absolute()
         self._config = config or TablesConfig()
-        self._files = RealFiles()
+        self._files = files
         self._replicas: dict[bytes, tuple[TableReplica, ...]] = {}
         """By stream id, one for each partition."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -105,8 +108,11 @@ class Tables:
             self._replicas[definition.id] = kept
             for partition, replica in zip(found, kept, strict=True):
                 partition.preconditions.key_versions = replica.key_versions
+                partition.commitment.tombstone_reader = replica
         else:
             self._replicas.pop(definition.id, None)
+            for partition in found:
+                partition.commitment.tombstone_reader = None
         if len(present) > wanted:
             task = asyncio.create_task(self._remove(definition, present[wanted:]))
             self._closing.add(task)
@@ -118,11 +124,13 @@ class Tables:
         find = partial(self._find, definition.id, index)
         oplog = Oplog(
             self._files,
-            str(path.with_suffix(".oplog").absolute()),
+            str(path.with_suffix(".oplog")),
             table=int.from_bytes(definition.id[:8], "little"),
             bytes_max=self._config.oplog_bytes_max,
         )
-        replica = TableReplica(definition.name, index, path, find, oplog, self.watch_counts)
+        replica = TableReplica(
+            definition.name, index, path, find, self._files, oplog, self.watch_counts
+        )
         replica.start()
         return replica
 
@@ -133,13 +141,23 @@ class Tables:
     async def _remove(self, definition: StreamDefinition, replicas: Iterable[TableReplica]) -> None:
         for each in replicas:
             await each.close()
-        directory = self._directory / definition.id.hex()
-        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        await asyncio.to_thread(self._remove_directory, definition.id.hex())
 
     def _remove_others(self, present: set[bytes]) -> None:
         """Remove the files of streams that are gone: those deleted while the node was down."""
-        if not self._directory.is_dir():
+        if not self._files.exists(str(self._directory)):
             return
-        for each in self._directory.iterdir():
-            if each.name not in {id.hex() for id in present}:
-                shutil.rmtree(each, ignore_errors=True)
+        for name in self._files.list_dir(str(self._directory)):
+            if name not in {id.hex() for id in present}:
+                self._remove_directory(name)
+
+    def _remove_directory(self, name: str) -> None:
+        directory = str(self._directory / name)
+        try:
+            if self._files.exists(directory):
+                self._files.remove_tree(directory)
+        except OSError as error:
+            # What is left is removed when the node starts again.
+            log.warning(
+                "files of a table not removed", extra={"path": directory, "error": str(error)}
+            )

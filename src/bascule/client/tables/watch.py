@@ -58,6 +58,8 @@ async def watch_table(
                         broken_at = loop.time()
                     elif event.kind == "restart":
                         restarts += 1
+                        # All of the state, or none: what is not among it was removed.
+                        asked, last_id = "state", ""
                         if on_restart is not None and (restarts > 1 or start != "state"):
                             on_restart()
                     elif event.kind == "position" and on_current is not None:

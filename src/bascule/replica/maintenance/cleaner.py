@@ -21,10 +21,10 @@ from bascule.host.api import Clock, Files, Random
 from bascule.model import Cleanup
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.replica.roles.commitment import Commitment
+from bascule.replica.roles.commitment import Commitment, TombstoneReader
 from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.keys.key_map import SECRET_BYTES
-from bascule.storage.compaction.plan import CompactionPlan, plan_compaction
+from bascule.storage.compaction.plan import CompactionPlan, CompactionReason, plan_compaction
 from bascule.storage.compaction.run import Compaction, CompactionConfig, CompactionProgress
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
@@ -33,6 +33,8 @@ log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 5.0
 RETRY_NS: Final = 600 * 1_000_000_000
+BEHIND_NS: Final = 10 * 1_000_000_000
+"""Until a table is asked again whether its log may remove tombstones."""
 """Pause after a failed compaction of a log."""
 
 
@@ -72,15 +74,21 @@ class _Chosen(NamedTuple):
 class _Removal(AbstractContextManager[bool]):
     """Entered while segments are replaced: whether tombstones below an offset may still go."""
 
-    def __init__(self, commitment: Commitment, tombstones_end: int) -> None:
+    def __init__(
+        self, commitment: Commitment, reader: TombstoneReader | None, tombstones_end: int
+    ) -> None:
         self._commitment = commitment
+        self._reader = reader
         self._tombstones_end = tombstones_end
 
     def __enter__(self) -> bool:
-        return self._commitment.begin_removal(self._tombstones_end)
+        is_read = self._reader is None or self._reader.begin_removal(self._tombstones_end)
+        return self._commitment.begin_removal(self._tombstones_end) and is_read
 
     def __exit__(self, *_: object) -> None:
         self._commitment.end_removal()
+        if self._reader is not None:
+            self._reader.end_removal()
 
 
 class Cleaner:
@@ -182,6 +190,12 @@ class Cleaner:
         partition, store, plan = chosen
         config = partition.definition.config
         started_ns = self._clock.monotonic_ns()
+        tombstones_end, reader = plan.tombstones_end, partition.commitment.tombstone_reader
+        if reader is not None:
+            tombstones_end = min(tombstones_end, reader.sync_to(tombstones_end))
+            if plan.reason is CompactionReason.TOMBSTONES and tombstones_end < plan.clean_offset:
+                self._retry_ns[partition] = started_ns + BEHIND_NS
+                return  # the table is behind: a run would find the same tombstones again
         compaction = Compaction(
             self._files,
             store,
@@ -194,8 +208,8 @@ class Cleaner:
             now_ms=partition.now_ms(),
             secret=self._random.bytes(SECRET_BYTES),
             lock=partition.maintenance_lock,
-            tombstones_end=plan.tombstones_end,
-            removal=_Removal(partition.commitment, plan.tombstones_end),
+            tombstones_end=tombstones_end,
+            removal=_Removal(partition.commitment, reader, tombstones_end),
         )
         steps = compaction.steps()
         spent = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from bascule.host.api import Clock
 from bascule.model import PartitionState, SyncPolicy
@@ -40,6 +40,23 @@ class ReplicatedEnd(NamedTuple):
     offset: int
 
 
+class TombstoneReader(Protocol):
+    """Somebody who reads the log of this replica, and has to read every tombstone: else it would
+    keep what that removes. Called on the thread of the cleaner."""
+
+    def sync_to(self, end: int) -> int:
+        """The offset up to which it has the log for good, also after a loss of power. Sync what it
+        has read if that is not `end` yet. Blocks on the disk."""
+        ...
+
+    def begin_removal(self, end: int) -> bool:
+        """Tombstones below `end` are about to be removed; False if it needs them again, as it
+        begins from the start of the log. `end_removal` must follow: it does not begin meanwhile."""
+        ...
+
+    def end_removal(self) -> None: ...
+
+
 class Commitment:
     """The high watermark and the pending acks of one partition, and its followers if it leads.
 
@@ -69,6 +86,8 @@ class Commitment:
         """Of the state by which this node leads, or has led."""
         self._removing_end = 0
         """The end of the tombstones that are being removed from this log now; 0: none are."""
+        self.tombstone_reader: TombstoneReader | None = None
+        """The table of this replica, if the stream is one."""
         self._told = ReplicatedEnd(-1, 0)
         """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None

@@ -23,6 +23,10 @@ class OperationKind(Enum):
     """Sets the value if it is `expected`, and returns whether it was."""
     APPEND = "append"
     """Appends to the value; None counts as empty."""
+    REMOVE = "remove"
+    """Removes the value, whether there is one or not."""
+    INCREMENT = "increment"
+    """Adds `by` to the value, which is decimal digits, and returns the sum; None counts as 0."""
 
 
 class ClientOperation(msgspec.Struct, frozen=True):
@@ -36,6 +40,8 @@ class ClientOperation(msgspec.Struct, frozen=True):
     """What a put, cas or append writes. Checks are fastest if all values differ."""
     expected: bytes | None = None
     """The value that a cas expects."""
+    by: int = 0
+    """What an increment adds."""
 
 
 class OperationStatus(Enum):
@@ -53,7 +59,7 @@ class OperationResult(msgspec.Struct, frozen=True):
 
     status: OperationStatus
     value: bytes | None = None
-    """The value that a get returned."""
+    """The value that a get returned; the sum that an increment returned."""
     swapped: bool = False
     """Whether a cas found the expected value."""
 

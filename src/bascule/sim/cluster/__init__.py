@@ -3,9 +3,10 @@
 Each node is the production class `bascule.node.node.Node`, with its controller, Raft, replication,
 logs, retention, compaction, groups, listeners and NATS ingest. All nodes run on one event loop with
 virtual time; their threads are greenlets on it. Simulated are the sockets and the network between
-the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. Not
-simulated, and not run, are SQLite under Raft (a store in memory takes its place), the exchange of
-heartbeats (what they would say follows from the network), and HTTP.
+the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. The
+databases of tables are SQLite's, on disks that lose what was not synced. Not simulated, and not
+run, are SQLite under Raft (a store in memory takes its place), the exchange of heartbeats (what
+they would say follows from the network), and HTTP: who asks for tables calls what it serves.
 
 ```
 run            draws the plan, runs the phases, checks the end
@@ -18,6 +19,7 @@ installation   puts the simulated world in the place of the real one in producti
 stand_ins      classes in place of some of a node's
 publishers     publish over NATS, wait for acks, publish again
 consumers/     members of groups and readers over Kafka's protocol, and what must hold for them
+tables/        tables: their databases, clients, watchers, copies, and what must hold for them
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
 operators/     moves, rolling restarts, nodes that come and go, other settings, purges
 trace          the last events as text

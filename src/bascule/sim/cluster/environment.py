@@ -38,6 +38,8 @@ class ClusterEnvironment:
         """The processes that have ended. What they left behind must not be collected."""
         self.on_role: Callable[[SimProcess, Partition], None] = lambda _, __: None
         """Called when a partition has another role on a node."""
+        self.closing: list[Callable[[], None]] = []
+        """Called when the run is over."""
         self.coordinator = (-1, "")
         """The latest leader epoch of `_offsets` in which a node led, and that node's host."""
         self.on_request: Callable[[SimProcess, bytes, int, bool], None] = lambda *_: None

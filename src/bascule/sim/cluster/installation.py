@@ -25,6 +25,7 @@ from bascule.sim.cluster.stand_ins import (
     WatchedRequests,
     no_app,
 )
+from bascule.sim.cluster.tables.databases import SqliteModule
 from bascule.sim.cluster.world import nats
 from bascule.sim.cluster.world.disk import RaftDirectory
 from bascule.sim.cluster.world.heartbeats import SimHeartbeats
@@ -51,6 +52,9 @@ THREADING: Final = (
     "bascule.replica.partition",
     "bascule.replica.scrub.scrubber",
     "bascule.replica.roles.commitment",
+    "bascule.tables.oplog.changes",
+    "bascule.tables.table_file",
+    "bascule.tables.table_replica",
 )
 """Modules whose `threading` is replaced."""
 QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer")
@@ -83,6 +87,8 @@ SETS: Final = (
     "bascule.replica.maintenance.retention",
     "bascule.replica.partition",
     "bascule.replica.purgatory",
+    "bascule.tables.tables",
+    "bascule.tables.watching.watches",
 )
 """Modules whose sets are iterated: these keep an order."""
 OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
@@ -114,6 +120,8 @@ OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.replica.maintenance.cleaner", "TICK_SECONDS", 0.7),
     ("bascule.replica.maintenance.retention", "TICK_SECONDS", 0.3),
     ("bascule.replica.opening", "Partition", WatchedPartition),
+    ("bascule.tables.table_file", "sqlite3", SqliteModule),
+    ("bascule.tables.watching.watcher", "CHANGES_MAX", 20),
 )
 FACTORIES: Final = {HashTrieMap: OrderedMap, HashTrieSet: OrderedKeys}
 

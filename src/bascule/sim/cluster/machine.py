@@ -17,6 +17,7 @@ from bascule.config.sections import (
     PeerConfig,
 )
 from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.tables.cluster_tables import ClusterTables
 from bascule.errors import BasculeError, ConfigError, NodeRefused
 from bascule.host.real import RealRandom
 from bascule.node.node import Node
@@ -25,6 +26,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import rack_of
+from bascule.sim.cluster.tables.databases import TableDatabases
 from bascule.sim.cluster.world.damage import cut_end, flip_bit
 from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
 from bascule.sim.cluster.world.loop import NS, process_now
@@ -88,6 +90,14 @@ class SimulatedNode(Node):
         assert self._cluster is not None
         return self._cluster._metadata.is_controller
 
+    def has_table(self, partition: Partition) -> bool:
+        """Whether a table has its database open, with something in it."""
+        try:
+            found = self._tables.replica(partition.definition.name, partition.index)
+        except BasculeError:
+            return False
+        return found.position > 0
+
     def scrubbed_ms(self, partition: Partition) -> int:
         """When the scrubber has read a log last."""
         return 0 if self._scrubber is None else self._scrubber.known(partition).finished_ms
@@ -112,6 +122,8 @@ class Machine:
         """The one that runs; None: none."""
         self.running: SimulatedNode | None = None
         """The node, once it has started."""
+        self.tables: ClusterTables | None = None
+        """What its process does for clients of tables; None before it has opened its listeners."""
         self.is_stopping = False
         self.starts = 0
         self._stop: asyncio.Event | None = None
@@ -132,6 +144,8 @@ class Machine:
         self.files = MachineFiles(RealRandom(self.world.prng.word()))
         self.times = DiskTimes(self.world.prng, plan.sync_ns, plan.sync_jitter_ns)
         self.files.make_dirs(DATA)
+        self.databases = TableDatabases(self.files, self.world.prng)
+        self.world.closing.append(self.databases.close)
         self._stores: dict[int, MemoryStore] = {}
         self.damaged_ms = 0
         """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine
@@ -254,6 +268,8 @@ class Machine:
     def _end(self, *, has_power: bool) -> None:
         self.world.on_process_ends(self.node)
         process, self.process, self.running = self.process, None, None
+        self.tables = None
+        self.databases.on_process_ended(has_power=has_power)
         self._is_mark_exact = has_power
         assert process is not None
         process.is_dead = True

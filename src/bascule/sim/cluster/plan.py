@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from bascule.host.real import RealRandom
-from bascule.sim.cluster.streams import SEGMENT_BYTES, StreamPlan, draw_streams
+from bascule.sim.cluster.streams import SEGMENT_BYTES, StreamPlan, as_table, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 
@@ -20,6 +20,12 @@ MS: Final = 1_000_000
 NODES: Final = (3, 3, 3, 4, 5)
 LATER: Final = 0x1A7E << 48
 """Makes the seed of what is drawn with numbers of its own."""
+
+
+TABLES: Final = 0x7AB1E << 44
+"""The same for tables."""
+HAS_TABLE: Final = 0.15
+"""The share of the seeds with a table."""
 
 
 class ClusterFault(Enum):
@@ -200,6 +206,7 @@ def draw_plan(
     for fault in DRAWN_LAST:
         draw_mean(fault, prng)
     drawn = draw_streams(prng, streams or drawn_streams, replicas=plan.replicas, traits=traits)
+    drawn = _draw_tables(seed, drawn, is_chosen=bool(traits))
     if groups < 0:
         groups = prng.pick((0, 0, 0, 1, 2))
     # Numbers of their own: seeds from before there were readers draw the same.
@@ -217,6 +224,20 @@ def draw_plan(
         drawn = tuple(replace(stream, segment_bytes=size) for stream, size in pairs)
     has_racks = has_racks and readers > 0
     return replace(plan, streams=drawn, groups=found, readers=readers, has_racks=has_racks)
+
+
+def _draw_tables(
+    seed: int, streams: tuple[StreamPlan, ...], *, is_chosen: bool
+) -> tuple[StreamPlan, ...]:
+    """In some seeds the last stream is a table, unless traits were chosen."""
+    prng = Prng(RealRandom(seed ^ TABLES))
+    has_table, remembers_ids = prng.happens(HAS_TABLE), prng.happens(0.5)
+    *others, last = streams
+    if has_table and not is_chosen:
+        streams = (*others, as_table(last, remembers_ids=False))
+    return tuple(
+        replace(each, remembers_ids=remembers_ids) if each.is_table else each for each in streams
+    )
 
 
 def rack_of(number: int) -> str:

@@ -89,6 +89,11 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeats of consumers that were answered: all is well."""
     read: int
     """Records that readers got, again and again."""
+    table_reads: int
+    table_writes: int
+    """Operations of clients of tables that were answered."""
+    watched: int
+    """Changes of tables that watchers were told of."""
     faults: dict[str, int]
     digest: str
     """Equal runs have equal digests."""
@@ -120,12 +125,15 @@ def run_seed(
     gc.disable()  # a run makes few cycles, and has many objects
     try:
         with trace.open(), installed(loop):
-            simulation = Simulation(ClusterEnvironment(plan, prng, loop, trace))
+            world = ClusterEnvironment(plan, prng, loop, trace)
+            simulation = Simulation(world)
             try:
                 simulation.play()
                 return _result(simulation)
             finally:
                 loop.close()
+                for close in world.closing:
+                    close()
     except InvariantBroken as broken:
         raise _failed(seed, broken.name, broken.text, trace, options, mutant) from broken
     except Exception as error:
@@ -174,6 +182,9 @@ def _result(simulation: Simulation) -> ClusterResult:
         unrepaired=len(simulation.unrepaired()),
         consumer_rounds=sum(member.rounds for member in simulation.members),
         read=sum(reader.has_read for reader in simulation.readers),
+        table_reads=simulation.tables.reads,
+        table_writes=simulation.tables.writes,
+        watched=simulation.tables.watched,
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},
         digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",
     )

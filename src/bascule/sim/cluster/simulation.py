@@ -12,6 +12,7 @@ from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers, why_not_settled
+from bascule.sim.cluster.checkers.contents import Writer
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.consumers import GroupHistory, SimConsumer, SimNewerConsumer
 from bascule.sim.cluster.consumers.deleter import SimGroupDeleter
@@ -23,6 +24,7 @@ from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
 from bascule.sim.cluster.streams import StreamPlan
+from bascule.sim.cluster.tables.simulated_tables import SimulatedTables
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 from bascule.storage.retention import SEGMENTS_PER_LIMIT
@@ -80,6 +82,7 @@ class Simulation:
             SimReader(world, number, world.prng.pick(world.plan.streams), self.reads)
             for number in range(world.plan.readers)
         ]
+        self.tables = SimulatedTables(world, self.machines, self.checkers, self._on_ack)
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
 
@@ -105,6 +108,7 @@ class Simulation:
             self.world.after(self.world.prng.wait(NS), reader.start)
         for deleter in self.deleters:
             deleter.start()
+        self.tables.start()
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
@@ -113,6 +117,11 @@ class Simulation:
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
         places = [(reader.position, reader.has_read) for reader in self.readers]
         self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
+        served = self.tables.places()
+        self._until(
+            lambda: self.tables.not_served(served, self.unrepaired()), self.plan.liveness_ns,
+            "without faults",
+        )  # fmt: skip
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
@@ -122,14 +131,22 @@ class Simulation:
             reader.stop()
         for publisher in self.publishers:
             publisher.is_active = False
+        self.tables.stop()
         self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
+        self._until(
+            lambda: self.tables.not_settled(self.unrepaired()), self.plan.liveness_ns,
+            "without publishers",
+        )  # fmt: skip
         self._is_looking = False
         self.checkers.look()
-        self.checkers.at_end(self.publishers, self.reads, unrepaired=self.unrepaired())
+        writers: list[Writer] = [*self.publishers, *self.tables.clients]
+        self.checkers.at_end(writers, self.reads, unrepaired=self.unrepaired())
+        self.tables.at_end(self.unrepaired())
 
     def _look(self) -> None:
         if self._is_looking:
             self.checkers.look()
+            self.tables.look()
             self.world.after(LOOK_NS, self._look)
 
     def _help(self) -> None:

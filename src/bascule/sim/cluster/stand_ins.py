@@ -46,5 +46,6 @@ class SilentListener:
         """Nothing is open."""
 
 
-def no_app(*_: Any, **__: Any) -> None:
-    """In place of `http.app.create_app`."""
+def no_app(_: Any, __: Any, ___: Any, ____: Any, tables: Any, *_____: Any, **______: Any) -> None:
+    """In place of `http.app.create_app`; what it serves of tables is asked for without HTTP."""
+    process_now().machine.tables = tables

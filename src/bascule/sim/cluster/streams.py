@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -44,6 +44,8 @@ class StreamTrait(Enum):
     """One replica in sync is enough."""
     STRICT = "strict"
     """All replicas have to be in sync."""
+    TABLE = "table"
+    """A compacted one with one partition that is a table, with clients and watchers."""
 
 
 PROBABILITIES: Final = {
@@ -62,6 +64,10 @@ EXCLUSIVE: Final = (
     (StreamTrait.COMPACTED, StreamTrait.GROUPED),
     (StreamTrait.SPLIT, StreamTrait.GROUPED),
     (StreamTrait.LENIENT, StreamTrait.STRICT),
+    (StreamTrait.TABLE, StreamTrait.SPLIT),
+    (StreamTrait.TABLE, StreamTrait.LIMITED),
+    (StreamTrait.TABLE, StreamTrait.AGED),
+    (StreamTrait.TABLE, StreamTrait.GROUPED),
 )
 """Of each pair a stream has the first one at most."""
 
@@ -80,12 +86,18 @@ class StreamPlan:
     sync: SyncPolicy = SyncPolicy.ALWAYS
     segment_bytes: int = 0
     """Of a stream that is not compacted; 0: more than a run writes."""
+    remembers_ids: bool = False
+    """Of a table: whether its messages may be sent again. Then none of them is compacted."""
     is_altered: bool = False
     """Whether an operator has changed what it promises."""
 
     @property
     def compacts(self) -> bool:
         return StreamTrait.COMPACTED in self.traits
+
+    @property
+    def is_table(self) -> bool:
+        return StreamTrait.TABLE in self.traits
 
     @property
     def is_grouped(self) -> bool:
@@ -132,7 +144,8 @@ class StreamPlan:
             tombstone_retention_ms=TOMBSTONES_MS,
             max_compaction_lag_ms=COMPACTION_LAG_MS if compacts else 0,
             dirty_percent_min=10,
-            dedupe_window_ms=0 if compacts else DEDUPE_MS,
+            dedupe_window_ms=0 if compacts and not self.remembers_ids else DEDUPE_MS,
+            table=self.is_table,
             replicas=self.replicas,
             min_isr=self.min_isr,
         )
@@ -153,6 +166,8 @@ def _draw_stream(prng: Prng, name: str, replicas: int, traits: Collection[str]) 
     for kept, excluded in EXCLUSIVE:
         if kept in chosen:
             chosen.discard(excluded)
+    if StreamTrait.TABLE in chosen:
+        chosen.add(StreamTrait.COMPACTED)
     has_several = not chosen.isdisjoint((StreamTrait.SPLIT, StreamTrait.GROUPED))
     min_isr = 0
     if not chosen.isdisjoint((StreamTrait.LENIENT, StreamTrait.STRICT)):
@@ -165,3 +180,10 @@ def _draw_stream(prng: Prng, name: str, replicas: int, traits: Collection[str]) 
         min_isr=min_isr,
         sync=sync if StreamTrait.UNSYNCED in chosen else SyncPolicy.ALWAYS,
     )
+
+
+def as_table(stream: StreamPlan, *, remembers_ids: bool) -> StreamPlan:
+    """The stream as a table, which keeps what it promises."""
+    without = {excluded for kept, excluded in EXCLUSIVE if kept is StreamTrait.TABLE}
+    traits = {*stream.traits.difference(without), StreamTrait.TABLE, StreamTrait.COMPACTED}
+    return replace(stream, traits=frozenset(traits), partitions=1, remembers_ids=remembers_ids)

@@ -17,12 +17,12 @@ that nothing is newer.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, Indeterminate
@@ -145,7 +145,7 @@ class ChangesReader:
     def __init__(self, connect: Callable[[], sqlite3.Connection], oplog: Oplog | None) -> None:
         self._connect = connect
         self._oplog = oplog
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._reader: sqlite3.Connection | None = None
         self._closed = False
         self._plans: OrderedDict[int, _Plan] = OrderedDict()

@@ -36,6 +36,7 @@ from bascule.errors import (
 )
 from bascule.metadata.requests import Alter, Create
 from bascule.model import NO_LEADER, StreamDefinition
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.table_results import (
     KeyChoice,
@@ -181,9 +182,10 @@ class TableReads:
                     operation, WAIT_SECONDS_MAX if is_leader else BEHIND_SECONDS_MAX
                 )
             except Indeterminate:
-                if is_leader or state.leader == NO_LEADER:
+                leader = self._views.states(definition.id)[0].leader  # meanwhile maybe another one
+                if leader in (self._node_id, NO_LEADER):
                     raise
-                answer = await self._ask_others(operation, (state.leader,))
+                answer = await self._ask_others(operation, (leader,))
         else:
             answer = await self._ask_others(operation, (state.leader, *state.isr))
         return msgspec.msgpack.decode(answer, type=kind)
@@ -231,10 +233,7 @@ class TableReads:
         return found is not None and found[0].log is not None
 
     async def _do(self, operation: ReadOperation, seconds: float = WAIT_SECONDS_MAX) -> bytes:
-        """Read here; wait so long for what has to be there.
-
-        Raises: OffsetOutOfRange if the log which this node leads ends before that.
-        """
+        """Read here; wait so long for what has to be there. Raises: as `_check_range`."""
         replica = self._tables.replica(operation.table, 0)
         found = self._partitions.stream(operation.table)
         if isinstance(operation, DescribeTable):
@@ -250,9 +249,7 @@ class TableReads:
             )
         at_least = operation.at_least
         if at_least > replica.position and found and found[0].is_leader:
-            log = found[0].log
-            if log is not None and at_least > log.end.offset:
-                raise OffsetOutOfRange(at_least, found[0].start_offset, log.end.offset)
+            await self._check_range(at_least, found[0])
         if operation.linearizable:
             if not found:
                 raise NotLeader(None, 0)
@@ -264,6 +261,22 @@ class TableReads:
             if position >= at_least:
                 return answer
             # The file was damaged, and is made anew.
+
+    async def _check_range(self, at_least: int, partition: Partition) -> None:
+        """Raises: OffsetOutOfRange if the log which this node leads ends before that; Indeterminate
+        if another node may lead: it has acknowledged what this one does not have."""
+        log = partition.log
+        if log is None or at_least <= log.end.offset:
+            return
+        try:
+            await self._confirmation.position(partition)
+        except _TRY_AGAIN as error:
+            raise Indeterminate(
+                f"the log of {partition.definition.name} ends at offset {log.end.offset} here, not "
+                f"{at_least}, and another node may lead: {error}"
+            ) from error
+        if at_least > log.end.offset:
+            raise OffsetOutOfRange(at_least, partition.start_offset, log.end.offset)
 
 
 async def _read(replica: TableReplica, operation: ReadKeys | ReadRange) -> tuple[int, bytes]:

@@ -10,7 +10,7 @@ These rules keep the search small and do not change its verdict:
 - An operation that does not change the value (a get, a failed cas) takes effect as early as
 possible: if an order is valid, the order with that operation moved to the front is valid too.
 - Values that are not a prefix of a value that was returned or expected are equivalent: appends only
-extend them, so no later operation can distinguish them.
+extend them, so no later operation can distinguish them. Where values are incremented they are not.
 - Of several operations with unknown status and the same effect, only the first one is tried.
 - An operation with unknown status need not take effect, so it is tried only if another operation
 sees its effect. Until a result depends on it, it is *hidden*: meanwhile no operation may overwrite
@@ -56,6 +56,7 @@ class Register:
 
     __slots__ = (
         "_by_return",
+        "_has_sums",
         "_prefixes",
         "_seen",
         "_starts",
@@ -90,6 +91,7 @@ class Register:
         self._unseen = max(self._seen, key=len, default=b"") + b"."
         """Represents all values that are not a prefix of a returned or expected value."""
         self._prefixes: dict[bytes, bytes] = {}
+        self._has_sums = any(call.operation.action is OperationKind.INCREMENT for call in calls)
         self.alike = self._find_alike(unknown)
 
     def _find_alike(self, unknown: Sequence[OperationCall]) -> dict[int, int]:
@@ -102,17 +104,22 @@ class Register:
 
     def _effect(self, operation: ClientOperation) -> object:
         value = operation.value
+        if operation.action is OperationKind.REMOVE:
+            return operation.action
+        if operation.action is OperationKind.INCREMENT:
+            return operation.action, operation.by
         if operation.action is OperationKind.CAS:
             return operation.action, operation.expected, self.canonical(value)
-        if operation.action is OperationKind.APPEND and any(value in seen for seen in self._seen):
+        is_seen = self._has_sums or any(value in seen for seen in self._seen)
+        if operation.action is OperationKind.APPEND and is_seen:
             return operation.action, value
         return OperationKind.PUT, self.canonical(value)
 
     def canonical(self, value: RegisterValue) -> RegisterValue:
         """`value` if it is a prefix of a returned or expected value, else the value that stands for
-        all others."""
-        if value is None:
-            return None
+        all others. With increments each value stands for itself: a sum of it may be returned."""
+        if value is None or self._has_sums:
+            return value
         found = self._prefixes.get(value)
         if found is None:
             at = bisect_left(self._seen, value)
@@ -140,9 +147,21 @@ class Register:
             return True, self.canonical(operation.value)
         if operation.action is OperationKind.APPEND:
             return True, self.canonical((value or b"") + operation.value)
+        if operation.action is OperationKind.REMOVE:
+            return True, None
+        if operation.action is OperationKind.INCREMENT:
+            total = incremented(value, operation.by)
+            return total is not None and (result is None or result.value == total), total
         if operation.action is OperationKind.CAS and operation.expected == value:
             return result is None or result.swapped, self.canonical(operation.value)
         return False, value
+
+
+def incremented(value: RegisterValue, by: int) -> RegisterValue:
+    """The sum; None if the value is no number."""
+    if value is not None and not value.removeprefix(b"-").isdigit():
+        return None
+    return b"%d" % (int(value or 0) + by)
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -216,7 +235,7 @@ class Search:
         register = self._register
         call = register.calls[bit]
         may, value = register.after(call, here.value)
-        overwrites = call.operation.action is OperationKind.PUT
+        overwrites = call.operation.action in (OperationKind.PUT, OperationKind.REMOVE)
         if not may or (here.hidden and overwrites):
             return None
         found = SearchNode(here.done | 1 << bit, value, here.first)
@@ -316,12 +335,15 @@ def describe(call: OperationCall) -> str:
     operation, result = call.operation, call.result
     ended = "unknown" if result is None else f"until {call.returned}"
     saw = ""
-    if result is not None and operation.action is OperationKind.GET:
+    returns = (OperationKind.GET, OperationKind.INCREMENT)
+    if result is not None and operation.action in returns:
         saw = f" -> {result.value!r}"
     elif result is not None and operation.action is OperationKind.CAS:
         saw = f" -> {result.swapped}"
     wanted = f" from {operation.expected!r}" if operation.action is OperationKind.CAS else ""
-    written = "" if operation.action is OperationKind.GET else f" {operation.value!r}"
+    written = f" {operation.value!r}" if operation.value else ""
+    if operation.action is OperationKind.INCREMENT:
+        written = f" by {operation.by}"
     return (
         f"  {call.invoked} {ended}: client {operation.client} {operation.action.value}"
         f"{written}{wanted}{saw}"

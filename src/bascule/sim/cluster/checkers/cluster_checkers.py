@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from bascule.metadata.image import Image
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import UNDONE, CommittedRecords
-from bascule.sim.cluster.checkers.contents import FinalContents
+from bascule.sim.cluster.checkers.contents import FinalContents, Writer
 from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of, view_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
@@ -18,7 +18,7 @@ from bascule.sim.cluster.checkers.requests import RequestEffects
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.plan import LOSSLESS, ClusterFault
-from bascule.sim.cluster.publishers import Publication, SimPublisher
+from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.world.process import SimProcess
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -238,9 +238,13 @@ class ClusterCheckers:
         """The end of what any node has for committed."""
         return self._committed.ends.get(key, 0)
 
+    def committed_records(self, key: Key) -> Mapping[int, StoredRecord]:
+        """Those of a compacted stream that were read, by offset."""
+        return self._committed.records.get(key, {})
+
     def at_end(
         self,
-        publishers: list[SimPublisher],
+        publishers: Sequence[Writer],
         reads: ReadContents,
         *,
         unrepaired: Collection[Key],

@@ -56,6 +56,8 @@ class ClusterOperator:
         machine, prng = self.any_ready(), self._world.prng
         plan = prng.pick(self._world.plan.streams)
         index = prng.below(plan.partitions)
+        if plan.is_table:
+            return False  # a value that is purged is gone without an operation
         state = self.state_of(plan.name, index)
         leader = None if state is None else self._machines.get(state.leader)
         if machine is None or machine.running is None or leader is None or leader.running is None:

@@ -6,6 +6,7 @@ groups     members of groups, and their commits
 in_sync    who is in sync, who may lead, what is committed
 messages   what is lost or stored twice when leaders change
 reads      what consumers read
+tables     what clients of tables read and watch, and what their replicas hold
 upkeep     log starts, compaction, directories, requests to the controller
 ```
 """
@@ -15,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bascule.sim.mutants.cluster import copies, groups, in_sync, messages, reads, upkeep
+from bascule.sim.mutants.cluster import copies, groups, in_sync, messages, reads, tables, upkeep
 from bascule.sim.mutants.cluster.base import ClusterMutant
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant
-    for module in (copies, groups, in_sync, messages, reads, upkeep)
+    for module in (copies, groups, in_sync, messages, reads, tables, upkeep)
     for mutant in module.MUTANTS
 }
 """All mutants by name."""
