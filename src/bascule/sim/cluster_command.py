@@ -36,7 +36,16 @@ CHUNK_SEEDS: Final = 2
 PARTS_PER_PROCESS: Final = 20
 """The suspended threads and tasks of a simulated node stay in memory, some 20 MB a seed."""
 
-COUNTED: Final = ("events", "published", "acked", "starts", "read", "unrepaired")
+COUNTED: Final = (
+    "events",
+    "published",
+    "acked",
+    "starts",
+    "read",
+    "payloads",
+    "payloads_read",
+    "unrepaired",
+)
 """Fields of `ClusterResult` that are added up."""
 
 
@@ -123,7 +132,8 @@ def _run_one(
         result,
         f"seed {seed}: {result.nodes} nodes, {result.streams} streams, "
         f"{result.simulated_seconds:,.1f} s simulated in {real:.2f} s; {result.events:,} events, "
-        f"{result.acked:,} messages acked, {result.starts} starts of nodes\n"
+        f"{result.acked:,} messages acked, {result.starts} starts of nodes, "
+        f"{result.payloads} payloads acked\n"
         f"faults: {faults_text(result.faults)}\ndigest {result.digest}",
         as_json=as_json,
     )

@@ -143,6 +143,8 @@ class ClusterPlan:
     groups: tuple[GroupPlan, ...] = ()
     readers: int = 0
     """Consumers without a group, each of one partition."""
+    payload_clients: int = 0
+    """Clients that send payloads to the streams with that trait."""
     has_racks: bool = False
     """Whether nodes and readers are in racks, so that readers are sent to closest replicas."""
     faults: dict[ClusterFault, int] = field(default_factory=dict)

@@ -20,9 +20,10 @@ from bascule.sim.cluster.consumers.reader import SimReader
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.payloads import PayloadCheckers, PayloadHistory, SimPayloadClient
 from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
-from bascule.sim.cluster.streams import StreamPlan
+from bascule.sim.cluster.streams import StreamPlan, StreamTrait
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
 from bascule.storage.retention import SEGMENTS_PER_LIMIT
@@ -80,6 +81,19 @@ class Simulation:
             SimReader(world, number, world.prng.pick(world.plan.streams), self.reads)
             for number in range(world.plan.readers)
         ]
+        self.payloads = PayloadHistory()
+        self.payload_checkers = PayloadCheckers(
+            self.machines, world.weakest, self.checkers, self.payloads
+        )
+        targets = [each for each in world.plan.streams if StreamTrait.PAYLOADS in each.traits]
+        self.payload_clients = [
+            SimPayloadClient(
+                world, number, world.prng.pick(targets), self.payloads,
+                on_ack=lambda payload, _: self.payload_checkers.on_ack(payload),
+                may_be_gone=self.payload_checkers.may_be_gone,
+            )
+            for number in range(world.plan.payload_clients)
+        ]  # fmt: skip
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
 
@@ -105,6 +119,8 @@ class Simulation:
             self.world.after(self.world.prng.wait(NS), reader.start)
         for deleter in self.deleters:
             deleter.start()
+        for client in self.payload_clients:
+            self.world.after(self.world.prng.wait(NS), client.start)
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
@@ -113,6 +129,7 @@ class Simulation:
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
         places = [(reader.position, reader.has_read) for reader in self.readers]
         self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
+        self._until(self._payloads_not_used(), self.plan.liveness_ns, "without faults")
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
@@ -120,16 +137,22 @@ class Simulation:
             member.kill()
         for reader in self.readers:
             reader.stop()
+        for client in self.payload_clients:
+            client.kill()
         for publisher in self.publishers:
             publisher.is_active = False
         self._until(self._not_settled, self.plan.liveness_ns, "without publishers")
         self._is_looking = False
         self.checkers.look()
+        if self.payload_clients:
+            self.payload_checkers.at_end()
         self.checkers.at_end(self.publishers, self.reads, unrepaired=self.unrepaired())
 
     def _look(self) -> None:
         if self._is_looking:
             self.checkers.look()
+            if self.payload_clients:
+                self.payload_checkers.look()
             self.world.after(LOOK_NS, self._look)
 
     def _help(self) -> None:
@@ -237,6 +260,24 @@ class Simulation:
                 return f"{reader.name} reads nothing of {reader.key} at {reader.position}"
         return ""
 
+    def _payloads_not_used(self) -> Callable[[], str]:
+        """Says which client sends and reads no payloads any more; empty: none."""
+        before = [(client.acked, client.has_read) for client in self.payload_clients]
+        for client in self.payload_clients:
+            client.is_safe = True
+            client.go_on()
+            client.start()
+
+        def pending() -> str:
+            broken = {name for name, _ in self.unrepaired()}
+            for client, (acked, has_read) in zip(self.payload_clients, before, strict=True):
+                is_used = client.acked > acked and client.has_read > has_read
+                if not is_used and client.plan.name not in broken:
+                    return f"{client.name} has {client.acked} acks and {client.has_read} reads"
+            return ""
+
+        return pending
+
     def _not_assigned(self, before: list[int]) -> str:
         """Which group does not have its partitions assigned to members that go on; empty: none."""
         for member, rounds in zip(self.members, before, strict=True):
@@ -272,6 +313,8 @@ class Simulation:
         for key, partitions in held.items():
             if reason := self._log_difference(key, partitions):
                 return reason
+        if self.payload_clients and (reason := self.payload_checkers.not_settled()):
+            return reason
         return why_not_settled(self.world, self.machines, unrepaired)
 
     def _log_difference(self, key: Key, partitions: Mapping[int, Partition]) -> str:

@@ -44,6 +44,8 @@ class StreamTrait(Enum):
     """One replica in sync is enough."""
     STRICT = "strict"
     """All replicas have to be in sync."""
+    PAYLOADS = "payloads"
+    """Clients send payloads to it; see `payloads`. Drawn apart."""
 
 
 PROBABILITIES: Final = {
