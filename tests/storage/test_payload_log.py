@@ -248,6 +248,50 @@ def test_payloads_survive_power_loss_with_their_records(part: int) -> None:
             raise
 
 
+@pytest.mark.parametrize("step", ["purge", "truncation", "checkpoint"])
+def test_no_checkpoint_passes_a_link_whose_name_may_be_lost(step: str) -> None:
+    """Of a crash that loses every name that is not synced: no record of before a checkpoint is read
+    for its payload when the log opens."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        log.append(make_batch(0, 2, timestamp=1_000))
+        receive(log, 1)
+        log.append(link_batch(2, 1))
+        log.append(make_batch(3, 2, timestamp=1_000))
+        log.sync()
+        if step == "purge":
+            log.advance_start(1, high_watermark=3)
+        elif step == "truncation":
+            log.truncate_to(3, 1, high_watermark=3)
+        else:
+            log.checkpoint(high_watermark=3)
+        files.crash()
+        check(opened(files))
+
+
+def test_a_closed_log_changes_no_payloads() -> None:
+    """Whoever has received one for it goes on with the log that is opened again."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    file = log.payloads.create(id_of(7))
+    file.write_at(0, content_of(7))
+    receive(log, 8)
+    log.close()
+    again = opened(files)
+    for refused in (
+        lambda: log.payloads.finish(file, payload(7)),
+        lambda: log.payloads.create(id_of(9)),
+        lambda: log.payloads.create_marks(id_of(9)),
+    ):
+        with pytest.raises(OSError, match="closed"):
+            refused()
+    assert log.payloads.discard(id_of(7)) == log.payloads.discard_whole(id_of(8)) == 0
+    assert again.payloads.counts == (1, 1, 0)
+    again.payloads.finish(again.payloads.create(id_of(7)), payload(7))
+    assert again.payloads.open_whole(id_of(7))[1].read_at(0, 9_999) == content_of(7)
+
+
 def work(files: SimFiles) -> None:
     """Raises: OSError, LogFailed where a fault hit."""
     log = opened(files)

@@ -9,7 +9,7 @@ from typing import Final
 
 from bascule.datastream.fetching import Fetching, FetchingOwner
 from bascule.datastream.ports import OnFetched, PayloadPlace
-from bascule.datastream.session import Key, Session
+from bascule.datastream.session import Key, Session, opened_again
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, Broken, PayloadMissing, UnknownPayload
 from bascule.host.api import Clock
@@ -115,6 +115,9 @@ class PayloadFetches:
             fetching.waiting.append(on_fetched)
             return
         session = self._sessions.get(key)
+        if session is not None and session.payloads is not store.payloads:
+            session.fail(opened_again(key[2]))
+            session = None
         if session is not None and session.closing is None:
             session.fail(Broken(f"payload {key[2]} is fetched from another replica"))
         fetching = self.running[key] = Fetching(

@@ -190,6 +190,8 @@ class Successor:
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
+        elif kind == frames.ELSEWHERE:
+            raise Broken(f"node {self.node} has not opened its replica")
         elif kind != frames.HELLO:
             raise RemoteProtocolError(f"a frame of kind {kind:#04x} from node {self.node}")
 

@@ -16,6 +16,7 @@ from bascule.errors import (
     PayloadGap,
     PayloadMissing,
     RemoteProtocolError,
+    UnknownStream,
 )
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.payload_connection.places import Places
@@ -54,6 +55,7 @@ class PayloadReader:
         self._timeout = timeout
         self._places: Places | None = None
         self._connection: PayloadConnection | None = None
+        self._connection_count = 0
         self._start = fetch.start
         self._position = fetch.start
         self._end = fetch.end
@@ -164,15 +166,18 @@ class PayloadReader:
         deadline = loop.time() + self._timeout
         while True:
             error: BasculeError = Broken("no node is known")
-            for address in self._places.order:
+            order, behind = self._places.order, 0
+            for address in order:
                 try:
                     if await self._ask(address):
                         return
                     break
-                except (Broken, PayloadMissing, PayloadDamaged) as caught:
+                except (Broken, PayloadMissing, PayloadDamaged, UnknownStream) as caught:
                     error = caught
+                    behind += isinstance(caught, UnknownStream)
                     self._places.on_failed(address)
-            if loop.time() > deadline:
+            is_unknown = behind == len(order) and self._connection_count == 0
+            if is_unknown or loop.time() > deadline:
                 raise error
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -197,4 +202,5 @@ class PayloadReader:
         self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
         self._end = fetched.end
         self._connection = connection
+        self._connection_count += 1
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from errno import EIO
+from errno import EBADF, EIO
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -69,6 +69,7 @@ class PayloadFiles:
         """Of the whole ones."""
         self.changes = 0
         """One more whenever records have gained or lost payloads."""
+        self._is_closed = False
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
@@ -99,6 +100,16 @@ class PayloadFiles:
         for id, path in with_sums:
             if id not in self._whole and id not in self._linked:
                 self._remove(path)
+
+    def close(self) -> None:
+        """The log is closed, and may be opened again: nothing is received by way of this object any
+        more. Who receives something gets an OSError, and asks for the payloads of the other one."""
+        with self._lock:
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OSError(EBADF, "the log was closed", self.directory)
 
     @property
     def is_empty(self) -> bool:
@@ -174,6 +185,7 @@ class PayloadFiles:
         Raises: OSError.
         """
         with self._lock:
+            self._check_open()
             self._make_directory()
             file = self._files.open(self._open_path(id), create=True)
             self._open.add(id)
@@ -185,6 +197,7 @@ class PayloadFiles:
         Raises: OSError.
         """
         with self._lock:
+            self._check_open()
             self._make_directory()
             return self._files.open(self._marks_path(id), create=True)
 
@@ -228,6 +241,7 @@ class PayloadFiles:
             raise OSError(EIO, f"{size} bytes, expected {payload.size}", file.path)
         file.sync()
         with self._lock:
+            self._check_open()
             earlier = self._whole.get(payload.id)
             self._files.rename(self._open_path(payload.id), self._whole_path(payload))
             self._open.discard(payload.id)
@@ -244,7 +258,7 @@ class PayloadFiles:
         """Remove what was received of a payload; return its bytes. Raises: OSError."""
         with self._lock:
             path, size = self._open_path(id), 0
-            if id in self._open:
+            if id in self._open and not self._is_closed:
                 if self._files.exists(path):
                     size = self._files.size(path)
                     self._files.remove(path)
@@ -256,7 +270,7 @@ class PayloadFiles:
         """Remove a whole payload that no record names; return its bytes. Raises: OSError."""
         with self._lock:
             payload = self._whole.get(id)
-            if payload is None:
+            if payload is None or self._is_closed:
                 return 0
             self._remove(self._whole_path(payload))
             self._remove_sums(payload)
@@ -296,7 +310,7 @@ class PayloadFiles:
         path = self._sums_path(id)
         new = f"{path}.new"
         with self._lock:
-            if self._found(id) is None:
+            if self._found(id) is None or self._is_closed:
                 return
             file = self._files.open(new, create=True)
             file.truncate(0)
@@ -315,6 +329,7 @@ class PayloadFiles:
             link = self._linked.get(payload.id)
             if link is None:
                 return False
+            self._check_open()
             self._files.rename(self._open_path(payload.id), self._path_of(payload.id))
             self._open.discard(payload.id)
             self._linked[payload.id] = PayloadLink(link.offset, payload)
