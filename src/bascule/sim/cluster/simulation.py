@@ -89,7 +89,7 @@ class Simulation:
         self.payload_clients = [
             SimPayloadClient(
                 world, number, world.prng.pick(targets), self.payloads,
-                on_ack=lambda payload, _: self.payload_checkers.on_ack(payload),
+                on_ack=self.payload_checkers.on_ack,
                 may_be_gone=self.payload_checkers.may_be_gone,
             )
             for number in range(world.plan.payload_clients)
@@ -145,7 +145,7 @@ class Simulation:
         self._is_looking = False
         self.checkers.look()
         if self.payload_clients:
-            self.payload_checkers.at_end()
+            self.payload_checkers.at_end(self.unrepaired())
         self.checkers.at_end(self.publishers, self.reads, unrepaired=self.unrepaired())
 
     def _look(self) -> None:
@@ -313,7 +313,7 @@ class Simulation:
         for key, partitions in held.items():
             if reason := self._log_difference(key, partitions):
                 return reason
-        if self.payload_clients and (reason := self.payload_checkers.not_settled()):
+        if self.payload_clients and (reason := self.payload_checkers.not_settled(unrepaired)):
             return reason
         return why_not_settled(self.world, self.machines, unrepaired)
 

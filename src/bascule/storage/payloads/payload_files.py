@@ -98,7 +98,8 @@ class PayloadFiles:
             if id not in self._open:
                 self._remove(self._marks_path(id))
         for id, path in with_sums:
-            if id not in self._whole and id not in self._linked:
+            is_half_done = path.endswith(".new")
+            if is_half_done or (id not in self._whole and id not in self._linked):
                 self._remove(path)
 
     def close(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from bascule.record.payload_links import PayloadLink, links_of
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers
-from bascule.sim.cluster.checkers.log_contents import batches_of, key_of
+from bascule.sim.cluster.checkers.log_contents import Key, batches_of, key_of
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.payloads.history import PayloadHistory, SentPayload
 from bascule.sim.cluster.streams import StreamPlan
@@ -132,10 +132,12 @@ class PayloadCheckers:
 
     # -- at the end -----------------------------------------------------------------------------
 
-    def not_settled(self) -> str:
+    def not_settled(self, unrepaired: Collection[Key]) -> str:
         """What is there still of payloads that no record names, or why that is not known; empty:
-        nothing."""
+        nothing. Of `unrepaired` partitions nothing is known."""
         for node, partition in self._checkers.replicas():
+            if key_of(partition) in unrepaired:
+                continue
             where = f"{key_of(partition)} on node {node}"
             if not isinstance(partition.log, PayloadLog) or not is_quiet(partition):
                 return f"{where} is not quiet"
@@ -148,27 +150,24 @@ class PayloadCheckers:
                     return f"{where} has the payload of offset {offset}, which is removed"
         return ""
 
-    def at_end(self) -> None:
+    def at_end(self, unrepaired: Collection[Key]) -> None:
         """Each record has its payload, and there is nothing else. Raises: InvariantBroken."""
         self.look()
         for node, partition in self._checkers.replicas():
+            if key_of(partition) in unrepaired:
+                continue
             log, where = partition.log, f"{key_of(partition)} on node {node}"
             assert isinstance(log, PayloadLog)
             for link in self._links(node, partition):
                 found = log.payloads.find(link.payload.id)
                 if found is None or found.payload != link.payload:
                     raise InvariantBroken(KEPT, f"{where} has {found} for {link}")
-            wanted = set(log.payloads._linked)
             directory, files = log.payloads.directory, self._machines[node].files
             names = files.list_dir(directory) if files.exists(directory) else []
-            for name in names:
-                id, _, kind = (
-                    name.rpartition("-")[0][-32:] or name[:32],
-                    "",
-                    name.rpartition(".")[2],
-                )
-                if id not in wanted or kind not in ("linked", "sums"):
-                    raise InvariantBroken(KEPT, f"{where} has the file {name}")
+            wanted = {found.path.rpartition("/")[2] for found in _linked(log)}
+            wanted |= {f"{id}.sums" for id in log.payloads._linked}
+            if unknown := [name for name in names if name not in wanted]:
+                raise InvariantBroken(KEPT, f"{where} has files that nobody knows: {unknown}")
 
 
 def is_quiet(partition: Partition) -> bool:

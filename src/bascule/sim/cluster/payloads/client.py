@@ -17,6 +17,7 @@ from bascule.errors import (
 )
 from bascule.payload_connection import PayloadAck, PayloadReader, PayloadWriter
 from bascule.record.payload_links import ID_BYTES
+from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.consumers.consumer import CLIENT_PORT, ClientMachine
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.payloads.history import PayloadHistory, SentPayload
@@ -61,7 +62,7 @@ class SimPayloadClient:
         plan: StreamPlan,
         history: PayloadHistory,
         *,
-        on_ack: Callable[[SentPayload, PayloadAck], None],
+        on_ack: Callable[[SentPayload], None],
         may_be_gone: Callable[[SentPayload], bool],
     ) -> None:
         """`may_be_gone`: whether the record of an acknowledged payload may have been removed."""
@@ -259,7 +260,10 @@ class SimPayloadClient:
         payload.partition, payload.offset = ack.partition, ack.offset
         self.acked += 1
         self._history.on_acked(payload)
-        self._on_ack(payload, ack)
+        try:
+            self._on_ack(payload)
+        except InvariantBroken as broken:
+            self.world.loop.report(broken.name, broken.text)
 
     async def _read(self) -> None:
         """Read any payload that is acknowledged, or a part of it. Raises: BasculeError."""
