@@ -1,11 +1,11 @@
 """Whole nodes in one process: the production code of a cluster, with faults drawn from a seed.
 
 Each node is the production class `bascule.node.node.Node`, with its controller, Raft, replication,
-logs, retention, compaction, groups, data streaming, listeners and NATS ingest. All nodes run on one event loop with
-virtual time; their threads are greenlets on it. Simulated are the sockets and the network between
-the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts off nodes. Not
-simulated, and not run, are SQLite under Raft (a store in memory takes its place), the exchange of
-heartbeats (what they would say follows from the network), and HTTP.
+logs, retention, compaction, groups, data streaming, listeners and NATS ingest. All nodes run on one
+event loop with virtual time; their threads are greenlets on it. Simulated are the sockets and the
+network between the nodes, the NATS server, the disks, the clocks, and what kills, pauses and cuts
+off nodes. Not simulated, and not run, are SQLite under Raft (a store in memory takes its place),
+the exchange of heartbeats (what they would say follows from the network), and HTTP.
 
 ```
 run            draws the plan, runs the phases, checks the end

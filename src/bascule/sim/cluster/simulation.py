@@ -85,17 +85,18 @@ class Simulation:
         self.payload_checkers = PayloadCheckers(
             self.machines, world.weakest, self.checkers, self.payloads
         )
-        targets = [each for each in world.plan.streams if StreamTrait.PAYLOADS in each.traits]
-        self.payload_clients = [
-            SimPayloadClient(
-                world, number, world.prng.pick(targets), self.payloads,
-                on_ack=self.payload_checkers.on_ack,
-                may_be_gone=self.payload_checkers.may_be_gone,
-            )
-            for number in range(world.plan.payload_clients)
-        ]  # fmt: skip
+        self.payload_clients = [self._payload_client(n) for n in range(world.plan.payload_clients)]
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
+
+    def _payload_client(self, number: int) -> SimPayloadClient:
+        streams = self.plan.streams
+        plan = self.world.prng.pick([s for s in streams if StreamTrait.PAYLOADS in s.traits])
+        checkers = self.payload_checkers
+        return SimPayloadClient(
+            self.world, number, plan, self.payloads,
+            on_ack=checkers.on_ack, may_be_gone=checkers.may_be_gone,
+        )  # fmt: skip
 
     def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
         self.checkers.on_ack(publication, answer)

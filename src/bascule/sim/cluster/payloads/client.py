@@ -25,7 +25,6 @@ from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.cluster.world.network import host_of
 from bascule.sim.cluster.world.process import SimProcess
-from bascule.wire.ack_codes import NOT_ENOUGH_REPLICAS
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
 
 FIRST_CLIENT: Final = 300
@@ -44,8 +43,8 @@ SYNCS: Final = 0.1
 """After a packet."""
 READS: Final = 0.6
 BEGINS_ANEW: Final = 0.1
-EXPECTED: Final = (Broken, Indeterminate, DiskFull)
-"""What a client may be told while there are faults."""
+UNAVAILABLE: Final = 503
+"""The code of an ack that says that a node cannot store a message now."""
 ONLY_EXPECTED: Final = "payload clients get no other error"
 ACKS: Final = "acks of payloads say what was sent"
 ONE_RECORD: Final = "one record a payload"
@@ -146,19 +145,14 @@ class SimPayloadClient:
                 self._at_hand = None
                 if prng.happens(READS) or self.is_safe:
                     await self._read()
-            except EXPECTED as error:
+            except BasculeError as error:
+                if not is_expected(error):
+                    text = f"{self.name}: {type(error).__name__}: {error}"
+                    self.world.loop.report(ONLY_EXPECTED, text)
+                    raise
                 self._note(f"fails: {type(error).__name__}: {error}")
                 if not self.is_safe and prng.happens(ABANDONS):
                     self._at_hand = None
-            except PublishRejected as error:
-                if error.err_code != NOT_ENOUGH_REPLICAS:
-                    raise
-                self._note(f"is refused: {error}")
-            except BasculeError as error:
-                self.world.loop.report(
-                    ONLY_EXPECTED, f"{self.name}: {type(error).__name__}: {error}"
-                )
-                raise
             await asyncio.sleep(prng.log_uniform(0.02, 2))
 
     def _bootstrap(self) -> str:
@@ -293,6 +287,13 @@ class SimPayloadClient:
                 f"{payload}",
             )
         self.has_read += 1
+
+
+def is_expected(error: BasculeError) -> bool:
+    """Whether a client may be told so while there are faults."""
+    if isinstance(error, PublishRejected):
+        return error.code == UNAVAILABLE
+    return isinstance(error, Broken | Indeterminate | DiskFull)
 
 
 def _nodes_of(writer: PayloadWriter) -> list[int]:

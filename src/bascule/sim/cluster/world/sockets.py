@@ -254,6 +254,7 @@ class SimSocket:
         if not self.is_closed:
             self.is_closed = True
             self.layer.remove_reader(self.number)
+            self.layer.forget(self.number)
             if not self._has_another:
                 self.end.close()
 
@@ -338,6 +339,10 @@ class SocketLayer:
     def register(self, source: SimSocket | ListeningSocket) -> None:
         """Have the loop find it by its number."""
         self._sources[source.number] = source
+
+    def forget(self, number: int) -> None:
+        """The socket with this number is closed."""
+        self._sources.pop(number, None)
 
     def socket_at(self, number: int) -> Any:
         """The socket with this number."""
