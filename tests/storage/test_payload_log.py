@@ -14,7 +14,7 @@ from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
-from bascule.record.payload_links import Payload, links_of, payload_of
+from bascule.record.payload_links import Payload, PayloadLink, links_of, payload_of
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
@@ -268,6 +268,34 @@ def test_no_checkpoint_passes_a_link_whose_name_may_be_lost(step: str) -> None:
             log.checkpoint(high_watermark=3)
         files.crash()
         check(opened(files))
+
+
+def test_nobody_waits_for_the_disk_to_know_what_is_there() -> None:
+    """The lock is held while a disk renames or removes a file, which may hang. The event loop asks
+    what is there."""
+    log = opened(SimFiles(RealRandom(1)))
+    receive(log, 1)
+    log.append(link_batch(0, 1))
+    receive(log, 2)
+    payloads = log.payloads
+    payloads.create(id_of(3))
+    asked = (
+        lambda: payloads.find(id_of(1)),
+        lambda: payloads.find(id_of(2)),
+        lambda: payloads.find_at(0),
+        lambda: payloads.missing([PayloadLink(5, payload(9)), PayloadLink(0, payload(1))]),
+        lambda: payloads.is_given_up(id_of(1)),
+        lambda: (payloads.open_ids(), payloads.whole_ids(), payloads.linked_offsets()),
+        lambda: (log.size_bytes(), log.active_bytes, log.sized_segments()),
+    )
+    before = [ask() for ask in asked]
+    assert before[2] is not None
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(ask() for ask in asked), daemon=True)
+    with payloads._lock:
+        thread.start()
+        thread.join(20)
+    assert found == before
 
 
 def test_a_closed_log_changes_no_payloads() -> None:

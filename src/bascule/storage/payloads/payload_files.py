@@ -47,7 +47,7 @@ class FoundPayload(NamedTuple):
 
 class PayloadFiles:
     """Any thread may call it; a lock is held for renames and removals, never while content is
-    written, read or synced."""
+    written, read or synced. What only asks what is there takes no lock: the event loop may."""
 
     def __init__(self, files: Files, directory: str, guard: AbstractContextManager[object]) -> None:
         """`directory` is that of the partition. `guard` is the lock of its log. Raises: OSError."""
@@ -59,6 +59,9 @@ class PayloadFiles:
         self._linked: dict[str, PayloadLink] = {}
         self._ids: dict[int, str] = {}
         """The payloads of the linked records, by offset."""
+        self._present: dict[str, FoundPayload] = {}
+        """What `_whole` and `_linked` say together, for those without the lock: a payload changes
+        its state with one assignment."""
         self._unnamed: dict[str, None] = {}
         """Linked ones whose files are not renamed yet."""
         self._lost: set[str] = set()
@@ -94,6 +97,8 @@ class PayloadFiles:
                 marked.append(found[1])
             elif found := _SUMS.fullmatch(name):
                 with_sums.append((found[1], path))
+        for id in (*self._whole, *self._linked):
+            self._note(id)
         for id in marked:
             if id not in self._open:
                 self._remove(self._marks_path(id))
@@ -134,20 +139,25 @@ class PayloadFiles:
 
     def linked_sizes(self) -> list[tuple[int, int]]:
         """The offset and the bytes of each payload that a record names, by offset."""
-        with self._lock:
-            found = [(link.offset, link.payload.size) for link in self._linked.values()]
-        return sorted(found)
+        links = tuple(self._linked.values())
+        return sorted((link.offset, link.payload.size) for link in links)
 
     def find(self, id: str) -> FoundPayload | None:
         """The whole payload with this id, if it is here."""
-        with self._lock:
-            return self._found(id)
+        return self._present.get(id)
 
     def find_at(self, offset: int) -> FoundPayload | None:
         """The payload of the record at `offset`."""
-        with self._lock:
-            id = self._ids.get(offset)
-            return None if id is None else self._found(id)
+        found = self._present.get(self._ids.get(offset, ""))
+        return found if found is not None and found.offset == offset else None
+
+    def _note(self, id: str) -> None:
+        """The state of a payload has changed."""
+        found = self._found(id)
+        if found is None:
+            self._present.pop(id, None)
+        else:
+            self._present[id] = found
 
     def _found(self, id: str) -> FoundPayload | None:
         link = self._linked.get(id)
@@ -252,6 +262,7 @@ class PayloadFiles:
                 self.bytes -= earlier.size
                 if earlier.crc != payload.crc:
                     self._remove(self._whole_path(earlier))
+            self._note(payload.id)
             self._remove(self._marks_path(payload.id))
         self._files.sync_dir(self.directory)
 
@@ -276,18 +287,17 @@ class PayloadFiles:
             self._remove(self._whole_path(payload))
             self._remove_sums(payload)
             del self._whole[id]
+            self._note(id)
             self.bytes -= payload.size
             return payload.size
 
     def open_ids(self) -> list[str]:
         """Those that are received in part."""
-        with self._lock:
-            return list(self._open)
+        return list(self._open)
 
     def whole_ids(self) -> list[str]:
         """Those that no record names."""
-        with self._lock:
-            return list(self._whole)
+        return list(self._whole)
 
     # -- damage ---------------------------------------------------------------------------------
 
@@ -334,29 +344,28 @@ class PayloadFiles:
             self._files.rename(self._open_path(payload.id), self._path_of(payload.id))
             self._open.discard(payload.id)
             self._linked[payload.id] = PayloadLink(link.offset, payload)
+            self._note(payload.id)
             self.bytes += payload.size - link.payload.size
         self._files.sync_dir(self.directory)
         return True
 
     def is_given_up(self, id: str) -> bool:
         """Whether no replica has this payload."""
-        with self._lock:
-            return id in self._lost
+        return id in self._lost
 
     # -- links ----------------------------------------------------------------------------------
 
     def missing(self, links: Iterable[PayloadLink]) -> list[PayloadLink]:
         """Those of `links` whose payloads are not whole here."""
-        with self._lock:
-            return [
-                link
-                for link in links
-                if link.payload.id not in self._lost and not self._has(link.payload)
-            ]
+        return [
+            link
+            for link in links
+            if link.payload.id not in self._lost and not self._has(link.payload)
+        ]
 
     def _has(self, payload: Payload) -> bool:
-        link = self._linked.get(payload.id)
-        return payload == (self._whole.get(payload.id) if link is None else link.payload)
+        found = self._present.get(payload.id)
+        return found is not None and found.payload == payload
 
     def give_up(self, id: str) -> None:
         """No replica has this payload any more: its record is appended without it."""
@@ -379,6 +388,7 @@ class PayloadFiles:
                 del self._whole[id]
                 self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
                 self._unnamed[id] = None
+                self._note(id)
             self._rename_linked()
 
     def _rename_linked(self) -> None:
@@ -389,6 +399,7 @@ class PayloadFiles:
             except OSError:
                 continue
             del self._unnamed[id]
+            self._note(id)
             self._is_renamed = True
 
     def settle(self) -> None:
@@ -419,6 +430,7 @@ class PayloadFiles:
                 self._unnamed.pop(id, None)
                 del self._ids[at], self._linked[id]
                 self._whole[id] = link.payload
+                self._note(id)
 
     def remove_linked(self, offsets: Iterable[int]) -> int:
         """Remove the payloads of records that are gone for good; return their bytes.
@@ -437,14 +449,14 @@ class PayloadFiles:
                 self._remove_sums(link.payload)
                 self._unnamed.pop(id, None)
                 del self._ids[offset], self._linked[id]
+                self._note(id)
                 removed += link.payload.size
             self.bytes -= removed
         return removed
 
     def linked_offsets(self) -> list[int]:
         """Of all records that have payloads, in their order."""
-        with self._lock:
-            return sorted(self._ids)
+        return sorted(self._ids)
 
     def _remove(self, path: str) -> None:
         try:
