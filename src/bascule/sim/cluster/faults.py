@@ -59,6 +59,7 @@ class ClusterFaults:
             ClusterFault.STOP: lambda: self._lose(self._pick(is_up), _Loss.STOP),
             ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
             ClusterFault.LEADER: lambda: self._lose_somehow(self._pick(leads)),
+            ClusterFault.RECEIVER: lambda: self._lose_somehow(self._pick(receives)),
             ClusterFault.SPLIT: self._split,
             ClusterFault.ISOLATE: lambda: self._lose(self._pick(is_up), _Loss.CUT),
             ClusterFault.LINK: self._cut_link,
@@ -372,6 +373,13 @@ def is_up(machine: Machine) -> bool:
 def is_controller(machine: Machine) -> bool:
     """Whether the node takes itself for the controller."""
     return machine.running is not None and machine.running.is_controller
+
+
+def receives(machine: Machine) -> bool:
+    """Whether a payload is sent to the node."""
+    if machine.running is None or machine.is_paused:
+        return False
+    return machine.running.controller.payloads.streams.counts.sessions > 0
 
 
 def leads(machine: Machine) -> bool:

@@ -82,6 +82,8 @@ class ClusterFault(Enum):
     """A node joins; later it is removed as planned, or that is taken back."""
     ALTER = "other settings"
     """A stream gets another number of replicas, or other promises."""
+    RECEIVER = "loss of a receiver"
+    """Of a node to which a payload is sent just now, by a client or by another node."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -102,6 +104,8 @@ DRAWN_APART: Final = (
     ClusterFault.ALTER,
 )  # fmt: skip
 """With random numbers of their own, for the same reason."""
+OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
+"""Drawn where payloads are."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -179,7 +183,7 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS):
             draw_mean(fault, prng)
     plan = ClusterPlan(
         seed=seed,

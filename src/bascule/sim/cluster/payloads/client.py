@@ -33,8 +33,8 @@ SIZE_MAX: Final = 200_000
 PACKETS_MAX: Final = 40
 DOWN_NS: Final = 2 * NS
 """Mean time between the death of a client and its next process, and of a pause."""
-DIES: Final = 0.15
-PAUSES: Final = 0.1
+LOST: Final = 0.3
+"""How likely it is that a client dies, stands still or is cut off while it sends a payload."""
 ABANDONS: Final = 0.3
 """How likely it is that a payload that was not acknowledged is never closed."""
 REPEATS: Final = 0.1
@@ -123,6 +123,14 @@ class SimPayloadClient:
             self._note("is paused")
             self._process.is_paused = True
             self.world.after(self.world.prng.wait(DOWN_NS), self.go_on)
+
+    def _cut_off(self) -> None:
+        client, world = self.machine.node, self.world
+        nodes = [node for node in world.founders if world.prng.happens(0.5)]
+        links = [link for node in nodes for link in ((client, node), (node, client))]
+        self._note(f"is cut off from nodes {nodes}")
+        world.network.cut(links)
+        world.after(world.prng.wait(DOWN_NS), world.network.restore, links)
 
     def go_on(self) -> None:
         """End a pause."""
@@ -227,8 +235,8 @@ class SimPayloadClient:
         packet_bytes = max(int(prng.log_uniform(1, 20_000)), -(-payload.size // PACKETS_MAX), 1)
         packets = -(-payload.size // packet_bytes)
         pace = prng.log_uniform(0.0005, 0.3)
-        lost_at = prng.below(packets + 1) if prng.happens(DIES + PAUSES) else -1
-        loss = self._die if prng.happens(DIES / (DIES + PAUSES)) else self._pause
+        lost_at = prng.below(packets + 1) if prng.happens(LOST) else -1
+        loss = prng.pick((self._die, self._die, self._pause, self._cut_off))
         for number in range(packets):
             if number == lost_at and not self.is_safe:
                 self.world.after(0, loss)
