@@ -16,7 +16,7 @@ from bascule.sim.cluster.operators import (
     SettingChanges,
 )
 from bascule.sim.cluster.plan import MS, ClusterFault
-from bascule.sim.cluster.streams import DEDUPE_MS
+from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
 from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
@@ -323,7 +323,13 @@ class ClusterFaults:
         others = [node for node in state.isr if node != victim]
         if machine is None or victim not in state.replicas or len(others) < 2:
             return False
-        if count >= DAMAGES_MAX or not machine.damage(stream, index, cuts=cuts):
+        if count >= DAMAGES_MAX:
+            return False
+        if StreamTrait.PAYLOADS in plan.traits and not cuts and self._prng.happens(0.5):
+            is_done = machine.damage_payload(stream, index)
+        else:
+            is_done = machine.damage(stream, index, cuts=cuts)
+        if not is_done:
             return False
         self._victims[stream, index] = victim, count + 1
         return True

@@ -49,7 +49,8 @@ class ClusterFault(Enum):
     STALL_DISK = "stalled disk"
     FULL_DISK = "full disk"
     FLIP = "bit flips"
-    """In the log of one replica of a partition, of those that at least two others have."""
+    """In the log of one replica of a partition, or in one of its payloads, of those that at least
+    two others have."""
     CUT = "truncation"
     """Of the log of such a replica, while its node is down."""
     CLOCK_JUMP = "clock jump"

@@ -39,6 +39,7 @@ class PayloadCheckers:
         self._history = history
         self._compared: dict[tuple[int, str], tuple[Inode, int]] = {}
         """Node and id -> the file that was compared, and the boots of its machine then."""
+        self._is_at_end = False
 
     # -- now and then ---------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ class PayloadCheckers:
         for node, machine in self._machines.items():
             if machine.running is not None:
                 counts = machine.running.controller.payloads.streams.counts
-                if counts.lost or counts.damaged:
+                if counts.lost or (counts.damaged and not machine.damaged_payloads):
                     raise InvariantBroken(UNHURT, f"node {node} says {counts}")
 
     def _stores(self) -> Iterator[tuple[int, PayloadLog]]:
@@ -82,6 +83,8 @@ class PayloadCheckers:
         if inode.data != sent.content or (found.payload.size, found.payload.crc) != (
             sent.size, sent.crc,
         ):  # fmt: skip
+            if id in machine.damaged_payloads and not self._is_at_end:
+                return  # its node finds out, and fetches it again
             at = _first_difference(inode.data, sent.content)
             raise InvariantBroken(
                 UNMIXED,
@@ -144,14 +147,33 @@ class PayloadCheckers:
             payloads = partition.log.payloads
             if payloads.has_unlinked:
                 return f"{where} has unlinked payloads: {payloads.counts}"
+            if reason := self._not_repaired(node, partition.log):
+                return f"{where} has {reason}"
             records = {link.offset for link in self._links(node, partition)}
             for offset in payloads.linked_offsets():
                 if offset not in records:
                     return f"{where} has the payload of offset {offset}, which is removed"
         return ""
 
+    def _not_repaired(self, node: int, store: PayloadLog) -> str:
+        """Which payload is still damaged; empty: none."""
+        machine = self._machines[node]
+        for found in _linked(store):
+            id = found.payload.id
+            if id not in machine.damaged_payloads:
+                continue
+            if machine.files._inode(found.path).data != self._history.sent[id].content:
+                return f"payload {id}, which is damaged"
+        return ""
+
+    def is_damaged(self, payload: SentPayload) -> bool:
+        """Whether a file of it was damaged."""
+        return any(payload.id in each.damaged_payloads for each in self._machines.values())
+
     def at_end(self, unrepaired: Collection[Key]) -> None:
         """Each record has its payload, and there is nothing else. Raises: InvariantBroken."""
+        self._is_at_end = True
+        self._compared.clear()
         self.look()
         for node, partition in self._checkers.replicas():
             if key_of(partition) in unrepaired:

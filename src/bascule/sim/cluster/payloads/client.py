@@ -12,6 +12,7 @@ from bascule.errors import (
     DiskFull,
     Indeterminate,
     InvalidRoute,
+    PayloadDamaged,
     PublishRejected,
     UnknownPayload,
 )
@@ -63,8 +64,10 @@ class SimPayloadClient:
         *,
         on_ack: Callable[[SentPayload], None],
         may_be_gone: Callable[[SentPayload], bool],
+        is_damaged: Callable[[SentPayload], bool],
     ) -> None:
-        """`may_be_gone`: whether the record of an acknowledged payload may have been removed."""
+        """`may_be_gone`: whether the record of an acknowledged payload may have been removed;
+        `is_damaged`: whether a file of it was damaged."""
         self.world = world
         self.plan = plan
         self.machine = ClientMachine(world, FIRST_CLIENT + number)
@@ -75,6 +78,7 @@ class SimPayloadClient:
         self._history = history
         self._on_ack = on_ack
         self._may_be_gone = may_be_gone
+        self._is_damaged = is_damaged
         self._process: SimProcess | None = None
         self._starts = 0
         self._at_hand: SentPayload | None = None
@@ -286,6 +290,11 @@ class SimPayloadClient:
         except UnknownPayload as error:
             if not self._may_be_gone(payload):
                 self.world.loop.report(READ_RIGHT, f"{self.name}: {payload}: {error}")
+            return
+        except PayloadDamaged as error:
+            if not self._is_damaged(payload):
+                raise
+            self._note(f"gets no intact copy: {error}")  # the nodes that have one are cut off
             return
         expected = payload.content[start:] if end < 0 else payload.content[start:end]
         if (reader.id, data) != (payload.id, expected):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bascule.datastream import inbound
 from bascule.datastream.service import DataStreams
+from bascule.replica.scrub.payloads import ScrubbedPayloads
 from bascule.sim.cluster.payloads.checkers import KEPT, UNHURT, UNMIXED, WHOLE
 from bascule.sim.cluster.payloads.client import ONLY_EXPECTED, READ_RIGHT
 from bascule.sim.cluster.run import ClusterOptions
@@ -90,6 +91,14 @@ def _trust_size(_: Any) -> Any:
     return mutant
 
 
+def _verify_nothing(_: Any) -> Any:
+    def mutant(*_: Any) -> list[Any]:
+        """Read no payloads with the logs that are scrubbed."""
+        return []
+
+    return mutant
+
+
 _PLAIN: Final = ClusterOptions(groups=0, seconds=8, streams=1, traits="payloads", faults="kill")
 _LOSSES: Final = replace(_PLAIN, faults="kill,loss of a leader,pause,split,isolate")
 _POWER: Final = replace(_PLAIN, seconds=12, faults="power loss,outage")
@@ -122,5 +131,9 @@ MUTANTS: Final = (
     ClusterMutant(
         "purge passes names", (WHOLE, KEPT, READ_RIGHT),
         PayloadLog, "advance_start", _pass_names, _PURGES,
+    ),
+    ClusterMutant(
+        "payloads not scrubbed", (PROGRESS,),
+        ScrubbedPayloads, "verify", _verify_nothing, replace(_PLAIN, nodes=5, faults="bit flips"),
     ),
 )  # fmt: skip
