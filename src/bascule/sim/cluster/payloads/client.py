@@ -73,6 +73,8 @@ class SimPayloadClient:
         self.machine = ClientMachine(world, FIRST_CLIENT + number)
         self.acked = 0
         self.has_read = 0
+        """Payloads, and parts of them, that it has read, or of which it was told that they are
+        removed."""
         self.is_safe = False
         """Whether it neither dies nor abandons anything any more."""
         self._history = history
@@ -290,6 +292,7 @@ class SimPayloadClient:
         except UnknownPayload as error:
             if not self._may_be_gone(payload):
                 self.world.loop.report(READ_RIGHT, f"{self.name}: {payload}: {error}")
+            self.has_read += 1
             return
         except PayloadDamaged as error:
             if not self._is_damaged(payload):
