@@ -34,7 +34,8 @@ HISTORY: Final = (
         2,
         "ReplicaFetch says whether a log may have gaps, and where a follower's starts; drains have "
         "a reason; operators recover partitions without a setting of the stream; PeerHello has the "
-        "cluster id; groups of the consumer protocol; tables",
+        "cluster id; groups of the consumer protocol; tables; which version of a partition's state "
+        "made a node its replica",
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -57,3 +58,5 @@ CONSUMER_GROUPS: Final = 2
 """Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""
 TABLES: Final = 2
 """`StreamConfig.table` and `table_ttl_ms`."""
+REPLICAS_SINCE: Final = 2
+"""`PartitionState.since`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from bascule.controller.plan import (
     StreamState,
     plan,
 )
+from bascule.controller.replica_removal import ReplicaRemoval
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -29,7 +31,7 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.image import Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
-from bascule.replica.log_identity import LogIdentity, write_identity
+from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
 from bascule.sim.disk import SHORT, SimFiles
 from support import controlled_node
 from support.controlled_node import ControlledNode
@@ -48,7 +50,7 @@ def test_a_replica_is_dropped_when_its_partition_has_moved_and_opened_when_it_is
     before, after = state(HERE), state(THERE, 1)
     image = apply(Image(), CreateStream(definition, (before,)))
     node = NodeState(node_id=1)
-    node.streams[ONE] = StreamState(definition, opened=frozenset({0}), states={0: before})
+    node.streams[ONE] = StreamState(definition, opened={0: 0}, states={0: before})
     assert plan(node, image) == ()
     image = apply(image, ChangePartitions((PartitionChange(ONE, 0, after),)))
     assert plan(node, image) == (
@@ -59,6 +61,73 @@ def test_a_replica_is_dropped_when_its_partition_has_moved_and_opened_when_it_is
     assert plan(node, image) == ()
     again = ChangePartitions((PartitionChange(ONE, 0, state(HERE, 2)),))
     assert OpenPartitions(definition, (0,)) in plan(node, apply(image, again))
+
+
+BACK = PartitionState((2, 3, 1), (2, 3), 3, 2, 4, since=((1, 3), (3, 1)))
+"""Node 1 was no replica from version 1 to 2."""
+
+
+def test_a_replica_that_moved_away_and_came_back_unheard_gets_another_log() -> None:
+    """The others may have removed tombstones that the log lacks."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+    before = state(HERE)
+    image = apply(Image(), CreateStream(definition, (BACK,)))
+    node = NodeState(node_id=1)
+    node.streams[ONE] = StreamState(definition, opened={0: 0}, states={0: before})
+    away = replace(BACK, replicas=(2, 3))
+    assert plan(node, image) == (
+        ApplyStates(definition, {0: away}),
+        DropReplicas(definition, (0,)),
+    )
+    node.streams[ONE] = StreamState(definition, elsewhere=frozenset({0}), states={0: away})
+    assert plan(node, image) == (
+        OpenPartitions(definition, (0,), {0: 3}),
+        ApplyStates(definition, {0: BACK}),
+    )
+    node.streams[ONE] = StreamState(definition, opened={0: 3}, states={0: BACK})
+    assert plan(node, image) == ()
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("operation", range(12))
+def test_the_log_of_a_replica_that_came_back_unheard_is_not_opened_again(
+    is_closed: bool, operation: int
+) -> None:
+    """Whatever fails on the way, the records of before are not in the log. `is_closed`: the node
+    has not opened it since it started."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2, min_isr=1))
+    led = PartitionState((1, 2), (1,), 1, 0, 0)
+
+    async def run() -> None:
+        files = SimFiles(RealRandom(operation))
+        async with ControlledNode(files) as node:
+            image = apply(node.controller.image, CreateStream(definition, (led,)))
+            await node.reconciler.reconcile(image)
+            (partition,) = node.partitions.stream("s") or ()
+            assert partition.log is not None
+            await node.publish("s", [b"old"])
+            assert partition.log.end.offset == 1
+            if is_closed:
+                await node.reconciler.let_go(definition, [0])
+            await come_back(node, files)
+            await node.reconciler.reconcile(node.controller.image)
+
+    async def come_back(node: ControlledNode, files: SimFiles) -> None:
+        image = apply(node.controller.image, CreateStream(definition, (BACK,)))
+        if operation:
+            files.fail(operation, errno.EIO)
+            await node.reconciler.reconcile(image)
+            files.forget_faults()
+        for _ in range(2):
+            assert await node.reconciler.reconcile(image) == {}
+        assert node.reconciler.pending(image) == ()
+        (partition,) = node.partitions.stream("s") or ()
+        assert partition.log is not None, partition.failure
+        assert partition.log.end.offset == 0
+        found = read_identity(files, f"{controlled_node.DATA}/streams/s/0")
+        assert found == LogIdentity(ONE, 0, 3)
+
+    asyncio.run(run())
 
 
 def test_a_node_that_was_away_while_its_replica_moved_registers_it_elsewhere() -> None:
@@ -88,30 +157,43 @@ def test_only_the_data_of_that_stream_is_removed() -> None:
     assert files.list_dir(f"{DATA}/removed") == []
 
 
-def test_whatever_fails_the_replica_is_held_or_removed() -> None:
-    operation, hit = 1, True
-    while hit:
+def test_whatever_fails_the_replica_is_removed_in_the_end() -> None:
+    """A failure is tried again; a start removes what is left, too."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+
+    async def run(operation: int, *, crashes: bool) -> bool:
         files = SimFiles(RealRandom(operation))
         directories, held = StreamDirectories(files, DATA), HeldPartitions(files, DATA)
         directories.prepare(Image())
         place = make_partition(files, ONE, "s", 0)
         held.hold(ONE, [0])
+        removal = ReplicaRemoval(directories, held)
         files.fail(operation, errno.EIO)
-        try:
-            directories.remove_partition(ONE, "s", 0)
-            held.drop(ONE, 0)
-        except OSError:
-            assert held.holds(ONE, 0), "so that the node tries again"
+        failures: dict[bytes, Exception] = {}
+        removed = await removal.remove_replicas(definition, [0], failures)
+        assert removed == (set() if failures else {0})
         hit = not files.fault_pending()
         files.forget_faults()
-        again = HeldPartitions(files, DATA)
-        again.load()
-        if again.holds(ONE, 0):
-            directories.remove_partition(ONE, "s", 0)
-            again.drop(ONE, 0)
+        if crashes:
+            files.crash()
+            held = HeldPartitions(files, DATA)
+            held.load()
+            removal = ReplicaRemoval(directories, held)
+            directories.prepare(Image.of(streams={"s": definition}))
+        there = directories.present(["s"]).get("s", set())
+        left = there | removal.left_of(definition, [0])
+        assert not failures or crashes or left == {0}, "so that the node tries again"
+        assert await removal.remove_replicas(definition, left, {}) == left
         assert not files.exists(place)
-        operation += 1
-    assert operation > 3
+        assert files.list_dir(f"{DATA}/removed") == []
+        assert not held.holds(ONE, 0)
+        return hit
+
+    for crashes in (False, True):
+        operation = 1
+        while asyncio.run(run(operation, crashes=crashes)):
+            operation += 1
+        assert operation > 3
 
 
 def test_a_partition_that_was_dropped_may_be_held_again() -> None:

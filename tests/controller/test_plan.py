@@ -105,14 +105,16 @@ class Model:
             assert definition.name not in names, "a name is one open stream's"
             held = streams.get(definition.id) or StreamState(definition)
             streams[definition.id] = replace(
-                held, definition=definition, opened=held.opened | set(step.indexes)
+                held,
+                definition=definition,
+                opened={**held.opened, **dict.fromkeys(step.indexes, 0)},
             )
         elif isinstance(step, ConfigureStream):
             definition = step.definition
             streams[definition.id] = replace(streams[definition.id], definition=definition)
         elif isinstance(step, ApplyStates):
             held = streams[step.definition.id]
-            assert held.opened >= step.states.keys(), "a partition without a log has no role"
+            assert held.opened.keys() >= step.states.keys(), "a partition without a log has no role"
             streams[step.definition.id] = replace(held, states={**held.states, **step.states})
         else:
             assert isinstance(step, SubscribeStream)
@@ -141,7 +143,7 @@ def test_the_node_becomes_as_the_image_says(history: list[tuple[int, str, int, b
     assert {id: held.definition for id, held in model.state.streams.items()} == wanted
     for id, definition in wanted.items():
         held = model.state.streams[id]
-        assert held.opened == set(range(definition.partition_count))
+        assert held.opened.keys() == set(range(definition.partition_count))
         assert held.subscribed == set(range(definition.partition_count))
     assert model.directories == {name: d.id for name, d in model.image.streams.items()}
 
@@ -184,7 +186,7 @@ def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
     definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a", partitions=3))
     image = apply(Image(), CreateStream(definition, (LED,) * 3))
     every, states = frozenset({0, 1, 2}), dict.fromkeys(range(3), LED)
-    held = StreamState(definition, opened=frozenset({0, 2}), subscribed=every, states=states)
+    held = StreamState(definition, opened={0: 0, 2: 0}, subscribed=every, states=states)
     state = NodeState(1, streams={definition.id: held}, can_subscribe=True)
     assert plan(state, image) == (
         OpenPartitions(definition, (1,)),
@@ -202,7 +204,7 @@ def test_a_leader_takes_another_min_isr_with_its_state() -> None:
     assert len(led) == 1
     held = StreamState(
         controller.image.streams["a"],
-        opened=frozenset({0, 1}),
+        opened={0: 0, 1: 0},
         subscribed=frozenset(led),
         states=dict(enumerate(states)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bascule.cluster_version import REPLICAS_SINCE
 from bascule.errors import (
     CannotRemoveNode,
     ConfigError,
@@ -12,6 +13,7 @@ from bascule.errors import (
     UnknownNode,
     UnknownPartition,
 )
+from bascule.metadata.commands import SetClusterVersion
 from bascule.metadata.replicas.reassignment import due_moves
 from bascule.metadata.requests import (
     Admit,
@@ -162,6 +164,42 @@ def test_another_move_gives_up_what_the_first_one_added(controller: DecidingCont
     assert controller.state("a").replicas == (first, third)
     controller.submit(Reassign("a", None, (first,)))
     assert (controller.state("a").replicas, controller.state("a").target) == ((first,), ())
+
+
+def test_a_replica_that_is_added_again_has_been_one_since_then(
+    controller: DecidingController,
+) -> None:
+    controller.commit([SetClusterVersion(REPLICAS_SINCE)])
+    controller.create("a", replicas=1)
+    first = controller.state("a").leader
+    second, third = (node for node in (1, 2, 3) if node != first)
+    assert controller.state("a").replica_since(first) == 0
+    versions = []
+    for _ in range(2):
+        controller.submit(Reassign("a", None, (second,)))
+        added = controller.state("a")
+        assert added.since == ((second, added.version),)
+        versions.append(added.version)
+        controller.submit(Reassign("a", None, (third,)))
+        other = controller.state("a")
+        assert other.since == ((third, other.version),), "the other one has left"
+    assert versions == sorted(set(versions))
+    enter_isr(controller, "a", third)
+    controller.finish_moves()
+    assert controller.state("a").replicas == (third,)
+    assert controller.state("a").since == other.since
+    controller.submit(Reassign("a", None, (first,)))
+    assert controller.state("a").replica_since(first) == controller.state("a").version
+    assert controller.state("a").replica_since(third) == other.version
+
+
+def test_which_replicas_were_added_waits_for_its_version(controller: DecidingController) -> None:
+    assert controller.image.cluster_version < REPLICAS_SINCE
+    controller.create("a", replicas=1)
+    first = controller.state("a").leader
+    controller.submit(Reassign("a", None, (first % 3 + 1,)))
+    assert controller.state("a").replicas == (first, first % 3 + 1)
+    assert controller.state("a").since == ()
 
 
 def test_more_replicas_need_no_more_in_sync_until_they_are(controller: DecidingController) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cluster_version import NEWEST
+from bascule.cluster_version import NEWEST, REPLICAS_SINCE
 from bascule.metadata import command_codec
 from bascule.metadata.command_codec import (
     RequestId,
@@ -108,3 +108,14 @@ def test_what_is_written_at_a_version_is_read_again(version: int) -> None:
         assert decode_commands(payload) == (REQUEST, [command])
     image = replace(IMAGE, cluster_version=version)
     assert decode_snapshot(list(encode_snapshot(image, (REQUEST,)))) == (image, (REQUEST,))
+
+
+def test_which_version_made_a_node_a_replica_is_read_again() -> None:
+    added = replace(STATE, since=((2, 7), (3, 9)))
+    change = ChangePartitions((PartitionChange(ID, 0, added, "why"),))
+    payload = encode_commands([change], version=REPLICAS_SINCE, request=REQUEST)
+    assert decode_commands(payload) == (REQUEST, [change])
+    image = Image.of(
+        streams={"s": STREAM}, partitions={ID: (added,)}, cluster_version=REPLICAS_SINCE
+    )
+    assert decode_snapshot(list(encode_snapshot(image, ()))) == (image, ())

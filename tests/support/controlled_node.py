@@ -164,6 +164,7 @@ class ControlledNode:
                 assert partition.is_leader
                 assert partition.definition == definition
                 found = read_identity(self.files, f"{DATA}/streams/{name}/{partition.index}")
-                assert found == (definition.id, partition.index)
+                assert found is not None
+                assert found.place == (definition.id, partition.index)
         assert self.files.list_dir(f"{DATA}/removed") == []
         return image

@@ -19,7 +19,7 @@ from bascule.host.api import File, Files
 from bascule.host.real import DirectoryLock, RealFiles
 from bascule.model import StreamDefinition
 from bascule.record.header import BatchHeader
-from bascule.replica.log_identity import LogIdentity, read_identity
+from bascule.replica.log_identity import read_identity
 from bascule.storage import checkpoint
 from bascule.storage.appended_batches import has_gaps
 from bascule.storage.epochs import LeaderEpochs, read_epochs
@@ -62,7 +62,8 @@ class DiskSource:
         found = []
         for index in range(definition.partition_count):
             directory = self._directories.partition(definition.name, index)
-            if read_identity(self._files, directory) == LogIdentity(definition.id, index):
+            identity = read_identity(self._files, directory)
+            if identity is not None and identity.place == (definition.id, index):
                 found.append(index)
         return found
 

@@ -23,5 +23,6 @@ Files below the data directory::
     layout.json                   the version of the directory layout
     streams/<name>/<partition>/   one log
     removed/<stream id>/          data of a deleted stream until it is removed
+    removed/<stream id>-<n>/      data of a replica that has moved away, likewise
     aside/<name>.<n>/             a directory of no known stream
 """

@@ -25,7 +25,7 @@ from bascule.host.api import Files
 from bascule.metadata.image import Deletion, Image
 from bascule.model import StreamDefinition
 from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
-from bascule.replica.log_identity import read_identity
+from bascule.replica.log_identity import LogIdentity, read_identity
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 log = logging.getLogger("bascule.controller")
@@ -155,6 +155,17 @@ class StreamDirectories:
             entries = self.files.list_dir(f"{self._streams}/{name}")
             found[name] = {int(entry) for entry in entries if entry.isdecimal()}
         return found
+
+    def has_earlier(self, name: str, identity: LogIdentity) -> bool:
+        """Whether the log of a partition is of an earlier replica than that of `identity`; False
+        where its own identity is damaged. Raises: OSError."""
+        try:
+            found = read_identity(self.files, self.partition(name, identity.partition))
+        except CorruptData:
+            return False
+        if found is None or found.place != identity.place:
+            return False
+        return found.since < identity.since
 
     def remove_partition(self, stream_id: bytes, name: str, index: int) -> None:
         """Remove the data of one partition, if it is that of this stream, or what is left of a

@@ -17,8 +17,9 @@ class StreamState:
 
     definition: StreamDefinition
     """The definition that its partitions are configured with."""
-    opened: frozenset[int] = frozenset()
-    """Open partitions, including those with damaged data: a retry would not help."""
+    opened: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Open partitions, including those with damaged data: a retry would not help. Each with the
+    version of its state that made this node a replica of it; see `PartitionState.since`."""
     elsewhere: frozenset[int] = frozenset()
     """Partitions without a replica on this node, which are registered and have no log here."""
     states: Mapping[int, PartitionState] = field(default_factory=lambda: MappingProxyType({}))
@@ -67,6 +68,9 @@ class OpenPartitions:
 
     definition: StreamDefinition
     indexes: tuple[int, ...]
+    since: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By index: the version of the state that made this node a replica, where that is not 0. A log
+    of before that version is removed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class ApplyStates:
 
 @dataclass(frozen=True, slots=True)
 class DropReplicas:
-    """Close these partitions and remove their data: the image gives their replicas to others."""
+    """Close these partitions and remove their data: the image gives their replicas to others, or
+    has done so in the meantime."""
 
     definition: StreamDefinition
     indexes: tuple[int, ...]
@@ -177,14 +182,26 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     held = StreamState(definition) if present is None else present
     states = _wanted_states(state, image, definition)
     every = range(definition.partition_count)
-    here = {i for i in every if state.node_id in states[i].replicas}
+    since = {
+        i: states[i].replica_since(state.node_id)
+        for i in every
+        if state.node_id in states[i].replicas
+    }
+    # The replica moved away and came back meanwhile. Others may have removed tombstones that the
+    # old log lacks. So the node drops it as it would have done, and the next plan opens a new one.
+    moved = {i for i in since if held.opened.get(i, since[i]) != since[i]}
+    states = tuple(
+        _without(each, state.node_id) if i in moved else each for i, each in enumerate(states)
+    )
+    here = since.keys() - moved
     steps: list[Step] = []
     if held.definition != definition:
         steps.append(ConfigureStream(definition))
     missing = tuple(index for index in every if index in here and index not in held.opened)
     if missing:
-        steps.append(OpenPartitions(definition, missing))
-    known = held.opened | held.elsewhere
+        added = {index: since[index] for index in missing if since[index]}
+        steps.append(OpenPartitions(definition, missing, MappingProxyType(added)))
+    known = held.opened.keys() | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
     # A leader takes `min_isr` with its state.
@@ -198,9 +215,19 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     }
     if changed:
         steps.append(ApplyStates(definition, changed))
-    if dropped := tuple(sorted(held.opened - here)):
+    if dropped := tuple(sorted(held.opened.keys() - here)):
         steps.append(DropReplicas(definition, dropped))
     led = frozenset(i for i in every if states[i].leader == state.node_id)
     if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
         steps.append(SubscribeStream(definition, led))
     return steps
+
+
+def _without(state: PartitionState, node: int) -> PartitionState:
+    """`state` as it was while `node` was no replica."""
+    return replace(
+        state,
+        replicas=tuple(each for each in state.replicas if each != node),
+        isr=tuple(each for each in state.isr if each != node),
+        leader=NO_LEADER if state.leader == node else state.leader,
+    )

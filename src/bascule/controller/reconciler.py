@@ -27,8 +27,9 @@ from bascule.controller.plan import (
     stream_id_of,
     stream_ids,
 )
+from bascule.controller.replica_removal import ReplicaRemoval
 from bascule.controller.roles import RoleSetter, SetRole
-from bascule.errors import BasculeError, Broken
+from bascule.errors import Broken
 from bascule.metadata.image import Deletion, Image, in_parts
 from bascule.model import StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
@@ -95,6 +96,7 @@ class Reconciler:
         self._opener = opener
         self._directories = directories
         self._held = held
+        self._removal = ReplicaRemoval(directories, held)
         self._writer = writer
         self._syncer = syncer
         self._interval_syncs = IntervalSyncs(syncer)
@@ -220,7 +222,7 @@ class Reconciler:
         held = self.state.streams[definition.id]
         states = {index: each for index, each in held.states.items() if index not in chosen}
         self.state.streams[definition.id] = replace(
-            held, opened=held.opened - chosen, states=states
+            held, opened=_rest(held.opened, chosen), states=states
         )
 
     async def verify(self, definition: StreamDefinition, indexes: Collection[int]) -> None:
@@ -282,7 +284,7 @@ class Reconciler:
 
     async def _remove(self, step: RemoveData, failures: dict[bytes, Exception]) -> None:
         try:
-            await asyncio.to_thread(self._remove_data, step)
+            await asyncio.to_thread(self._removal.remove_stream, step.stream_id, step.name)
         except OSError as error:
             failures[step.stream_id] = error
             log.error(
@@ -293,10 +295,6 @@ class Reconciler:
         self.state.closed.pop(step.stream_id, None)
         if step.stream_id in self._deletions:
             self.state.removed.add(step.stream_id)
-
-    def _remove_data(self, step: RemoveData) -> None:
-        self._directories.remove(step.stream_id, step.name)
-        self._held.release(step.stream_id)
 
     async def _configure(
         self, definition: StreamDefinition, failures: dict[bytes, Exception]
@@ -325,7 +323,7 @@ class Reconciler:
         async def open_next() -> None:
             for step in left:
                 opened = await asyncio.to_thread(self._open, step)
-                self._register(step.definition, opened, failures)
+                self._register(step, opened, failures)
 
         # Not a task for each stream: thousands of them at once keep the loop from all else.
         await asyncio.gather(*(open_next() for _ in range(min(OPENING_AT_A_TIME, len(steps)))))
@@ -341,6 +339,7 @@ class Reconciler:
         definition = step.definition
         try:
             self._free_name(definition)
+            self._removal.remove_earlier(definition, step.since)
         except OSError as error:
             opened = [(self._opener.without_log(definition, index), True) for index in step.indexes]
             for partition, _ in opened:
@@ -356,6 +355,7 @@ class Reconciler:
                 definition,
                 index,
                 self._directories.partition(definition.name, index),
+                since=step.since.get(index, 0),
                 adopt=self._adopt,
                 held=self._held.holds(definition.id, index),
             )
@@ -384,16 +384,21 @@ class Reconciler:
 
     def _register(
         self,
-        definition: StreamDefinition,
+        step: OpenPartitions,
         opened: Sequence[tuple[Partition, bool]],
         failures: dict[bytes, Exception],
     ) -> None:
         """Add opened partitions to the registry, before messages are routed to them."""
+        definition = step.definition
         present = self._partitions.stream_by_id(definition.id) or ()
         every = self._add_partitions(present, [partition for partition, _ in opened])
         self._interval_syncs.end(present)
         self._interval_syncs.configure(every)
-        done = {partition.index for partition, try_again in opened if not try_again}
+        done = {
+            partition.index: step.since.get(partition.index, 0)
+            for partition, try_again in opened
+            if not try_again
+        }
         for partition, try_again in opened:
             if partition.failure is None:
                 continue
@@ -406,7 +411,7 @@ class Reconciler:
         self.state.streams[definition.id] = replace(
             held,
             definition=definition,
-            opened=held.opened | done,
+            opened={**held.opened, **done},
             elsewhere=held.elsewhere - indexes,
             # A partition that was opened has no role until its state is applied.
             states=states,
@@ -431,7 +436,7 @@ class Reconciler:
             await self._register_elsewhere(step, there, failures)
 
     async def _register_elsewhere(
-        self, step: RegisterElsewhere, there: Collection[int], failures: dict[bytes, Exception]
+        self, step: RegisterElsewhere, there: set[int], failures: dict[bytes, Exception]
     ) -> None:
         """Make partitions known that have no log here, so that listeners can name their leader.
 
@@ -443,8 +448,8 @@ class Reconciler:
         unheld = [self._opener.without_log(definition, index) for index in step.indexes]
         self._add_partitions(present, unheld)
         await self._give_up([each for each in present if each.index in step.indexes])
-        left = {i for i in step.indexes if i in there or self._held.holds(definition.id, i)}
-        kept = left - await self._remove_replicas(definition, left, failures)
+        left = there.intersection(step.indexes) | self._removal.left_of(definition, step.indexes)
+        kept = left - await self._removal.remove_replicas(definition, left, failures)
         held = self.state.streams.get(definition.id) or StreamState(definition)
         elsewhere = held.elsewhere | set(step.indexes) - kept
         self.state.streams[definition.id] = replace(held, elsewhere=elsewhere)
@@ -460,12 +465,12 @@ class Reconciler:
         unheld = [self._opener.without_log(definition, index) for index in sorted(chosen)]
         self._add_partitions(present, unheld)
         await self._give_up(dropped)
-        removed = await self._remove_replicas(definition, chosen, failures)
+        removed = await self._removal.remove_replicas(definition, chosen, failures)
         for partition in unheld:
             await asyncio.wrap_future(self._set_role(partition, in_force[partition.index]))
         self.state.streams[definition.id] = replace(
             self.state.streams[definition.id],
-            opened=held.opened - chosen,
+            opened=_rest(held.opened, chosen),
             elsewhere=held.elsewhere | removed,
         )
 
@@ -476,35 +481,6 @@ class Reconciler:
             partition.deleted = True
         if dropped:
             await asyncio.to_thread(self.close_logs, dropped)
-
-    async def _remove_replicas(
-        self,
-        definition: StreamDefinition,
-        indexes: Collection[int],
-        failures: dict[bytes, Exception],
-    ) -> set[int]:
-        """Remove the data of partitions that the image gives to other nodes; which are removed."""
-        removed = set()
-        for index in sorted(indexes):
-            try:
-                await asyncio.to_thread(self._remove_replica, definition, index)
-            except (OSError, BasculeError) as error:
-                failures[definition.id] = error
-                log.error(
-                    "data of a replica that has moved away not removed; it is tried again",
-                    extra={"stream": definition.name, "partition": index, "error": str(error)},
-                )
-                continue
-            removed.add(index)
-            log.info(
-                "replica removed; its partition is on other nodes",
-                extra={"stream": definition.name, "partition": index},
-            )
-        return removed
-
-    def _remove_replica(self, definition: StreamDefinition, index: int) -> None:
-        self._directories.remove_partition(definition.id, definition.name, index)
-        self._held.drop(definition.id, index)
 
     def _add_partitions(
         self, present: Iterable[Partition], added: Iterable[Partition]
@@ -570,6 +546,10 @@ class Reconciler:
     async def _raise_max_payload(self, definition: StreamDefinition) -> None:
         if self._set_max_payload is not None:
             await self._set_max_payload(definition.config.message_bytes_max)
+
+
+def _rest(opened: Mapping[int, int], chosen: Collection[int]) -> Mapping[int, int]:
+    return {index: since for index, since in opened.items() if index not in chosen}
 
 
 def _size_of(step: SubscribeStream) -> int:

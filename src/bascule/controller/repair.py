@@ -66,9 +66,11 @@ def replace_log(
     definition: StreamDefinition,
     partition: int,
     *,
+    since: int,
     start_offset: int,
 ) -> str | None:
-    """Put an empty log that begins at `start_offset` in place of a partition's log.
+    """Put an empty log that begins at `start_offset` in place of a partition's log. `since` is as
+    in its identity.
 
     Returns where the old directory is now; None: there was none. Raises: OSError, and the partition
     is then failed as before, or its directory is missing.
@@ -79,7 +81,7 @@ def replace_log(
     if files.exists(new):
         files.remove_tree(new)
     files.make_dirs(new)
-    write_identity(files, new, LogIdentity(definition.id, partition))
+    write_identity(files, new, LogIdentity(definition.id, partition, since))
     empty = PartitionLog.open(files, new, log_config(definition.config), clock)
     if start_offset:
         empty.start_at(start_offset, epoch=0)

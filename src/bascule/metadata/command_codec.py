@@ -113,6 +113,7 @@ SINCE: Final[Mapping[type, Mapping[str, int]]] = {
     NodeRegistration: {"drain_reason": 2},
     SetDrained: {"reason": 2},
     StreamConfig: {"table": 2, "table_ttl_ms": 2},
+    PartitionState: {"since": 2},
 }
 """The fields of commands and snapshots that a cluster version has brought, and which one. Before
 that version is in force they have their defaults, and are not written."""

@@ -188,6 +188,7 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         after = replace(
             state,
             replicas=tuple(each for each in state.replicas if each != number),
+            since=tuple(each for each in state.since if each[0] != number),
             isr=tuple(each for each in state.isr if each != number),
             target=target,
             origin=tuple(each for each in state.origin if target and each != number),

@@ -47,10 +47,18 @@ class PartitionOpener:
     """Notified when an opened partition changes; the caller adds the partition to it."""
 
     def open(
-        self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool, held: bool
+        self,
+        definition: StreamDefinition,
+        index: int,
+        directory: str,
+        *,
+        since: int = 0,
+        adopt: bool,
+        held: bool,
     ) -> tuple[Partition, bool]:
         """Open the log in `directory`, creating it where there is none.
 
+        `since`: the version of the partition's state that made this node a replica.
         `held`: this node has had the log before, so a missing one is not created anew.
         `adopt` accepts a log without an identity file, as an older release left it, and writes
         the file. A log that cannot be opened gives a failed partition. The second value says
@@ -66,7 +74,7 @@ class PartitionOpener:
                 or self.files.exists(f"{directory}/{reset.FILE_NAME}")
             ):
                 raise MissingLog(definition.name, index, directory)
-            self._check_identity(directory, LogIdentity(definition.id, index), adopt=adopt)
+            self._check_identity(directory, LogIdentity(definition.id, index, since), adopt=adopt)
             store = PayloadLog.open(
                 self.files,
                 directory,

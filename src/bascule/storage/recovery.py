@@ -18,6 +18,7 @@ power loss damaged it. Recovery takes such a batch for a torn tail.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
@@ -29,11 +30,10 @@ from bascule.storage.appended_batches import GAPS_FILE_NAME
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
 from bascule.storage.compaction import clean_offset, replacement_manifest
 from bascule.storage.epochs import LeaderEpochs, encode_epochs, read_epochs
-from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered
-from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import scan_batches
 from bascule.storage.segment import (
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     Contents,
     LogPosition,
@@ -43,7 +43,7 @@ from bascule.storage.segment import (
 )
 from bascule.storage.truncation import reset
 
-SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
+SEGMENT_SUFFIXES: Final = (*INDEX_SUFFIXES, LOG_SUFFIX)
 
 
 class Recovered(NamedTuple):
@@ -130,6 +130,7 @@ class _Recovery:
             [base for base in bases if base >= self.recovery_point.segment_base]
         )
         segments = (*unloaded, *opened)
+        self._remove_stale_indexes(names, segments)
         self._sync(opened, end)
         epochs = self._scan_epochs(segments) if self.epochs is None else self.epochs
         epochs = epochs.up_to(end.offset)
@@ -173,6 +174,27 @@ class _Recovery:
                 if base is not None and base < first:
                     self.files.remove(f"{self.directory}/{name}")
         return [base for base in bases if base >= first]
+
+    def _remove_stale_indexes(self, names: list[str], segments: Sequence[Segment]) -> None:
+        """Remove index files that describe more than the log has: of removed batches, segments too.
+
+        Other batches may be appended in their place. The files are written anew by the next
+        checkpoint, which does not sync those of the last segment. A power loss could bring the old
+        ones back, beside a checkpoint that is above what they have in common with the log.
+        """
+        kept = {s.base_offset for s in segments if s.contents is None or s.contents.matches_files}
+        stale = []
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in INDEX_SUFFIXES:
+                base = base_offset_of(stem + LOG_SUFFIX)
+                path = f"{self.directory}/{name}"
+                if base is not None and base not in kept and self.files.exists(path):
+                    stale.append(path)
+        for path in stale:
+            self.files.remove(path)
+        if stale:
+            self.files.sync_dir(self.directory)
 
     def _create(self) -> int:
         self.files.open(segment_path(self.directory, 0), create=True)

@@ -18,6 +18,7 @@ from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches, walk_headers
 
 LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX)
 NAME_DIGITS: Final = 20
 INDEX_INTERVAL_BYTES: Final = 4096
 """From Kafka's index.interval.bytes."""
@@ -314,6 +315,11 @@ class Contents:
                     file.sync()
                 file.close()
         self._saved = covered
+
+    @property
+    def matches_files(self) -> bool:
+        """Whether the index files cover what they covered when they were read or written last."""
+        return self._saved is not None
 
     def first_timestamp(self, end: int) -> int:
         """The timestamp of the first batch, 0 if bytes [0, end) hold none."""

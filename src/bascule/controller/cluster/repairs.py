@@ -158,6 +158,7 @@ class Repairs:
             self._clock,
             definition,
             failed.index,
+            since=state.replica_since(self._node_id),
             start_offset=start_offset,
         )
 

@@ -22,12 +22,13 @@ far its followers were, so that a replica that is added again counts from its em
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from bascule.cluster_version import REPLICAS_SINCE
 from bascule.errors import CannotCancel, NotEnoughNodes, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
@@ -56,16 +57,33 @@ def reassign(
     known = {*target, *origin, *state.isr, *state.eligible, *state.lossy}
     kept = [n for n in state.replicas if n in known or not state.target]
     added = [node for node in target if node not in kept]
+    version = state.version + 1
     moving = replace(
         state,
         replicas=(*kept, *added),
+        since=_since(image, state, kept, added, version=version),
         target=tuple(target),
         origin=origin,
         min_isr=state.min_isr or min_isr,
         leader_epoch=state.leader_epoch + (len(kept) < len(state.replicas)),
-        version=state.version + 1,
+        version=version,
     )
     return completed(image, definition, moving)
+
+
+def _since(
+    image: Image,
+    state: PartitionState,
+    kept: Collection[int],
+    added: Iterable[int],
+    *,
+    version: int,
+) -> tuple[tuple[int, int], ...]:
+    """`PartitionState.since` once `added` are replicas beside `kept`."""
+    if image.cluster_version < REPLICAS_SINCE:
+        return state.since
+    remaining = [(node, since) for node, since in state.since if node in kept]
+    return tuple(sorted([*remaining, *((node, version) for node in added)]))
 
 
 def completed(
@@ -96,6 +114,7 @@ def completed(
     return replace(
         state,
         replicas=target,
+        since=tuple(each for each in state.since if each[0] in target),
         isr=in_sync,
         leader=leader,
         leader_epoch=state.leader_epoch + (len(target) < len(state.replicas)),

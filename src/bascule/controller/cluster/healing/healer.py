@@ -298,8 +298,10 @@ class Healer:
         the log may be compacted. Raises: OSError, Broken."""
         definition, index = partition.definition, partition.index
         if part is None:
+            state = self._metadata.image.partitions[definition.id][index]
+            since = state.replica_since(self._node_id)
             moved_to = replace_log(
-                self._directories, self._clock, definition, index, start_offset=0
+                self._directories, self._clock, definition, index, since=since, start_offset=0
             )
             return _Done(0, moved_to or "", 0)
         files, aside = self._directories.files, self._directories.aside
