@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from bascule.errors import UnknownStream
-from bascule.payload_connection import PayloadReader, PayloadWriter
+from bascule.errors import Broken, UnknownStream
+from bascule.payload_connection import PayloadReader, PayloadWriter, reader
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
@@ -137,3 +137,40 @@ def test_a_fetch_does_not_wait_for_what_was_sent_to_a_former_log(tmp_path: Path)
         assert fetched.result(20) is None
         assert whole(nodes[1]) == DATA
         sender.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_reader_leaves_a_node_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
+
+    async def read() -> bytes:
+        data = b""
+        bootstrap = f"{nodes[1].address},{nodes[2].address}"
+        fetch = FetchPayload(STREAM, 0, ID)
+        if not has_begun:
+            nodes[1].freeze()
+        async with PayloadReader(lambda: bootstrap, fetch, timeout=20) as out:
+            async for chunk in out:
+                if not data and has_begun:
+                    nodes[1].freeze()
+                data += chunk
+        return data
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(store(writer(*nodes.values())))
+        assert asyncio.run(read()) == DATA
+
+
+def test_a_reader_whose_only_node_hangs_gives_up(tmp_path: Path) -> None:
+    async def read() -> None:
+        fetch = FetchPayload(STREAM, 0, ID)
+        async with PayloadReader(lambda: nodes[1].address, fetch, timeout=1) as out:
+            async for _ in out:
+                nodes[1].freeze()
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(store(writer(*nodes.values())))
+        with pytest.raises(Broken):
+            asyncio.run(read())

@@ -32,6 +32,11 @@ from bascule.wire.datastream.messages import (
 
 CONNECT_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 0.05
+SILENCE_SECONDS_MAX: Final = 5.0
+"""Between two chunks of one node, before another one is asked."""
+ANSWER_PART: Final = 3
+"""A node has a third of the time-out for its first answer: it may have to read a whole payload for
+a range of it."""
 
 
 class _WholeDamaged(PayloadDamaged):
@@ -133,14 +138,17 @@ class PayloadReader:
         """Raises: Broken, PayloadDamaged."""
         connection = self._connection
         assert connection is not None
-        async with asyncio.timeout(self._timeout):
-            kind, frame = await connection.next_frame()
-            if kind == frames.CLOSE:
-                decode_message(frame, ClosePayload)
-                return None
-            if kind != frames.DATA:
-                raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
-            head, packet = await connection.receive_packet(frame)
+        try:
+            async with asyncio.timeout(min(self._timeout, SILENCE_SECONDS_MAX)):
+                kind, frame = await connection.next_frame()
+                if kind == frames.CLOSE:
+                    decode_message(frame, ClosePayload)
+                    return None
+                if kind != frames.DATA:
+                    raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
+                head, packet = await connection.receive_packet(frame)
+        except TimeoutError:
+            raise Broken(f"{connection.address} is silent") from None
         if head.position != self._position:
             raise PayloadGap(self.id, head.position, self._position)
         crc = crc32c(packet)
@@ -187,7 +195,9 @@ class PayloadReader:
         try:
             self._fetch.start = self._position
             await connection.send(encode_message(frames.FETCH, self._fetch))
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(
+                max(self._timeout / ANSWER_PART, min(self._timeout, SILENCE_SECONDS_MAX))
+            ):
                 fetched = await connection.expect(frames.FETCHED, PayloadFetched)
         except TimeoutError:
             connection.close()
