@@ -16,8 +16,14 @@ POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
 # Test processes at once; 0: the one of pytest. Files stay whole where tests share servers
-# (--dist loadfile).
+# (--dist loadfile), and those that take long begin first (tests/support/slow_first.py).
 WORKERS ?= 2
+# Of tests with real servers, which wait half of their time.
+SERVER_WORKERS ?= $(shell echo $$((2 * $(WORKERS))))
+# Of tests on Spark: each has a Spark of its own, with 1 GB of heap.
+SPARK_WORKERS ?= $(shell echo $$((3 * $(WORKERS) / 2)))
+# Folders with tests of tier 3 that `make test` runs; a test compares them with the marks.
+TIER3 := tests/backup tests/e2e tests/interop tests/torture
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
 CLUSTER_SEEDS ?= 0-99
@@ -25,6 +31,10 @@ JOBS    ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+
+# Tests start hundreds of processes. Without the bytecode that the first of them leaves, each one
+# compiles all of src again: 1.6 s of a core for a start of `bascule serve`, not 1.1 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this menu
@@ -78,18 +88,26 @@ build/.pure: $(VENV)/.installed
 
 # -- checks -----------------------------------------------------------------------------------
 
-.PHONY: check
-check: $(VENV)/.installed build docs ## lint, format, types, floors, house rules, the docs site
+.PHONY: check check-style check-types check-floors check-tidy
+check: check-style check-types check-tidy check-floors docs ## lint, format, types, floors, house rules, the docs site; -j2 two at a time
+
+check-style: $(VENV)/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+check-types: $(VENV)/.installed
 	$(BIN)/mypy
+
+check-floors: $(VENV)/.installed
 	$(BIN)/lint-imports
+
+check-tidy: $(VENV)/.installed build
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test but those on Spark and with clients in other languages, real servers and clients included; WORKERS=2 processes
+test: setup ## every test but those on Spark and with clients in other languages, real servers and clients included; WORKERS=2 processes, SERVER_WORKERS=4 with servers
 	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3" --ignore=tests/spark
-	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark --ignore=tests/foreign
+	$(PYTEST) -n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m tier3 $(TIER3)
 
 FOREIGN_SPARK := build/foreign-spark/.installed
 
@@ -103,8 +121,8 @@ $(FOREIGN_SPARK): tests/support/foreign_spark.txt | $(VENV)/.installed
 foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta, for the tests of foreign tables
 
 .PHONY: test-spark
-test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=2 processes
-	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 tests/spark
+test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
+	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 tests/spark
 
 FOREIGN := tests/foreign
 FOREIGN_CLIENTS := build/foreign-clients/.installed
@@ -180,6 +198,10 @@ power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUND
 sim: $(VENV)/.installed build ## the Raft group, then whole nodes, under drawn faults: SEEDS=0-999, CLUSTER_SEEDS=0-99 (JOBS=2 at once)
 	$(BIN)/python -m bascule.sim raft --seeds $(SEEDS) --jobs $(JOBS)
 	$(BIN)/python -m bascule.sim cluster --seeds $(CLUSTER_SEEDS) --jobs $(JOBS)
+
+.PHONY: mutants
+mutants: $(VENV)/.installed build ## search for seeds that find the simulators' mutants soon, for tests/sim/mutant_seeds.json (JOBS=2 at once)
+	cd tests && ../$(BIN)/python -m support.mutant_seeds --jobs $(JOBS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed build ## hostile bytes for SECONDS=60 a target; property tests with many more examples

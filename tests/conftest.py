@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import children, timeouts
+from support import children, slow_first, timeouts
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
@@ -39,7 +39,7 @@ settings.load_profile("usual")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for plugin in (children, timeouts):
+    for plugin in (children, slow_first, timeouts):
         config.pluginmanager.register(plugin)
 
 
@@ -56,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--rounds", type=int, help="of kill -9 in the tests of torture")
     parser.addoption("--seed", type=int, help="of the dice in the tests of torture")
+    parser.addoption(
+        "--write-seconds",
+        action="store_true",
+        help="write the time of each file of tier 3 into tests/file_seconds.json",
+    )
     parser.addoption(
         "--order-seed", type=int, help="run the tests in a random order, the same for the same seed"
     )

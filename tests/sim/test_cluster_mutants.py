@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from bascule.sim.cluster.run import run_seed
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
 from bascule.sim.raft.run import SimulationFailed
+from support.mutant_seeds import CLUSTER, seeds_of
 
 pytestmark = pytest.mark.tier2
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.tier2
 def test_a_mutant_is_found(name: str) -> None:
     bug = CLUSTER_MUTANTS[name]
     with bug.patch():
-        for seed in bug.range:
+        for seed in seeds_of(CLUSTER, name, bug.range):
             try:
                 run_seed(seed, bug.options, mutant=name)
             except SimulationFailed as failed:

@@ -270,6 +270,37 @@ def test_no_checkpoint_passes_a_link_whose_name_may_be_lost(step: str) -> None:
         check(opened(files))
 
 
+def test_names_of_a_process_that_was_killed_are_synced_before_they_count() -> None:
+    """The next process sees them in the page cache, and a loss of power may take them still."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        receive(log, 1)
+        log.append(link_batch(0, 1))
+        log.sync()
+        log = opened(files)
+        log.checkpoint(high_watermark=1)
+        files.crash()
+        check(opened(files))
+
+
+def test_a_payload_of_a_process_that_was_killed_is_whole_once_its_name_is_synced() -> None:
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        file = log.payloads.create(id_of(1))
+        file.write_at(0, content_of(1))
+        files.fail(5, errno.EIO)
+        with pytest.raises(OSError, match="EIO"):
+            log.payloads.finish(file, payload(1))
+        assert files.operations[-1].startswith("sync-dir")
+        log = opened(files)
+        log.append(link_batch(0, 1))
+        log.sync()
+        files.crash()
+        check(opened(files))
+
+
 def test_nobody_waits_for_the_disk_to_know_what_is_there() -> None:
     """The lock is held while a disk renames or removes a file, which may hang. The event loop asks
     what is there."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import FIRST_PIDS
+from support.processes import FIRST_PIDS, FORK_SERVERS
 
 END_SECONDS_MAX = 10.0
 """For a process to end by itself after its parent was killed."""
@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Kill what fixtures left because they failed, and a worker of pytest-xdist that crashed."""
+    while FORK_SERVERS:
+        FORK_SERVERS.pop().close()
     left = child_pids() - config.stash[_at_start]
     kill_trees(left)
     _wait_for(left)
@@ -68,7 +70,7 @@ def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _new(before: frozenset[int]) -> frozenset[int]:
     """The children that are not of `before`, nor a server of `before` that was started again."""
-    servers = {FIRST_PIDS.get(pid, pid) for pid in before}
+    servers = {FIRST_PIDS.get(pid, pid) for pid in before} | {each.pid for each in FORK_SERVERS}
     return frozenset(
         pid for pid in child_pids() - before if FIRST_PIDS.get(pid, pid) not in servers
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from support import http_calls
+from support.fork_server import ForkServer, is_usable
 from support.ports import reserve_ports
 
 WAIT_SECONDS_MAX = 120.0
@@ -25,6 +26,8 @@ STARTED: list[subprocess.Popen[bytes]] = []
 BIN = Path(sys.executable).parent
 FIRST_PIDS: dict[int, int] = {}
 """Process of a restarted server -> its first process, which a fixture started."""
+FORK_SERVERS: list[ForkServer] = []
+"""The one of this process, once a node has been started where it can be used."""
 
 
 @dataclass
@@ -62,6 +65,18 @@ class NatsServer:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(WAIT_SECONDS_MAX)
+
+
+def start(
+    command: Sequence[str], environment: dict[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    """Start a program; `bascule` from a process that has imported it, where that can be done."""
+    if command[0] == str(BIN / "bascule") and is_usable():
+        if not FORK_SERVERS:
+            FORK_SERVERS.append(ForkServer())
+        if FORK_SERVERS[0].can_start(environment):
+            return FORK_SERVERS[0].start(command, environment, output)
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
 def note_started(process: subprocess.Popen[bytes], before: subprocess.Popen[bytes] | None) -> None:
@@ -142,11 +157,8 @@ class Node:
     def spawn(self, ready: Path) -> None:
         before = self.process
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command(ready),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
+            self.process = start(
+                self.command(ready), {**os.environ, **self.environment}, output.fileno()
             )
         note_started(self.process, before)
 

@@ -6,10 +6,9 @@ the streams that a command touches.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from rpds import HashTrieMap, HashTrieSet
@@ -63,24 +62,26 @@ class ImageIndex:
         self, changes: Iterable[tuple[bytes, StreamStates, StreamStates]]
     ) -> ImageIndex:
         """After changes of partition states: stream id, all its states before, and after."""
-        held: Counter[int] = Counter()
-        led: Counter[int] = Counter()
+        held: dict[int, int] = {}
+        led: dict[int, int] = {}
         troubled, away, partitions = self.troubled, self.away, self.partitions
         for stream_id, before, after in changes:
             partitions += len(after) - len(before)
-            # A change of few partitions of a stream leaves the states of the others as they are.
-            shared = min(len(before), len(after))
-            differ = [before[n] is not after[n] for n in range(shared)]
-            _count(held, led, chain(compress(before, differ), before[shared:]), -1)
-            _count(held, led, chain(compress(after, differ), after[shared:]), 1)
+            for earlier, state in zip_longest(before, after):
+                # A change of few partitions of a stream leaves the other states as they are.
+                if earlier is not state:
+                    _count(held, led, earlier, -1)
+                    _count(held, led, state, 1)
             troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
             away = _marked(away, stream_id, any(map(_is_away, after)))
         loads = self.loads
         for node in held.keys() | led.keys():
-            present = loads.get(node, NodeLoad())
-            load = NodeLoad(present.replicas + held[node], present.led + led[node])
-            loads = loads.insert(node, load) if any(load) else loads.discard(node)
-        return replace(self, loads=loads, troubled=troubled, away=away, partitions=partitions)
+            replicas, leaders = held.get(node, 0), led.get(node, 0)
+            if replicas or leaders:  # a change of who is in sync leaves the loads as they are
+                present = loads.get(node, NodeLoad())
+                load = NodeLoad(present.replicas + replicas, present.led + leaders)
+                loads = loads.insert(node, load) if any(load) else loads.discard(node)
+        return ImageIndex(self.names, loads, troubled, away, partitions)
 
 
 def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates]) -> ImageIndex:
@@ -101,14 +102,18 @@ def _is_away(state: PartitionState) -> bool:
 
 
 def _marked(ids: HashTrieSet[bytes], stream_id: bytes, has_it: bool) -> HashTrieSet[bytes]:
+    if (stream_id in ids) is has_it:
+        return ids
     return ids.insert(stream_id) if has_it else ids.discard(stream_id)
 
 
 def _count(
-    held: Counter[int], led: Counter[int], states: Iterable[PartitionState], by: int
+    held: dict[int, int], led: dict[int, int], state: PartitionState | None, by: int
 ) -> None:
-    for state in states:
-        for node in state.replicas:
-            held[node] += by
-        if state.leader != NO_LEADER:
-            led[state.leader] += by
+    """Add a state to the loads of its nodes, or remove it. None: the partition is not there."""
+    if state is None:
+        return
+    for node in state.replicas:
+        held[node] = held.get(node, 0) + by
+    if state.leader != NO_LEADER:
+        led[state.leader] = led.get(state.leader, 0) + by

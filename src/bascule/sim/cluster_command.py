@@ -27,14 +27,13 @@ from bascule.sim.seeds import (
     report_failure,
     report_many,
     report_one,
-    run_each,
+    run_each_in_child,
     run_many,
 )
 
 CHUNK_SEEDS: Final = 2
-"""Seeds that a process runs at a time."""
-PARTS_PER_PROCESS: Final = 20
-"""The suspended threads and tasks of a simulated node stay in memory, some 20 MB a seed."""
+"""Seeds that a process of the pool runs at a time, each in a child: the suspended threads and tasks
+of the simulated nodes stay in memory, 20 to 80 MB a seed."""
 
 COUNTED: Final = (
     "events",
@@ -50,9 +49,9 @@ COUNTED: Final = (
 
 
 def run_seeds(seeds: range, options: ClusterOptions, mutant: str) -> SeedResults:
-    """Run seeds in this process; (CPU seconds, results)."""
+    """Run seeds, each in a process; (CPU seconds, results)."""
     with patched(CLUSTER_MUTANTS, mutant):
-        return run_each(partial(run_seed, options=options, mutant=mutant), seeds)
+        return run_each_in_child(partial(run_seed, options=options, mutant=mutant), seeds)
 
 
 def cluster(
@@ -102,7 +101,6 @@ def cluster(
         run = partial(run_seeds, options=options, mutant=mutant)
         run_many(
             run, parse_range(seeds), tally, jobs=jobs, chunk=CHUNK_SEEDS, keep_going=keep_going,
-            parts_per_process=PARTS_PER_PROCESS,
         )  # fmt: skip
         report_many(tally, as_json=as_json)
     else:

@@ -222,7 +222,8 @@ class SimFile:
     def _read(self, position: int, length: int) -> bytes:
         if position < 0:
             raise OSError(errno.EINVAL, "negative position", self._path)
-        return bytes(self._inode.data[position : position + length])
+        with memoryview(self._inode.data) as data:
+            return bytes(data[position : position + length])
 
     def size(self) -> int:
         self._begin("size {}")

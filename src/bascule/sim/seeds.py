@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bascule.sim.children import call_in_child
 from bascule.sim.raft.run import SimulationFailed
 
 T = TypeVar("T")
@@ -58,17 +60,13 @@ def run_parallel(
     *,
     jobs: int,
     chunk: int,
-    parts_per_process: int | None = None,
 ) -> Iterator[T]:
-    """The results of parts of `chunk` seeds in the order of completion, from `jobs` processes.
-
-    With several, a process that has run `parts_per_process` is replaced by a new one.
-    """
+    """The results of parts of `chunk` seeds in the order of completion, from `jobs` processes."""
     parts = iter(seeds[at : at + chunk] for at in range(0, len(seeds), chunk))
     if jobs == 1:
         yield from map(run, parts)
         return
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=parts_per_process) as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         running: set[Future[T]] = set()
         try:
             while True:
@@ -186,6 +184,13 @@ def run_each(run_seed: Callable[[int], SeedResult], seeds: range) -> SeedResults
     return time.process_time() - began, found
 
 
+def run_each_in_child(run_seed: Callable[[int], SeedResult], seeds: range) -> SeedResults:
+    """As `run_each`, with a new process for each seed."""
+    parts = [call_in_child(partial(run_each, run_seed, range(seed, seed + 1))) for seed in seeds]
+    found = [result for _, (_, results) in parts for result in results]
+    return sum(seconds for seconds, _ in parts), found
+
+
 def run_many(
     run: Callable[[range], SeedResults],
     seeds: range,
@@ -194,15 +199,11 @@ def run_many(
     jobs: int,
     chunk: int,
     keep_going: bool,
-    parts_per_process: int | None = None,
 ) -> None:
     """Add the results of the seeds to `tally` and show the progress; ends at the first failure."""
     with progress() as bar:
         task = bar.add_task("seeds", total=len(seeds), speed="")
-        parts = run_parallel(
-            run, seeds, jobs=jobs, chunk=chunk, parts_per_process=parts_per_process
-        )
-        for seconds, found in parts:
+        for seconds, found in run_parallel(run, seeds, jobs=jobs, chunk=chunk):
             tally.core_seconds += seconds
             for result in found:
                 tally.add(result)

@@ -125,6 +125,8 @@ OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.host.lasting_objects", "gc", SimpleNamespace(freeze=lambda: None)),
     ("bascule.ingest.ingest_buffer", "SLAB_BYTES", 64 << 10),
     ("bascule.ingest.chunk_reader", "RECEIVE_BYTES", 16 << 10),
+    ("bascule.ingest.chunk_reader", "MESSAGES_MAX", 1 << 10),
+    ("bascule.ingest.sequencer", "MESSAGES_MAX", 1 << 10),
     ("bascule.ingest.nats_dialer", "connect", nats.connect),
     ("bascule.listening.listener", "bind", bind),
     ("bascule.listening.sending", "SMALL_BYTES", 1 << 40),

@@ -11,6 +11,8 @@ from typing import Final
 from bascule.sim.cluster.world.loop import NS, PROCESS, ClusterLoop
 
 LAST_EVENTS: Final = 200
+_UNREAD: Final = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
+"""Switches of `logging` for what it finds out for each record."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -56,9 +58,13 @@ class ClusterTrace(logging.Handler):
         logger.setLevel(self.level)
         logger.propagate = False
         logger.handlers = [self]
+        # Nobody reads where in the code an event was logged, and finding it takes long.
+        known = {name: getattr(logging, name) for name in _UNREAD}
+        vars(logging).update(dict.fromkeys(_UNREAD))
         try:
             yield
         finally:
+            vars(logging).update(known)
             logger.level, logger.propagate, logger.handlers = before
             logger.setLevel(before[0])
 

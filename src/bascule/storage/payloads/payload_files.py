@@ -76,6 +76,9 @@ class PayloadFiles:
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
+            if self._present:
+                # Names that a process which was killed has changed may be in the page cache only.
+                files.sync_dir(self.directory)
 
     def _load(self) -> None:
         marked: list[str] = []

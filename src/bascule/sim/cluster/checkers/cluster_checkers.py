@@ -10,7 +10,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import UNDONE, CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents
-from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of
+from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of, view_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
@@ -49,6 +49,9 @@ class ClusterCheckers:
         )
         self._requests = RequestEffects()
         self._looks = 0
+        self._seen: tuple[dict[Key, object], dict[Key, object]] = {}, {}
+        """What the last look that found nothing has seen of each partition; in the second one it
+        has read the followers' logs, too. The same view is not checked again."""
 
     def watch(self) -> None:
         """Be told of what happens."""
@@ -137,22 +140,57 @@ class ClusterCheckers:
     def look(self) -> None:
         """Check the logs of all nodes as they are now. Raises: InvariantBroken."""
         self._looks += 1
+        reads_followers = self._looks % FOLLOWERS_LOOKS == 0
         replicas = list(self.replicas())
-        images = self._images()
-        for key in self.losses.look((partition for _, partition in replicas), images):
+        for key in self.losses.look((partition for _, partition in replicas), self._images()):
             self._committed.forget(key)
             self._starts.forget(key)
+        self.note_images()
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in replicas:
             held.setdefault(key_of(partition), {})[node] = partition
-            self._states.look_at_mark(node, partition)
-            self._committed.note_end(partition)
-            self._starts.note_end(partition)
-        for node, partition in replicas:
-            key = key_of(partition)
-            latest_epoch = self._states.latest_epochs.get(key, 0)
-            if partition.is_leader or self._looks % FOLLOWERS_LOOKS == 0:
-                self._committed.look(node, partition, latest_epoch=latest_epoch)
+        seen = self._seen[reads_followers]
+        changed = {
+            key: partitions
+            for key, partitions in held.items()
+            if seen.get(key) != self._view(key, partitions)
+        }
+        for partitions in changed.values():
+            for node, partition in partitions.items():
+                self._states.look_at_mark(node, partition)
+                self._committed.note_end(partition)
+                self._starts.note_end(partition)
+        unread = {
+            key
+            for key, partitions in changed.items()
+            if not self._look_at_logs(key, partitions, reads_followers=reads_followers)
+        }
+        self._check_sets(changed)
+        for key in changed.keys() - unread:
+            seen[key] = self._view(key, changed[key])
+
+    def _view(self, key: Key, replicas: Mapping[int, Partition]) -> object:
+        """Everything on which the result of a look at a partition depends, but for records that no
+        look has read yet. Without a change of it, another look finds the same."""
+        return [
+            self._committed.ends.get(key),
+            self._states.latest_epochs.get(key),
+            self._states.state(key),
+            self.losses.epoch(key),
+            self._starts.purged(key),
+            *replicas.items(),
+            *map(view_of, replicas.values()),
+        ]
+
+    def _look_at_logs(
+        self, key: Key, replicas: Mapping[int, Partition], *, reads_followers: bool
+    ) -> bool:
+        """Check the logs of a partition; whether all was read. Raises: InvariantBroken."""
+        latest_epoch = self._states.latest_epochs.get(key, 0)
+        is_read = True
+        for node, partition in replicas.items():
+            if partition.is_leader or reads_followers:
+                is_read &= self._committed.look(node, partition, latest_epoch=latest_epoch)
             self._starts.look(
                 node,
                 partition,
@@ -160,7 +198,7 @@ class ClusterCheckers:
                 committed=self._committed.ends.get(key, 0),
                 latest_epoch=latest_epoch,
             )
-        self._check_sets(held)
+        return is_read
 
     def note_images(self) -> None:
         """Note the states of all partitions, as the nodes have them now."""
@@ -194,8 +232,9 @@ class ClusterCheckers:
         machine = self._machines[node]
         if machine.running is None or not machine.is_ready:
             return  # a node that stops closes its logs
+        streams = machine.running.partitions.streams()
         for name in self._plans:
-            for partition in machine.running.partitions.stream(name) or ():
+            for partition in streams.get(name, ()):
                 if partition.log is not None and not partition.deleted:
                     yield node, partition
 

@@ -70,13 +70,16 @@ class CommittedRecords:
             return True
         return not partition.is_leader and partition.log.epochs.latest < unclean
 
-    def look(self, node: int, partition: Partition, *, latest_epoch: int) -> None:
+    def look(self, node: int, partition: Partition, *, latest_epoch: int) -> bool:
         """Read the log of a replica as far as it is committed, and that of the latest leader as far
-        as anybody knows that it is. Raises: InvariantBroken."""
+        as anybody knows that it is. Returns whether all of that was read, now or before.
+
+        Raises: InvariantBroken.
+        """
         key, log = key_of(partition), partition.log
         machine = self._machines[node]
         if log is None or partition.failure is not None or self._is_outdated(partition, key):
-            return
+            return True
         end = partition.committed_offset
         if partition.is_leader and partition.leader_epoch >= latest_epoch:
             end = self.ends.get(key, 0)
@@ -88,21 +91,22 @@ class CommittedRecords:
                 )
             end = min(end, log.end.offset)
         try:
-            self._read_to(node, key, partition, end)
+            return self._read_to(node, key, partition, end)
         except CorruptData:
             if not machine.damaged_ms:
                 raise  # consumers see the CRC, too
         except InvariantBroken as broken:
             if broken.name != READABLE or not machine.damaged_ms:
                 raise  # a segment was cut
+        return False
 
-    def _read_to(self, node: int, key: Key, partition: Partition, end: int) -> None:
+    def _read_to(self, node: int, key: Key, partition: Partition, end: int) -> bool:
         known, at = self._read.get((node, key), (partition, 0))
         if known is not partition:  # it has left the node, and come back
             at = 0
         at = max(at, partition.start_offset)
         if at >= end:
-            return
+            return True
         is_compacted = key[0] in self._compacted
         files = self._machines[node].files
         for batch in batches_of(partition, files, at, end, nowait=is_compacted):
@@ -121,6 +125,7 @@ class CommittedRecords:
                     )
             at = header.end_offset
         self._read[node, key] = partition, at
+        return at >= end
 
     def _compare_record(self, node: int, key: Key, record: StoredRecord) -> None:
         found = self.records.setdefault(key, {}).setdefault(record.offset, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bascule.record.batch import RecordBatch, scan_batches
@@ -37,6 +38,15 @@ class StoredRecord(NamedTuple):
 def key_of(partition: Partition) -> Key:
     """Its stream and number."""
     return partition.definition.name, partition.index
+
+
+view_of: Final = attrgetter(
+    "state", "leader_epoch", "failure", "commitment.role", "commitment.replication",
+    "commitment.watermark.offset", "log", "log._maintenance.start_offset", "log._tail.end",
+    "log._synced.end", "log._epochs.epochs", "log.partial_copy._epoch",
+)  # fmt: skip
+"""What the checkers look at of a replica, but for the contents of its log. Most of the time of a
+look is spent here, so it names the attributes behind the properties of the log."""
 
 
 def batches_of(

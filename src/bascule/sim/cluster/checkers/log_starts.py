@@ -67,6 +67,10 @@ class LogStarts:
         known = self._purged if is_done else self._asked
         known[key] = max(known.get(key, 0), offset)
 
+    def purged(self, key: Key) -> int:
+        """To where a purge was confirmed."""
+        return self._purged.get(key, 0)
+
     def forget(self, key: Key) -> None:
         """After an unclean election the log may end before what was purged."""
         self._purged.pop(key, None)

@@ -65,6 +65,10 @@ class ReplicaStates:
         found = self._leaders.setdefault((key, epoch), process)
         return "" if found == process else f"{key} epoch {epoch} is led by {found} and {process}"
 
+    def state(self, key: Key) -> PartitionState | None:
+        """The latest state of a partition that any node had."""
+        return self._states.get(key)
+
     def on_process_ended(self, node: int) -> None:
         """What is only in memory is gone."""
         for each in [each for each in self._marks if each[0] == node]:

@@ -99,7 +99,7 @@ class LoopHandle:
         self.callback = callback
         self.args = args
         self.context = context
-        self.process = context.get(PROCESS)
+        self.process: LoopProcess | None = context.get(PROCESS)
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -138,10 +138,12 @@ class ClusterLoop(asyncio.AbstractEventLoop):
 
     def run_for(self, duration_ns: int) -> None:
         """Run everything that is due in `duration_ns`. Raises: InvariantBroken."""
-        until = self.now_ns + duration_ns
+        now_ns = self.now_ns
+        until = now_ns + duration_ns
         heap, due = self._heap, self._due
+        at_once = self._at_once
         while True:
-            if due and not (heap and heap[0][0] <= self.now_ns):
+            if due and not (heap and heap[0][0] <= now_ns):
                 when, number, handle = due.popleft()
             elif heap and heap[0][0] <= until:
                 when, number, handle = heappop(heap)
@@ -156,11 +158,12 @@ class ClusterLoop(asyncio.AbstractEventLoop):
                 if process.is_paused:
                     process.parked.append(handle)
                     continue
-            if when > self.now_ns:
-                self.now_ns, self._at_once = when, 0
+            if when > now_ns:
+                self.now_ns = now_ns = when
+                at_once = 0
             else:
-                self._at_once += 1
-                if self._at_once > AT_ONCE_MAX:
+                at_once += 1
+                if at_once > AT_ONCE_MAX:
                     self.report("progress", f"no time passes: {handle.callback!r}")
             self.events += 1
             self.digest = ((self.digest ^ when ^ number) * _DIGEST_FACTOR) & _DIGEST_MASK
@@ -174,7 +177,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
                 self.report_exception(process.name, error)
             if self.failure is not None:
                 raise self.failure
-        self.now_ns = until
+        self.now_ns, self._at_once = until, at_once
 
     def report(self, invariant: str, text: str, *, with_stack: bool = False) -> None:
         """An invariant does not hold; the run ends with the first report."""
@@ -192,7 +195,8 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         """A process goes on after a pause: what was due meanwhile is late, in its order."""
         parked, process.parked = process.parked, []
         for handle in parked:
-            self._push(self.now_ns, handle)
+            self._number += 1
+            self._due.append((self.now_ns, self._number, handle))
 
     def at_ns(
         self,
@@ -203,7 +207,11 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> LoopHandle:
         """Run a callback in a context at a time, or now if that has passed."""
         handle = LoopHandle(when_ns, callback, args, context)
-        self._push(max(self.now_ns, when_ns), handle)
+        self._number = number = self._number + 1
+        if when_ns > self.now_ns:
+            heappush(self._heap, (when_ns, number, handle))
+        else:
+            self._due.append((self.now_ns, number, handle))
         return handle
 
     def thread_delay_ns(self) -> int:
@@ -214,13 +222,6 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     def is_in_thread(self) -> bool:
         """Whether a simulated thread runs, and not the loop."""
         return getcurrent() is not self.hub
-
-    def _push(self, when_ns: int, handle: LoopHandle) -> None:
-        self._number += 1
-        if when_ns <= self.now_ns:
-            self._due.append((when_ns, self._number, handle))
-        else:
-            heappush(self._heap, (when_ns, self._number, handle))
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -235,8 +236,8 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> LoopHandle:
         now_ns = self.now_ns
         handle = LoopHandle(now_ns, callback, args, context or contextvars.copy_context())
-        self._number += 1
-        self._due.append((now_ns, self._number, handle))
+        self._number = number = self._number + 1
+        self._due.append((now_ns, number, handle))
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]

@@ -15,37 +15,97 @@ V = TypeVar("V")
 
 
 class OrderedSet(dict[K, None]):
-    """As `set`, as far as the production code uses it."""
+    """As `set`."""
 
     def __init__(self, items: Iterable[K] = ()) -> None:
-        super().__init__((item, None) for item in items)
+        super().__init__(dict.fromkeys(items))
 
     def add(self, item: K) -> None:
         self[item] = None
 
     def discard(self, item: K) -> None:
-        self.pop(item, None)
+        dict.pop(self, item, None)
 
     def remove(self, item: K) -> None:
         del self[item]
+
+    def pop(self) -> K:  # type: ignore[override]
+        """Remove the last item and return it. Raises: KeyError if there is none."""
+        return self.popitem()[0]
 
     def update(self, *others: Iterable[K]) -> None:  # type: ignore[override]
         for other in others:
             for item in other:
                 self[item] = None
 
-    def difference_update(self, other: Iterable[K]) -> None:
-        for item in list(other):
-            self.pop(item, None)
+    def difference_update(self, *others: Iterable[K]) -> None:
+        for other in others:
+            for item in list(other):
+                self.discard(item)
+
+    def intersection_update(self, *others: Iterable[K]) -> None:
+        self.difference_update(self.difference(self.intersection(*others)))
+
+    def symmetric_difference_update(self, other: Iterable[K]) -> None:
+        for item in OrderedSet(other):
+            if item in self:
+                self.discard(item)
+            else:
+                self.add(item)
+
+    def isdisjoint(self, other: Iterable[K]) -> bool:
+        return not any(item in self for item in other)
+
+    def issubset(self, other: Iterable[K]) -> bool:
+        return frozenset(self) <= frozenset(other)
+
+    def issuperset(self, other: Iterable[K]) -> bool:
+        return all(item in self for item in other)
 
     def union(self, *others: Iterable[K]) -> OrderedSet[K]:
         result = OrderedSet(self)
         result.update(*others)
         return result
 
-    def difference(self, other: Iterable[K]) -> OrderedSet[K]:
-        found = frozenset(other)
+    def difference(self, *others: Iterable[K]) -> OrderedSet[K]:
+        found = frozenset().union(*others)
         return OrderedSet(item for item in self if item not in found)
+
+    def intersection(self, *others: Iterable[K]) -> OrderedSet[K]:
+        found = frozenset(self).intersection(*others)
+        return OrderedSet(item for item in self if item in found)
+
+    def symmetric_difference(self, other: Iterable[K]) -> OrderedSet[K]:
+        result = OrderedSet(self)
+        result.symmetric_difference_update(other)
+        return result
+
+    def __isub__(self, other: Iterable[K]) -> OrderedSet[K]:
+        self.difference_update(other)
+        return self
+
+    def __iand__(self, other: Iterable[K]) -> OrderedSet[K]:
+        self.intersection_update(other)
+        return self
+
+    def __ixor__(self, other: Iterable[K]) -> OrderedSet[K]:
+        self.symmetric_difference_update(other)
+        return self
+
+    def __xor__(self, other: Iterable[K]) -> OrderedSet[K]:
+        return self.symmetric_difference(other)
+
+    def __le__(self, other: Iterable[K]) -> bool:
+        return self.issubset(other)
+
+    def __ge__(self, other: Iterable[K]) -> bool:
+        return self.issuperset(other)
+
+    def __lt__(self, other: Iterable[K]) -> bool:
+        return frozenset(self) < frozenset(other)
+
+    def __gt__(self, other: Iterable[K]) -> bool:
+        return frozenset(self) > frozenset(other)
 
     def __ior__(self, other: Iterable[K]) -> OrderedSet[K]:  # type: ignore[override]
         self.update(other)
@@ -81,6 +141,9 @@ class OrderedSet(dict[K, None]):
             frozenset(self) == other if isinstance(other, frozenset) else dict.__eq__(self, other)
         )
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
 
 class OrderedMap(dict[K, V]):
     """As `rpds.HashTrieMap`, as far as the production code uses it: a change makes another map."""
@@ -110,13 +173,23 @@ class OrderedKeys(dict[K, None]):
     """As `rpds.HashTrieSet`, as far as the production code uses it."""
 
     def __init__(self, items: Iterable[K] = ()) -> None:
-        super().__init__((item, None) for item in items)
+        super().__init__(dict.fromkeys(items))
 
     def insert(self, item: K) -> OrderedKeys[K]:
-        return self if item in self else OrderedKeys([*self, item])
+        if item in self:
+            return self
+        result = OrderedKeys[K]()
+        dict.update(result, self)
+        result[item] = None
+        return result
 
     def discard(self, item: K) -> OrderedKeys[K]:
-        return OrderedKeys(each for each in self if each != item) if item in self else self
+        if item not in self:
+            return self
+        result = OrderedKeys[K]()
+        dict.update(result, self)
+        del result[item]
+        return result
 
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()

@@ -63,6 +63,9 @@ _TIMEVAL: Final = Struct("@ll")
 SEND_BYTES: Final = 16 << 10
 """What a socket takes that the other side has not read, once the size of its buffer was set. Other
 sockets take everything at once."""
+_PEEK: Final = int(socket.MSG_PEEK)
+_WAIT_ALL: Final = int(socket.MSG_WAITALL)
+"""As plain integers: operators of flags are slow."""
 
 
 class SimSocket:
@@ -182,14 +185,14 @@ class SimSocket:
     def recv(self, count: int, flags: int = 0) -> bytes:
         self._check(count)
         data = bytes(self.received[:count])
-        if not flags & socket.MSG_PEEK:
+        if not flags & _PEEK:
             del self.received[:count]
             self.end.note_read(len(data))
         return data
 
     def recv_into(self, view: Any, count: int = 0, flags: int = 0) -> int:
         count = count or len(view)
-        if flags & socket.MSG_WAITALL:
+        if flags & _WAIT_ALL:
             while len(self.received) < count and not self.has_ended and self.error is None:
                 if not self._wait(self.timeout):
                     raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -511,7 +514,11 @@ class SocketModule:
     """What `log_connection` finds under the name `socket`."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(socket, name)
+        found = getattr(socket, name)
+        if isinstance(found, int):
+            found = int(found)
+        self.__dict__[name] = found
+        return found
 
     @staticmethod
     def create_connection(address: tuple[str, int], timeout: float | None = None) -> SimSocket:

@@ -103,7 +103,8 @@ class Lock:
         if not self._is_held:
             raise RuntimeError("release unlocked lock")
         self._is_held = False
-        wake_next(self._waiters)
+        if self._waiters:
+            wake_next(self._waiters)
 
     def locked(self) -> bool:
         return self._is_held
@@ -133,7 +134,9 @@ class RLock(Lock):
         if self._owner is me:
             self._depth += 1
             return True
-        if not super().acquire(blocking, timeout):
+        if not self._is_held:
+            self._is_held = True
+        elif not super().acquire(blocking, timeout):
             return False
         self._owner, self._depth = me, 1
         return True
@@ -144,7 +147,9 @@ class RLock(Lock):
         self._depth -= 1
         if not self._depth:
             self._owner = None
-            super().release()
+            self._is_held = False
+            if self._waiters:
+                wake_next(self._waiters)
 
 
 class Condition:
@@ -315,7 +320,8 @@ class SimpleQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         self._items.append(item)
-        wake_next(self._waiters)
+        if self._waiters:
+            wake_next(self._waiters)
 
     def get(self) -> T:
         while not self._items:
