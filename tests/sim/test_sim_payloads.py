@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import selectors
 import socket
 from collections.abc import Callable
@@ -87,7 +88,7 @@ class Pair:
         self.loop = ClusterLoop(prng)  # type: ignore[abstract]
         self.world = ClusterEnvironment(plan, prng, self.loop, ClusterTrace(self.loop))
         self.log: list[object] = []
-        self.accepted: list[SimSocket] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     def run(self, near: Callable[[Pair], None], far: Callable[[Pair], None]) -> None:
         """Run each on a thread of a process of its own."""
@@ -173,6 +174,26 @@ def test_a_bounded_socket_takes_what_the_other_side_reads() -> None:
     pair.run(near, far)
     assert pair.log.count("full") >= len(data) // SEND_BYTES
     assert pair.log[-1] == "all"
+
+
+def test_who_waits_for_room_is_woken_where_the_socket_is_shut() -> None:
+    """As a writer that takes a silent node for lost."""
+
+    async def send(pair: Pair, sock: SimSocket) -> None:
+        with pytest.raises(BrokenPipeError):
+            await sock.send_all(bytes(2 * SEND_BYTES))
+        pair.log.append("woken")
+
+    def near(pair: Pair) -> None:
+        sock = dial()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        pair.tasks.append(pair.loop.create_task(send(pair, sock)))
+        pause(5)
+        sock.shutdown(socket.SHUT_RDWR)
+
+    pair = Pair()
+    pair.run(near, lambda pair: accept(pair) and pause(30))
+    assert pair.log == ["woken"]
 
 
 def test_a_connection_that_nobody_takes_is_refused() -> None:

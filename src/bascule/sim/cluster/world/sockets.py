@@ -81,6 +81,7 @@ class SimSocket:
         self._has_another = False
         """Whether another socket has the same connection."""
         self._was_refused = False
+        self._is_shut = False
         self.timeout: float | None = None
         self.on_change: Callable[[], None] | None = None
         """Called when bytes have come, or the connection has ended."""
@@ -134,7 +135,7 @@ class SimSocket:
 
     @property
     def is_writable(self) -> bool:
-        return self.error is not None or self.room > 0
+        return self.error is not None or self._is_shut or self.room > 0
 
     # -- the interface of a socket ------------------------------------------------------------
 
@@ -170,8 +171,8 @@ class SimSocket:
 
     def take_room(self) -> int:
         """How many bytes it takes now. Raises: OSError."""
-        if not self.end.is_open:
-            if self._was_refused:
+        if self._is_shut or not self.end.is_open:
+            if self._is_shut or self._was_refused:
                 raise BrokenPipeError(32, "Broken pipe")
             self._was_refused = True  # the answer to what is sent now says so
         elif self.room <= 0:
@@ -249,7 +250,7 @@ class SimSocket:
         return self.is_readable
 
     def shutdown(self, _: int) -> None:
-        self.has_ended = True
+        self.has_ended = self._is_shut = True
         self.end.close()
         self._changed()
 
