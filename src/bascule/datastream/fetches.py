@@ -125,8 +125,11 @@ class PayloadFetches:
             self._sources(place, key, is_repair=is_repair), self._on_fetched, is_repair=is_repair,
         )  # fmt: skip
         fetching.waiting.append(on_fetched)
+        # One that is being closed tells this fetch how that ends; one that was whole, and is gone, as
+        # with an earlier record of the payload, does not.
+        is_awaited = session is not None and session.closing is not None and not session.is_whole
         try:
-            if is_repair or session is None or session.closing is None:
+            if is_repair or not is_awaited:
                 fetching.start()
         except (OSError, BasculeError) as error:
             self._on_fetched(fetching, error)
