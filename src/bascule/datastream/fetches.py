@@ -125,8 +125,8 @@ class PayloadFetches:
             self._sources(place, key, is_repair=is_repair), self._on_fetched, is_repair=is_repair,
         )  # fmt: skip
         fetching.waiting.append(on_fetched)
-        # One that is being closed tells this fetch how that ends; one that was whole, and is gone, as
-        # with an earlier record of the payload, does not.
+        # One that is being closed tells this fetch how that ends. One that was whole, and is gone
+        # as with an earlier record of the payload, does not.
         is_awaited = session is not None and session.closing is not None and not session.is_whole
         try:
             if is_repair or not is_awaited:
