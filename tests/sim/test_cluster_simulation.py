@@ -26,7 +26,7 @@ from bascule.sim.raft.run import SimulationFailed
 pytestmark = pytest.mark.tier2
 
 SOURCE = Path(bascule.__file__).parent
-THREADED = ("controller", "heartbeats", "raft_driver", "replica", "tables")
+THREADED = ("controller", "datastream", "heartbeats", "raft_driver", "replica", "tables")
 """Packages whose threads the simulator runs."""
 SHORT = ClusterOptions(seconds=4)
 

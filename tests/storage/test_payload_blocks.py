@@ -182,6 +182,14 @@ def test_sums_go_with_their_payload() -> None:
         open_verified(PayloadFiles(stored.files, "/p", threading.Lock()), ID, 0, -1)
 
 
+def test_sums_that_were_not_written_to_their_end_are_removed() -> None:
+    stored = Stored(with_sums=True)
+    stored.files.open(f"/p/payloads/{ID}.sums.new", create=True)
+    assert stored.names() == ["linked", "sums", "new"]
+    PayloadFiles(stored.files, "/p", threading.Lock())
+    assert stored.names() == ["linked", "sums"]
+
+
 def test_a_repair_replaces_the_file() -> None:
     stored = Stored(with_sums=True)
     stored.flip(5)

@@ -14,7 +14,7 @@ from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
-from bascule.record.payload_links import Payload, links_of, payload_of
+from bascule.record.payload_links import Payload, PayloadLink, links_of, payload_of
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
@@ -246,6 +246,109 @@ def test_payloads_survive_power_loss_with_their_records(part: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("step", ["purge", "truncation", "checkpoint"])
+def test_no_checkpoint_passes_a_link_whose_name_may_be_lost(step: str) -> None:
+    """Of a crash that loses every name that is not synced: no record of before a checkpoint is read
+    for its payload when the log opens."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        log.append(make_batch(0, 2, timestamp=1_000))
+        receive(log, 1)
+        log.append(link_batch(2, 1))
+        log.append(make_batch(3, 2, timestamp=1_000))
+        log.sync()
+        if step == "purge":
+            log.advance_start(1, high_watermark=3)
+        elif step == "truncation":
+            log.truncate_to(3, 1, high_watermark=3)
+        else:
+            log.checkpoint(high_watermark=3)
+        files.crash()
+        check(opened(files))
+
+
+def test_names_of_a_process_that_was_killed_are_synced_before_they_count() -> None:
+    """The next process sees them in the page cache, and a loss of power may take them still."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        receive(log, 1)
+        log.append(link_batch(0, 1))
+        log.sync()
+        log = opened(files)
+        log.checkpoint(high_watermark=1)
+        files.crash()
+        check(opened(files))
+
+
+def test_a_payload_of_a_process_that_was_killed_is_whole_once_its_name_is_synced() -> None:
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        file = log.payloads.create(id_of(1))
+        file.write_at(0, content_of(1))
+        files.fail(5, errno.EIO)
+        with pytest.raises(OSError, match="EIO"):
+            log.payloads.finish(file, payload(1))
+        assert files.operations[-1].startswith("sync-dir")
+        log = opened(files)
+        log.append(link_batch(0, 1))
+        log.sync()
+        files.crash()
+        check(opened(files))
+
+
+def test_nobody_waits_for_the_disk_to_know_what_is_there() -> None:
+    """The lock is held while a disk renames or removes a file, which may hang. The event loop asks
+    what is there."""
+    log = opened(SimFiles(RealRandom(1)))
+    receive(log, 1)
+    log.append(link_batch(0, 1))
+    receive(log, 2)
+    payloads = log.payloads
+    payloads.create(id_of(3))
+    asked = (
+        lambda: payloads.find(id_of(1)),
+        lambda: payloads.find(id_of(2)),
+        lambda: payloads.find_at(0),
+        lambda: payloads.missing([PayloadLink(5, payload(9)), PayloadLink(0, payload(1))]),
+        lambda: payloads.is_given_up(id_of(1)),
+        lambda: (payloads.open_ids(), payloads.whole_ids(), payloads.linked_offsets()),
+        lambda: (log.size_bytes(), log.active_bytes, log.sized_segments()),
+    )
+    before = [ask() for ask in asked]
+    assert before[2] is not None
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(ask() for ask in asked), daemon=True)
+    with payloads._lock:
+        thread.start()
+        thread.join(20)
+    assert found == before
+
+
+def test_a_closed_log_changes_no_payloads() -> None:
+    """Whoever has received one for it goes on with the log that is opened again."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    file = log.payloads.create(id_of(7))
+    file.write_at(0, content_of(7))
+    receive(log, 8)
+    log.close()
+    again = opened(files)
+    for refused in (
+        lambda: log.payloads.finish(file, payload(7)),
+        lambda: log.payloads.create(id_of(9)),
+        lambda: log.payloads.create_marks(id_of(9)),
+    ):
+        with pytest.raises(OSError, match="closed"):
+            refused()
+    assert log.payloads.discard(id_of(7)) == log.payloads.discard_whole(id_of(8)) == 0
+    assert again.payloads.counts == (1, 1, 0)
+    again.payloads.finish(again.payloads.create(id_of(7)), payload(7))
+    assert again.payloads.open_whole(id_of(7))[1].read_at(0, 9_999) == content_of(7)
 
 
 def work(files: SimFiles) -> None:

@@ -19,6 +19,7 @@ from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
+from bascule.errors import UnknownStream
 from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.payload_links import Payload
@@ -83,6 +84,8 @@ class PayloadNode:
         self.port: int = self._listener.getsockname()[1]
         self.is_running = False
         self._frozen: list[threading.Event] = []
+        self.is_behind = False
+        """Whether it does not know of the stream yet, as after its start."""
         self.sync_seconds = 0.0
         """How long the disk of this node takes for a sync."""
         self.start()
@@ -94,13 +97,21 @@ class PayloadNode:
 
     def start(self) -> None:
         """As after a restart of the process: nothing is known but what is on the disk."""
-        self.store = PayloadLog.open(
-            SlowFiles(self), str(self.directory), LogConfig(), RealClock(), guard=threading.Lock()
-        )
+        self.store = self._open()
         self.streams = DataStreams(
             self.number, ClusterIdentity("test", "id"), self, self.clock, self.limits
         )
         self.is_running = True
+
+    def open_again(self) -> None:
+        """Close the log and open it, as when a damaged replica heals."""
+        self.store.close()
+        self.store = self._open()
+
+    def _open(self) -> PayloadLog:
+        return PayloadLog.open(
+            SlowFiles(self), str(self.directory), LogConfig(), RealClock(), guard=threading.Lock()
+        )
 
     def stop(self) -> None:
         """End data streaming. The listener stays, and refuses."""
@@ -149,6 +160,8 @@ class PayloadNode:
         return self.place_of(opening.stream, 0)
 
     def place_of(self, stream: str, partition: int) -> PayloadPlace:
+        if self.is_behind:
+            raise UnknownStream(stream)
         replicas = tuple(ReplicaAddress(each.number, each.address) for each in self.alive)
         return PayloadPlace(
             stream, STREAM_ID, partition, self.leader, replicas, self.replica_count, self.store,

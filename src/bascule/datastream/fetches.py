@@ -9,7 +9,7 @@ from typing import Final
 
 from bascule.datastream.fetching import Fetching, FetchingOwner
 from bascule.datastream.ports import OnFetched, PayloadPlace
-from bascule.datastream.session import Key, Session
+from bascule.datastream.session import Key, Session, opened_again
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, Broken, PayloadMissing, UnknownPayload
 from bascule.host.api import Clock
@@ -115,6 +115,9 @@ class PayloadFetches:
             fetching.waiting.append(on_fetched)
             return
         session = self._sessions.get(key)
+        if session is not None and session.payloads is not store.payloads:
+            session.fail(opened_again(key[2]))
+            session = None
         if session is not None and session.closing is None:
             session.fail(Broken(f"payload {key[2]} is fetched from another replica"))
         fetching = self.running[key] = Fetching(
@@ -122,8 +125,11 @@ class PayloadFetches:
             self._sources(place, key, is_repair=is_repair), self._on_fetched, is_repair=is_repair,
         )  # fmt: skip
         fetching.waiting.append(on_fetched)
+        # One that is being closed tells this fetch how that ends. One that was whole, and is gone
+        # as with an earlier record of the payload, does not.
+        is_awaited = session is not None and session.closing is not None and not session.is_whole
         try:
-            if is_repair or session is None or session.closing is None:
+            if is_repair or not is_awaited:
                 fetching.start()
         except (OSError, BasculeError) as error:
             self._on_fetched(fetching, error)

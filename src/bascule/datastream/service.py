@@ -18,13 +18,12 @@ from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
 from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
 from bascule.datastream.protocol import routes
 from bascule.datastream.protocol.routes import PlannedRoute, Route
-from bascule.datastream.session import Key, Session
+from bascule.datastream.session import Key, Session, opened_again
 from bascule.datastream.successor import Successor
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import (
     BasculeError,
     Broken,
-    InvalidRoute,
     LimitExceeded,
     PayloadDamaged,
     PayloadMissing,
@@ -238,7 +237,7 @@ class DataStreams:
         if is_node:
             return PlannedRoute(given, "as the node before it says")
         if self.node_id not in place.nodes:
-            raise InvalidRoute(f"node {self.node_id} has no replica")
+            raise Broken(f"node {self.node_id} is not one of the living replicas")
         gone = ""
         if given:
             head = routes.head(given)
@@ -276,6 +275,9 @@ class DataStreams:
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
         session = self._sessions.get(key)
+        if session is not None and session.payloads is not payloads:
+            session.fail(opened_again(opening.id))
+            session = None
         if session is not None and session.closing is None and not opening.begins_anew:
             session.used_at_ns = self._clock.monotonic_ns()
             session.place, session.opening = place, opening

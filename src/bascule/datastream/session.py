@@ -70,6 +70,11 @@ class SessionOwner(Protocol):
     def on_ended(self, session: Session) -> None: ...
 
 
+def opened_again(id: str) -> Broken:
+    """Its log was closed, and is another one now."""
+    return Broken(f"the replica of payload {id} was closed, and opened again")
+
+
 def _no_majority(found: int, needed: int, count: int) -> Broken:
     return Broken(f"{found} of {count} replicas take the payload, a majority is {needed}")
 
@@ -106,7 +111,7 @@ class Session:
         self._service = service
         self._reactor = reactor
         self._pool = pool
-        self._payloads = payloads
+        self.payloads = payloads
         self._window = window
         self._upstream: Upstream | None = None
         self._successors: dict[int, Successor] = {}
@@ -134,7 +139,7 @@ class Session:
         if len(self.place.replicas) < needed:
             raise _no_majority(len(self.place.replicas), needed, count)
         if not self.is_whole:
-            self._payloads.check_room(max(self.opening.size - self.received.position, 0))
+            self.payloads.check_room(max(self.opening.size - self.received.position, 0))
             if self.received.position:
                 self._open_file()
         if self.attempt >= 0:
@@ -192,13 +197,13 @@ class Session:
     def _open_file(self) -> File:
         """The file. There is none before the first byte. Raises: OSError."""
         if self.file is None:
-            self.file = self._payloads.create(self.opening.id)
+            self.file = self.payloads.create(self.opening.id)
         return self.file
 
     def _mark(self, at: int, position: int, crc: int) -> None:
         """Note how much of the file is right. Raises: OSError."""
         if self._marks is None:
-            self._marks = self._payloads.create_marks(self.opening.id)
+            self._marks = self.payloads.create_marks(self.opening.id)
         self._marks.write_at(at, encode_mark(position, crc))
 
     def on_packet(self, head: DataHead, *, crc: int, new_crc: int) -> None:
@@ -218,7 +223,7 @@ class Session:
         if self.received.position - self._room_checked >= ROOM_BYTES:
             self._room_checked = self.received.position
             try:
-                self._payloads.check_room()
+                self.payloads.check_room()
             except (DiskFull, OSError) as error:
                 self.fail(error)
                 return
@@ -380,7 +385,7 @@ class Session:
         def run() -> None:
             error: OSError | None = None
             try:
-                self._payloads.finish(file, payload)
+                self.payloads.finish(file, payload)
             except OSError as caught:
                 error = caught
             self._reactor.call(lambda: self._on_finished(payload, error))
@@ -439,7 +444,7 @@ class Session:
     def _discard(self) -> None:
         """Give the room back."""
         try:
-            self._payloads.discard(self.opening.id)
+            self.payloads.discard(self.opening.id)
         except OSError as error:
             log.warning("data streaming: a file cannot be removed", extra={"error": str(error)})
 

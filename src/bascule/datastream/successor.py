@@ -214,6 +214,8 @@ class Successor:
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
+        elif kind == frames.ELSEWHERE:
+            raise Broken(f"node {self.node} has not opened its replica")
         elif kind == frames.HELLO:
             check_version(decode_message(frame, StreamHello))
         else:

@@ -16,6 +16,7 @@ from bascule.errors import (
     PayloadGap,
     PayloadMissing,
     RemoteProtocolError,
+    UnknownStream,
 )
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.payload_connection.places import Places
@@ -31,6 +32,11 @@ from bascule.wire.datastream.messages import (
 
 CONNECT_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 0.05
+SILENCE_SECONDS_MAX: Final = 5.0
+"""Between two chunks of one node, before another one is asked."""
+ANSWER_PART: Final = 3
+"""A node has a third of the time-out for its first answer: it may have to read a whole payload for
+a range of it."""
 
 
 class _WholeDamaged(PayloadDamaged):
@@ -54,6 +60,7 @@ class PayloadReader:
         self._timeout = timeout
         self._places: Places | None = None
         self._connection: PayloadConnection | None = None
+        self._connection_count = 0
         self._start = fetch.start
         self._position = fetch.start
         self._end = fetch.end
@@ -131,14 +138,17 @@ class PayloadReader:
         """Raises: Broken, PayloadDamaged."""
         connection = self._connection
         assert connection is not None
-        async with asyncio.timeout(self._timeout):
-            kind, frame = await connection.next_frame()
-            if kind == frames.CLOSE:
-                decode_message(frame, ClosePayload)
-                return None
-            if kind != frames.DATA:
-                raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
-            head, packet = await connection.receive_packet(frame)
+        try:
+            async with asyncio.timeout(min(self._timeout, SILENCE_SECONDS_MAX)):
+                kind, frame = await connection.next_frame()
+                if kind == frames.CLOSE:
+                    decode_message(frame, ClosePayload)
+                    return None
+                if kind != frames.DATA:
+                    raise RemoteProtocolError(f"a frame of kind {kind:#04x}")
+                head, packet = await connection.receive_packet(frame)
+        except TimeoutError:
+            raise Broken(f"{connection.address} is silent") from None
         if head.position != self._position:
             raise PayloadGap(self.id, head.position, self._position)
         crc = crc32c(packet)
@@ -164,15 +174,18 @@ class PayloadReader:
         deadline = loop.time() + self._timeout
         while True:
             error: BasculeError = Broken("no node is known")
-            for address in self._places.order:
+            order, behind = self._places.order, 0
+            for address in order:
                 try:
                     if await self._ask(address):
                         return
                     break
-                except (Broken, PayloadMissing, PayloadDamaged) as caught:
+                except (Broken, PayloadMissing, PayloadDamaged, UnknownStream) as caught:
                     error = caught
+                    behind += isinstance(caught, UnknownStream)
                     self._places.on_failed(address)
-            if loop.time() > deadline:
+            is_unknown = behind == len(order) and self._connection_count == 0
+            if is_unknown or loop.time() > deadline:
                 raise error
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -182,7 +195,9 @@ class PayloadReader:
         try:
             self._fetch.start = self._position
             await connection.send(encode_message(frames.FETCH, self._fetch))
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(
+                max(self._timeout / ANSWER_PART, min(self._timeout, SILENCE_SECONDS_MAX))
+            ):
                 fetched = await connection.expect(frames.FETCHED, PayloadFetched)
         except TimeoutError:
             connection.close()
@@ -197,4 +212,5 @@ class PayloadReader:
         self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
         self._end = fetched.end
         self._connection = connection
+        self._connection_count += 1
         return True

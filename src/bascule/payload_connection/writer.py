@@ -21,6 +21,7 @@ from bascule.errors import (
     PayloadDamaged,
     PayloadGap,
     RemoteProtocolError,
+    UnknownStream,
 )
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.payload_connection.places import Places
@@ -368,22 +369,27 @@ class PayloadWriter:
     # -- connections ----------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        """OpenPayload the payload at a replica. Raises: Broken; what a node says."""
+        """OpenPayload the payload at a replica. A node that does not know the stream may have just
+        started; if no node knows it at the beginning there is none. Raises: Broken; what a node
+        says."""
         if self._places is None:
             self._places = Places(self._bootstrap())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
             error: BasculeError = Broken("no node is known")
-            for address in self._places.order:
+            order, behind = self._places.order, 0
+            for address in order:
                 try:
                     if await self._open_at(address):
                         return
                     break  # it has said which nodes have replicas
-                except (Broken, DiskFull, PayloadGap) as caught:
+                except (Broken, DiskFull, PayloadGap, UnknownStream) as caught:
                     error = caught
+                    behind += isinstance(caught, UnknownStream)
                     self._on_failed(address, caught)
-            if isinstance(error, DiskFull):
+            is_unknown = behind == len(order) and self._attempt == 0
+            if isinstance(error, DiskFull) or is_unknown:
                 raise error
             if loop.time() > deadline:
                 raise Broken(f"no replica takes payload {self.id}: {error}") from error

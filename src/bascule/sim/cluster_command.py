@@ -41,6 +41,8 @@ COUNTED: Final = (
     "acked",
     "starts",
     "read",
+    "payloads",
+    "payloads_read",
     "unrepaired",
     "table_reads",
     "table_writes",
@@ -131,7 +133,8 @@ def _run_one(
         result,
         f"seed {seed}: {result.nodes} nodes, {result.streams} streams, "
         f"{result.simulated_seconds:,.1f} s simulated in {real:.2f} s; {result.events:,} events, "
-        f"{result.acked:,} messages acked, {result.starts} starts of nodes\n"
+        f"{result.acked:,} messages acked, {result.starts} starts of nodes, "
+        f"{result.payloads} payloads acked\n"
         f"faults: {faults_text(result.faults)}\ndigest {result.digest}",
         as_json=as_json,
     )

@@ -33,9 +33,9 @@ log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 5.0
 RETRY_NS: Final = 600 * 1_000_000_000
+"""Pause after a failed compaction of a log."""
 BEHIND_NS: Final = 10 * 1_000_000_000
 """Until a table is asked again whether its log may remove tombstones."""
-"""Pause after a failed compaction of a log."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from bascule.sim.cluster.operators import (
     SettingChanges,
 )
 from bascule.sim.cluster.plan import MS, ClusterFault
-from bascule.sim.cluster.streams import DEDUPE_MS
+from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
 from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
@@ -59,6 +59,7 @@ class ClusterFaults:
             ClusterFault.STOP: lambda: self._lose(self._pick(is_up), _Loss.STOP),
             ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
             ClusterFault.LEADER: lambda: self._lose_somehow(self._pick(leads)),
+            ClusterFault.RECEIVER: lambda: self._lose_somehow(self._pick(receives)),
             ClusterFault.SPLIT: self._split,
             ClusterFault.ISOLATE: lambda: self._lose(self._pick(is_up), _Loss.CUT),
             ClusterFault.LINK: self._cut_link,
@@ -322,7 +323,13 @@ class ClusterFaults:
         others = [node for node in state.isr if node != victim]
         if machine is None or victim not in state.replicas or len(others) < 2:
             return False
-        if count >= DAMAGES_MAX or not machine.damage(stream, index, cuts=cuts):
+        if count >= DAMAGES_MAX:
+            return False
+        if StreamTrait.PAYLOADS in plan.traits and not cuts and self._prng.happens(0.5):
+            is_done = machine.damage_payload(stream, index)
+        else:
+            is_done = machine.damage(stream, index, cuts=cuts)
+        if not is_done:
             return False
         self._victims[stream, index] = victim, count + 1
         return True
@@ -372,6 +379,13 @@ def is_up(machine: Machine) -> bool:
 def is_controller(machine: Machine) -> bool:
     """Whether the node takes itself for the controller."""
     return machine.running is not None and machine.running.is_controller
+
+
+def receives(machine: Machine) -> bool:
+    """Whether a payload is sent to the node."""
+    if machine.running is None or machine.is_paused:
+        return False
+    return machine.running.controller.payloads.streams.counts.sessions > 0
 
 
 def leads(machine: Machine) -> bool:

@@ -11,11 +11,13 @@ import asyncio
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
 from rpds import HashTrieMap, HashTrieSet
 
+from bascule.datastream.limits import DataStreamLimits
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import ImageIndex
 from bascule.sim.cluster.machine import ProcessClock, ProcessRandom, process_files
@@ -32,10 +34,12 @@ from bascule.sim.cluster.world.heartbeats import SimHeartbeats
 from bascule.sim.cluster.world.loop import ClusterLoop
 from bascule.sim.cluster.world.ordered import OrderedKeys, OrderedMap, OrderedSet
 from bascule.sim.cluster.world.sockets import SelectModule, SocketModule, bind
+from bascule.sim.cluster.world.streaming import OsModule, SelectorsModule, StreamSocketModule
 from bascule.sim.cluster.world.threads import SimpleQueue, Threading, ThreadPool
 
 THREADING: Final = (
     "bascule.controller.held_partitions",
+    "bascule.datastream.transport.reactor",
     "bascule.ingest.ingest_buffer",
     "bascule.ingest.nats_dialer",
     "bascule.ingest.nats_source",
@@ -61,6 +65,7 @@ QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer
 """Modules whose `SimpleQueue` is replaced."""
 POOLS: Final = (
     "bascule.controller.reconciler",
+    "bascule.datastream.service",
     "bascule.listening.listener",
     "bascule.peer.replica_fetch",
     "bascule.replica.maintenance.cleaner",
@@ -79,6 +84,7 @@ SETS: Final = (
     "bascule.controller.metadata_machine",
     "bascule.controller.plan",
     "bascule.controller.reconciler",
+    "bascule.datastream.service",
     "bascule.peer.listener",
     "bascule.peer.replica_fetch",
     "bascule.peer.replica_session",
@@ -87,10 +93,39 @@ SETS: Final = (
     "bascule.replica.maintenance.retention",
     "bascule.replica.partition",
     "bascule.replica.purgatory",
+    "bascule.storage.payloads.payload_files",
     "bascule.tables.tables",
     "bascule.tables.watching.watches",
 )
 """Modules whose sets are iterated: these keep an order."""
+BLOCK_BYTES: Final = 16 << 10
+"""Of payloads, which are small here: many have several blocks."""
+UNLINKED_MS: Final = 10_000
+"""Longer than the record of a payload is asked for."""
+PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("bascule.controller.cluster.payloads.linking", "ATTEMPT_SECONDS_MAX", 4.0),
+    ("bascule.controller.cluster.payloads.linking", "LINK_SECONDS_MAX", 8.0),
+    ("bascule.datastream.service", "DETACHED_SECONDS_MAX", 3.0),
+    (
+        "bascule.datastream.service", "DataStreamLimits",
+        partial(DataStreamLimits, window_bytes=64 << 10, unlinked_ms_max=UNLINKED_MS),
+    ),
+    ("bascule.datastream.service", "SWEEP_SECONDS", 1.0),
+    ("bascule.datastream.session", "ROOM_BYTES", 32 << 10),
+    ("bascule.datastream.session", "SYNC_BYTES", 64 << 10),
+    ("bascule.datastream.transport.connection", "SENDFILE_BYTES", 12 << 10),
+    ("bascule.datastream.transport.connection", "os", OsModule),
+    ("bascule.datastream.transport.connection", "socket", StreamSocketModule()),
+    ("bascule.datastream.transport.reactor", "BUFFER_BYTES", 8 << 10),
+    ("bascule.datastream.transport.reactor", "selectors", SelectorsModule),
+    ("bascule.datastream.transport.reactor", "socket", StreamSocketModule()),
+    ("bascule.payload_connection.connection", "socket", StreamSocketModule()),
+    ("bascule.storage.payloads.payload_log", "COMPACTED_SECONDS", 2),
+    ("bascule.storage.payloads.block_sums", "BLOCK_BYTES", BLOCK_BYTES),
+    ("bascule.storage.payloads.payload_files", "BLOCK_BYTES", BLOCK_BYTES),
+    ("bascule.storage.payloads.verified_file", "BLOCK_BYTES", BLOCK_BYTES),
+)  # fmt: skip
+"""Data streaming, with sizes and times that fit a run."""
 OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.controller.metadata_machine", "RememberedRequests", WatchedRequests),
     (
@@ -132,7 +167,7 @@ def replacements() -> list[tuple[str, str, Any]]:
     found += [(module, "SimpleQueue", SimpleQueue) for module in QUEUES]
     found += [(module, "ThreadPoolExecutor", ThreadPool) for module in POOLS]
     found += [(module, "set", OrderedSet) for module in SETS]
-    return [*found, *OTHERS]
+    return [*found, *OTHERS, *PAYLOADS]
 
 
 @contextmanager

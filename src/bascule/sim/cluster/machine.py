@@ -27,7 +27,7 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import rack_of
 from bascule.sim.cluster.tables.databases import TableDatabases
-from bascule.sim.cluster.world.damage import cut_end, flip_bit
+from bascule.sim.cluster.world.damage import cut_end, flip_bit, flip_payload
 from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
 from bascule.sim.cluster.world.loop import NS, process_now
 from bascule.sim.cluster.world.network import host_of
@@ -150,6 +150,8 @@ class Machine:
         self.damaged_ms = 0
         """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine
         loses no power: what was synced behind the last synced mark would count as torn."""
+        self.damaged_payloads: dict[str, None] = {}
+        """The ids of those whose files on the disk were damaged."""
 
     def raft_store(self, group: int) -> MemoryStore:
         """The store of a Raft group, which is made if there is none."""
@@ -296,6 +298,18 @@ class Machine:
         if done:
             self.world.note(self.node, f"has a damaged disk: {done}")
             self.damaged_ms = self.now_ms
+        return bool(done)
+
+    def damage_payload(self, stream: str, partition: int) -> bool:
+        """Flip a bit of a payload that a record names; False if there is none now."""
+        if not self.is_ready:
+            return False
+        directory = f"{DATA}/streams/{stream}/{partition}"
+        done, id = flip_payload(self.files, directory, self.world.prng)
+        if done:
+            self.world.note(self.node, f"has a damaged payload: {done}")
+            self.damaged_ms = self.now_ms
+            self.damaged_payloads[id] = None
         return bool(done)
 
     def remove_aside(self) -> None:

@@ -55,7 +55,8 @@ class ClusterFault(Enum):
     STALL_DISK = "stalled disk"
     FULL_DISK = "full disk"
     FLIP = "bit flips"
-    """In the log of one replica of a partition, of those that at least two others have."""
+    """In the log of one replica of a partition, or in one of its payloads, of those that at least
+    two others have."""
     CUT = "truncation"
     """Of the log of such a replica, while its node is down."""
     CLOCK_JUMP = "clock jump"
@@ -88,6 +89,8 @@ class ClusterFault(Enum):
     """A node joins; later it is removed as planned, or that is taken back."""
     ALTER = "other settings"
     """A stream gets another number of replicas, or other promises."""
+    RECEIVER = "loss of a receiver"
+    """Of a node to which a payload is sent just now, by a client or by another node."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -108,6 +111,8 @@ DRAWN_APART: Final = (
     ClusterFault.ALTER,
 )  # fmt: skip
 """With random numbers of their own, for the same reason."""
+OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
+"""Drawn where payloads are."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -149,6 +154,8 @@ class ClusterPlan:
     groups: tuple[GroupPlan, ...] = ()
     readers: int = 0
     """Consumers without a group, each of one partition."""
+    payload_clients: int = 0
+    """Clients that send payloads to the streams with that trait."""
     has_racks: bool = False
     """Whether nodes and readers are in racks, so that readers are sent to closest replicas."""
     faults: dict[ClusterFault, int] = field(default_factory=dict)
@@ -183,7 +190,7 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS):
             draw_mean(fault, prng)
     plan = ClusterPlan(
         seed=seed,

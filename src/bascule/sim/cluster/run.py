@@ -14,6 +14,7 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.consumers.traits import draw_group_traits
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.installation import installed
+from bascule.sim.cluster.payloads.drawn import draw_payloads
 from bascule.sim.cluster.plan import draw_plan
 from bascule.sim.cluster.simulation import Simulation, make_prng
 from bascule.sim.cluster.trace import ClusterTrace
@@ -94,6 +95,10 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     """Operations of clients of tables that were answered."""
     watched: int
     """Changes of tables that watchers were told of."""
+    payloads: int
+    """Payloads that were acknowledged."""
+    payloads_read: int
+    """Payloads, and parts of them, that were read."""
     faults: dict[str, int]
     digest: str
     """Equal runs have equal digests."""
@@ -119,6 +124,7 @@ def run_seed(
     )  # fmt: skip
     groups = draw_group_traits(seed, plan.groups, _names(options.group_traits))
     plan = replace(plan, groups=groups)
+    plan = draw_payloads(plan, traits=_names(options.traits), faults=_names(options.faults))
     loop = ClusterLoop(prng)  # type: ignore[abstract]
     trace = ClusterTrace(loop, write)
     was_enabled = gc.isenabled()
@@ -185,6 +191,8 @@ def _result(simulation: Simulation) -> ClusterResult:
         table_reads=simulation.tables.reads,
         table_writes=simulation.tables.writes,
         watched=simulation.tables.watched,
+        payloads=sum(client.acked for client in simulation.payload_clients),
+        payloads_read=sum(client.has_read for client in simulation.payload_clients),
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},
         digest=f"{world.loop.digest:016x}{crc32(acks.encode()):08x}",
     )

@@ -21,9 +21,10 @@ from bascule.sim.cluster.consumers.reader import SimReader
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
+from bascule.sim.cluster.payloads import PayloadCheckers, PayloadHistory, SimPayloadClient
 from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
-from bascule.sim.cluster.streams import StreamPlan
+from bascule.sim.cluster.streams import StreamPlan, StreamTrait
 from bascule.sim.cluster.tables.simulated_tables import SimulatedTables
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
@@ -83,8 +84,23 @@ class Simulation:
             for number in range(world.plan.readers)
         ]
         self.tables = SimulatedTables(world, self.machines, self.checkers, self._on_ack)
+        self.payloads = PayloadHistory()
+        self.payload_checkers = PayloadCheckers(
+            self.machines, world.weakest, self.checkers, self.payloads
+        )
+        self.payload_clients = [self._payload_client(n) for n in range(world.plan.payload_clients)]
         self.faults = ClusterFaults(world, self.machines, self.members)
         self._is_looking = True
+
+    def _payload_client(self, number: int) -> SimPayloadClient:
+        streams = self.plan.streams
+        plan = self.world.prng.pick([s for s in streams if StreamTrait.PAYLOADS in s.traits])
+        checkers = self.payload_checkers
+        return SimPayloadClient(
+            self.world, number, plan, self.payloads,
+            on_ack=checkers.on_ack, may_be_gone=checkers.may_be_gone,
+            is_damaged=checkers.is_damaged,
+        )  # fmt: skip
 
     def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:
         self.checkers.on_ack(publication, answer)
@@ -109,6 +125,8 @@ class Simulation:
         for deleter in self.deleters:
             deleter.start()
         self.tables.start()
+        for client in self.payload_clients:
+            self.world.after(self.world.prng.wait(NS), client.start)
         self.faults.start()
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
@@ -122,6 +140,7 @@ class Simulation:
             lambda: self.tables.not_served(served, self.unrepaired()), self.plan.liveness_ns,
             "without faults",
         )  # fmt: skip
+        self._until(self._payloads_not_used(), self.plan.liveness_ns, "without faults")
         rounds = [member.rounds for member in self.members]
         self._until(lambda: self._not_assigned(rounds), self.plan.liveness_ns, "without faults")
         self.world.note(0, "publishers and consumers stop")
@@ -129,6 +148,8 @@ class Simulation:
             member.kill()
         for reader in self.readers:
             reader.stop()
+        for client in self.payload_clients:
+            client.kill()
         for publisher in self.publishers:
             publisher.is_active = False
         self.tables.stop()
@@ -139,6 +160,8 @@ class Simulation:
         )  # fmt: skip
         self._is_looking = False
         self.checkers.look()
+        if self.payload_clients:
+            self.payload_checkers.at_end(self.unrepaired())
         writers: list[Writer] = [*self.publishers, *self.tables.clients]
         self.checkers.at_end(writers, self.reads, unrepaired=self.unrepaired())
         self.tables.at_end(self.unrepaired())
@@ -147,6 +170,8 @@ class Simulation:
         if self._is_looking:
             self.checkers.look()
             self.tables.look()
+            if self.payload_clients:
+                self.payload_checkers.look()
             self.world.after(LOOK_NS, self._look)
 
     def _help(self) -> None:
@@ -254,6 +279,24 @@ class Simulation:
                 return f"{reader.name} reads nothing of {reader.key} at {reader.position}"
         return ""
 
+    def _payloads_not_used(self) -> Callable[[], str]:
+        """Says which client sends and reads no payloads any more; empty: none."""
+        before = [(client.acked, client.has_read) for client in self.payload_clients]
+        for client in self.payload_clients:
+            client.is_safe = True
+            client.go_on()
+            client.start()
+
+        def pending() -> str:
+            broken = {name for name, _ in self.unrepaired()}
+            for client, (acked, has_read) in zip(self.payload_clients, before, strict=True):
+                is_used = client.acked > acked and client.has_read > has_read
+                if not is_used and client.plan.name not in broken:
+                    return f"{client.name} has {client.acked} acks and {client.has_read} reads"
+            return ""
+
+        return pending
+
     def _not_assigned(self, before: list[int]) -> str:
         """Which group does not have its partitions assigned to members that go on; empty: none."""
         for member, rounds in zip(self.members, before, strict=True):
@@ -289,6 +332,8 @@ class Simulation:
         for key, partitions in held.items():
             if reason := self._log_difference(key, partitions):
                 return reason
+        if self.payload_clients and (reason := self.payload_checkers.not_settled(unrepaired)):
+            return reason
         return why_not_settled(self.world, self.machines, unrepaired)
 
     def _log_difference(self, key: Key, partitions: Mapping[int, Partition]) -> str:

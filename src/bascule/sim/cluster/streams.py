@@ -46,6 +46,8 @@ class StreamTrait(Enum):
     """All replicas have to be in sync."""
     TABLE = "table"
     """A compacted one with one partition that is a table, with clients and watchers."""
+    PAYLOADS = "payloads"
+    """Clients send payloads to it; see `payloads`. Drawn apart."""
 
 
 PROBABILITIES: Final = {

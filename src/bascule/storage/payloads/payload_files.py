@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from errno import EIO
+from errno import EBADF, EIO
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -47,7 +47,7 @@ class FoundPayload(NamedTuple):
 
 class PayloadFiles:
     """Any thread may call it; a lock is held for renames and removals, never while content is
-    written, read or synced."""
+    written, read or synced. What only asks what is there takes no lock: the event loop may."""
 
     def __init__(self, files: Files, directory: str, guard: AbstractContextManager[object]) -> None:
         """`directory` is that of the partition. `guard` is the lock of its log. Raises: OSError."""
@@ -59,6 +59,9 @@ class PayloadFiles:
         self._linked: dict[str, PayloadLink] = {}
         self._ids: dict[int, str] = {}
         """The payloads of the linked records, by offset."""
+        self._present: dict[str, FoundPayload] = {}
+        """What `_whole` and `_linked` say together, for those without the lock: a payload changes
+        its state with one assignment."""
         self._unnamed: dict[str, None] = {}
         """Linked ones whose files are not renamed yet."""
         self._lost: set[str] = set()
@@ -69,9 +72,13 @@ class PayloadFiles:
         """Of the whole ones."""
         self.changes = 0
         """One more whenever records have gained or lost payloads."""
+        self._is_closed = False
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
+            if self._present:
+                # Names that a process which was killed has changed may be in the page cache only.
+                files.sync_dir(self.directory)
 
     def _load(self) -> None:
         marked: list[str] = []
@@ -93,12 +100,25 @@ class PayloadFiles:
                 marked.append(found[1])
             elif found := _SUMS.fullmatch(name):
                 with_sums.append((found[1], path))
+        for id in (*self._whole, *self._linked):
+            self._note(id)
         for id in marked:
             if id not in self._open:
                 self._remove(self._marks_path(id))
         for id, path in with_sums:
-            if id not in self._whole and id not in self._linked:
+            is_half_done = path.endswith(".new")
+            if is_half_done or (id not in self._whole and id not in self._linked):
                 self._remove(path)
+
+    def close(self) -> None:
+        """The log is closed, and may be opened again: nothing is received by way of this object any
+        more. Who receives something gets an OSError, and asks for the payloads of the other one."""
+        with self._lock:
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OSError(EBADF, "the log was closed", self.directory)
 
     @property
     def is_empty(self) -> bool:
@@ -122,20 +142,25 @@ class PayloadFiles:
 
     def linked_sizes(self) -> list[tuple[int, int]]:
         """The offset and the bytes of each payload that a record names, by offset."""
-        with self._lock:
-            found = [(link.offset, link.payload.size) for link in self._linked.values()]
-        return sorted(found)
+        links = tuple(self._linked.values())
+        return sorted((link.offset, link.payload.size) for link in links)
 
     def find(self, id: str) -> FoundPayload | None:
         """The whole payload with this id, if it is here."""
-        with self._lock:
-            return self._found(id)
+        return self._present.get(id)
 
     def find_at(self, offset: int) -> FoundPayload | None:
         """The payload of the record at `offset`."""
-        with self._lock:
-            id = self._ids.get(offset)
-            return None if id is None else self._found(id)
+        found = self._present.get(self._ids.get(offset, ""))
+        return found if found is not None and found.offset == offset else None
+
+    def _note(self, id: str) -> None:
+        """The state of a payload has changed."""
+        found = self._found(id)
+        if found is None:
+            self._present.pop(id, None)
+        else:
+            self._present[id] = found
 
     def _found(self, id: str) -> FoundPayload | None:
         link = self._linked.get(id)
@@ -174,6 +199,7 @@ class PayloadFiles:
         Raises: OSError.
         """
         with self._lock:
+            self._check_open()
             self._make_directory()
             file = self._files.open(self._open_path(id), create=True)
             self._open.add(id)
@@ -185,6 +211,7 @@ class PayloadFiles:
         Raises: OSError.
         """
         with self._lock:
+            self._check_open()
             self._make_directory()
             return self._files.open(self._marks_path(id), create=True)
 
@@ -228,6 +255,7 @@ class PayloadFiles:
             raise OSError(EIO, f"{size} bytes, expected {payload.size}", file.path)
         file.sync()
         with self._lock:
+            self._check_open()
             earlier = self._whole.get(payload.id)
             self._files.rename(self._open_path(payload.id), self._whole_path(payload))
             self._open.discard(payload.id)
@@ -237,6 +265,7 @@ class PayloadFiles:
                 self.bytes -= earlier.size
                 if earlier.crc != payload.crc:
                     self._remove(self._whole_path(earlier))
+            self._note(payload.id)
             self._remove(self._marks_path(payload.id))
         self._files.sync_dir(self.directory)
 
@@ -244,7 +273,7 @@ class PayloadFiles:
         """Remove what was received of a payload; return its bytes. Raises: OSError."""
         with self._lock:
             path, size = self._open_path(id), 0
-            if id in self._open:
+            if id in self._open and not self._is_closed:
                 if self._files.exists(path):
                     size = self._files.size(path)
                     self._files.remove(path)
@@ -256,23 +285,22 @@ class PayloadFiles:
         """Remove a whole payload that no record names; return its bytes. Raises: OSError."""
         with self._lock:
             payload = self._whole.get(id)
-            if payload is None:
+            if payload is None or self._is_closed:
                 return 0
             self._remove(self._whole_path(payload))
             self._remove_sums(payload)
             del self._whole[id]
+            self._note(id)
             self.bytes -= payload.size
             return payload.size
 
     def open_ids(self) -> list[str]:
         """Those that are received in part."""
-        with self._lock:
-            return list(self._open)
+        return list(self._open)
 
     def whole_ids(self) -> list[str]:
         """Those that no record names."""
-        with self._lock:
-            return list(self._whole)
+        return list(self._whole)
 
     # -- damage ---------------------------------------------------------------------------------
 
@@ -296,7 +324,7 @@ class PayloadFiles:
         path = self._sums_path(id)
         new = f"{path}.new"
         with self._lock:
-            if self._found(id) is None:
+            if self._found(id) is None or self._is_closed:
                 return
             file = self._files.open(new, create=True)
             file.truncate(0)
@@ -315,32 +343,32 @@ class PayloadFiles:
             link = self._linked.get(payload.id)
             if link is None:
                 return False
+            self._check_open()
             self._files.rename(self._open_path(payload.id), self._path_of(payload.id))
             self._open.discard(payload.id)
             self._linked[payload.id] = PayloadLink(link.offset, payload)
+            self._note(payload.id)
             self.bytes += payload.size - link.payload.size
         self._files.sync_dir(self.directory)
         return True
 
     def is_given_up(self, id: str) -> bool:
         """Whether no replica has this payload."""
-        with self._lock:
-            return id in self._lost
+        return id in self._lost
 
     # -- links ----------------------------------------------------------------------------------
 
     def missing(self, links: Iterable[PayloadLink]) -> list[PayloadLink]:
         """Those of `links` whose payloads are not whole here."""
-        with self._lock:
-            return [
-                link
-                for link in links
-                if link.payload.id not in self._lost and not self._has(link.payload)
-            ]
+        return [
+            link
+            for link in links
+            if link.payload.id not in self._lost and not self._has(link.payload)
+        ]
 
     def _has(self, payload: Payload) -> bool:
-        link = self._linked.get(payload.id)
-        return payload == (self._whole.get(payload.id) if link is None else link.payload)
+        found = self._present.get(payload.id)
+        return found is not None and found.payload == payload
 
     def give_up(self, id: str) -> None:
         """No replica has this payload any more: its record is appended without it."""
@@ -363,6 +391,7 @@ class PayloadFiles:
                 del self._whole[id]
                 self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
                 self._unnamed[id] = None
+                self._note(id)
             self._rename_linked()
 
     def _rename_linked(self) -> None:
@@ -373,6 +402,7 @@ class PayloadFiles:
             except OSError:
                 continue
             del self._unnamed[id]
+            self._note(id)
             self._is_renamed = True
 
     def settle(self) -> None:
@@ -403,6 +433,7 @@ class PayloadFiles:
                 self._unnamed.pop(id, None)
                 del self._ids[at], self._linked[id]
                 self._whole[id] = link.payload
+                self._note(id)
 
     def remove_linked(self, offsets: Iterable[int]) -> int:
         """Remove the payloads of records that are gone for good; return their bytes.
@@ -421,14 +452,14 @@ class PayloadFiles:
                 self._remove_sums(link.payload)
                 self._unnamed.pop(id, None)
                 del self._ids[offset], self._linked[id]
+                self._note(id)
                 removed += link.payload.size
             self.bytes -= removed
         return removed
 
     def linked_offsets(self) -> list[int]:
         """Of all records that have payloads, in their order."""
-        with self._lock:
-            return sorted(self._ids)
+        return sorted(self._ids)
 
     def _remove(self, path: str) -> None:
         try:

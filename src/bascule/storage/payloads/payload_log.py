@@ -8,6 +8,7 @@ from typing import Final
 from bascule.errors import PayloadMissing
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
+from bascule.storage.maintenance import RemovedSegments
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.recovery import Recovered
@@ -94,6 +95,7 @@ class PayloadLog(PartitionLog):
 
     def truncate_to(self, offset: int, epoch: int, *, high_watermark: int) -> LogPosition:
         """As `PartitionLog.truncate_to`; payloads of removed records are kept without a record."""
+        self.payloads.settle()
         end = super().truncate_to(offset, epoch, high_watermark=high_watermark)
         self.payloads.unlink_from(end.offset)
         return end
@@ -109,11 +111,24 @@ class PayloadLog(PartitionLog):
         self.payloads.settle()
         super().checkpoint(high_watermark=high_watermark)
 
+    def advance_start(self, offset: int, *, high_watermark: int) -> RemovedSegments:
+        """As `PartitionLog.advance_start`, which writes a checkpoint."""
+        self.payloads.settle()
+        return super().advance_start(offset, high_watermark=high_watermark)
+
     def close(self, *, high_watermark: int | None = None, writes_checkpoint: bool = True) -> None:
-        """As `PartitionLog.close`, after the names of payloads are synced."""
-        if self.failure is None and writes_checkpoint:
-            self.payloads.settle()
-        super().close(high_watermark=high_watermark, writes_checkpoint=writes_checkpoint)
+        """As `PartitionLog.close`, after the names of payloads are synced. Nobody changes payloads
+        by way of this log any more."""
+        try:
+            if self.failure is None and writes_checkpoint:
+                self.payloads.settle()
+        except OSError:
+            super().close(high_watermark=high_watermark, writes_checkpoint=False)
+            raise
+        else:
+            super().close(high_watermark=high_watermark, writes_checkpoint=writes_checkpoint)
+        finally:
+            self.payloads.close()
 
     @property
     def is_sweep_due(self) -> bool:

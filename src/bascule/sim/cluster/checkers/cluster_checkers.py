@@ -103,16 +103,11 @@ class ClusterCheckers:
 
     def _check_sets(self, held: Mapping[Key, Mapping[int, Partition]]) -> None:
         """Check the replicas in sync, of which each may lead next. Raises: InvariantBroken."""
-        self._note_images()
+        self.note_images()
         self._states.look_at_sets(held, self._committed.ends)
         for key, replicas in held.items():
             in_sync = ((node, each) for node, each, _ in self._states.in_sync(key, replicas))
             self._starts.look_at_set(key, in_sync)
-
-    def _note_images(self) -> None:
-        for node, machine in self._machines.items():
-            if machine.running is not None:
-                self._states.note_image(node, machine.running.controller.image)
 
     def _images(self) -> list[Image]:
         return [
@@ -150,7 +145,7 @@ class ClusterCheckers:
         for key in self.losses.look((partition for _, partition in replicas), self._images()):
             self._committed.forget(key)
             self._starts.forget(key)
-        self._note_images()
+        self.note_images()
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in replicas:
             held.setdefault(key_of(partition), {})[node] = partition
@@ -204,6 +199,17 @@ class ClusterCheckers:
                 latest_epoch=latest_epoch,
             )
         return is_read
+
+    def note_images(self) -> None:
+        """Note the states of all partitions, as the nodes have them now."""
+        for node, machine in self._machines.items():
+            if machine.running is not None:
+                self._states.note_image(node, machine.running.controller.image)
+
+    def in_sync(self, key: Key) -> Iterator[tuple[int, Partition]]:
+        """The replicas in sync of a partition, by the states that were noted last."""
+        for node, partition, _ in self._states.in_sync(key, self._replicas_of(key)):
+            yield node, partition
 
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""

@@ -31,6 +31,25 @@ def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
     return f"byte {at} of {path}"
 
 
+def flip_payload(files: MachineFiles, directory: str, prng: Prng) -> tuple[str, str]:
+    """Flip a bit in the file of a linked payload of a log; what was done and the payload's id, or
+    empty if there is none."""
+    where = f"{directory}/payloads"
+    names = files.list_dir(where) if files.exists(where) else []
+    found = [(f"{where}/{name}", name[21:53]) for name in names if name.endswith(".linked")]
+    found = [(path, id) for path, id in found if files._inode(path).data]
+    if not found:
+        return "", ""
+    path, id = prng.pick(found)
+    inode = files._inode(path)
+    at = prng.below(len(inode.data))
+    flipped = inode.data[at] ^ 1 << prng.below(8)
+    for data in (inode.data, inode.disk):
+        if at < len(data):
+            data[at] = flipped
+    return f"byte {at} of {path}", id
+
+
 def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
     """Cut a segment of a log that nobody has open; what was done, or empty."""
     path, inode = _any_segment(files, directory, prng)

@@ -71,6 +71,17 @@ class DiskTimes:
             waiter.wake()
 
 
+class FileNumber(int):
+    """The descriptor of a file, which leads `sendfile` to it."""
+
+    file: ProcessFile
+
+    def __new__(cls, file: ProcessFile) -> FileNumber:
+        found = super().__new__(cls, 3)
+        found.file = file
+        return found
+
+
 class ProcessFile:
     """A file that a process has open."""
 
@@ -83,7 +94,7 @@ class ProcessFile:
         return self._file.path
 
     def fileno(self) -> int:
-        return self._file.fileno()
+        return FileNumber(self)
 
     def append(self, *data: Buffer) -> None:
         self._files.enter("append", self.path, writes=sum(map(len, data)))

@@ -344,6 +344,15 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         return await self.sockets.create_connection(factory, host, port)
 
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await sock.connect(address)
+
+    async def sock_sendall(self, sock: Any, data: Any) -> None:
+        await sock.send_all(data)
+
+    async def sock_recv_into(self, sock: Any, buf: Any) -> int:
+        return int(await sock.receive_into(buf))
+
     async def connect_accepted_socket(self, factory: Any, sock: Any, **_: Any) -> Any:  # type: ignore[override]
         return self.sockets.connect_accepted(factory, sock)
 

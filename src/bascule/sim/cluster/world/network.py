@@ -59,6 +59,12 @@ class ConnectionEnd:
         self.on_data: Callable[[bytes], None] = self._keep
         self.on_end: Callable[[], None] = lambda: None
         self.on_reset: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a bounded socket takes bytes again."""
+        self.unread = 0
+        """Bytes of a bounded socket that the other end has not read."""
+        self.is_full = False
+        """Whether its process waits for room."""
         self.early = bytearray()
         """What came before somebody reads."""
         self._last_ns = 0
@@ -78,6 +84,15 @@ class ConnectionEnd:
         if not self.is_open or self.has_closed:
             return
         self._send(data)
+
+    def note_read(self, count: int) -> None:
+        """The process at this end has read bytes."""
+        peer = self.peer
+        if peer.unread:
+            peer.unread = max(peer.unread - count, 0)
+            if peer.is_full:
+                peer.is_full = False
+                self._network.run(peer.process, peer.on_room)
 
     def close(self) -> None:
         """Send no more, and receive nothing."""

@@ -30,8 +30,12 @@ class SocketEnd(Protocol):
     on_data: Callable[[bytes], None]
     on_end: Callable[[], None]
     on_reset: Callable[[], None]
+    on_room: Callable[[], None]
+    unread: int
+    is_full: bool
 
     def send(self, data: bytes) -> None: ...
+    def note_read(self, count: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -56,6 +60,9 @@ class SocketDial(Protocol):
 
 
 _TIMEVAL: Final = Struct("@ll")
+SEND_BYTES: Final = 16 << 10
+"""What a socket takes that the other side has not read, once the size of its buffer was set. Other
+sockets take everything at once."""
 _PEEK: Final = int(socket.MSG_PEEK)
 _WAIT_ALL: Final = int(socket.MSG_WAITALL)
 """As plain integers: operators of flags are slow."""
@@ -66,18 +73,30 @@ class SimSocket:
 
     def __init__(self, layer: SocketLayer, end: SocketEnd) -> None:
         self.layer = layer
-        self.end = end
         self.number = layer.next_number()
-        self.received = end.early
-        self.has_ended = not end.is_open
-        """Whether the peer has closed."""
         self.error: OSError | None = None
         self.is_closed = False
+        self.is_bounded = False
+        """Whether it takes `SEND_BYTES` at most."""
+        self._has_another = False
+        """Whether another socket has the same connection."""
+        self._was_refused = False
+        self._is_shut = False
         self.timeout: float | None = None
         self.on_change: Callable[[], None] | None = None
         """Called when bytes have come, or the connection has ended."""
+        self.futures: list[asyncio.Future[None]] = []
+        """Of tasks that wait for a change."""
         self._waiter: Waiter | None = None
+        self._attach(end)
+
+    def _attach(self, end: SocketEnd) -> None:
+        self.end = end
+        self.received = end.early
+        self.has_ended = not end.is_open
+        """Whether the peer has closed."""
         end.on_data, end.on_end, end.on_reset = self._on_data, self._on_end, self._on_reset
+        end.on_room = self._changed
 
     # -- from the network ---------------------------------------------------------------------
 
@@ -99,11 +118,24 @@ class SimSocket:
             self._waiter.wake()
         if self.on_change is not None:
             self.on_change()
+        futures, self.futures = self.futures, []
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
         self.layer.on_readable(self)
 
     @property
     def is_readable(self) -> bool:
         return bool(self.received) or self.has_ended or self.error is not None
+
+    @property
+    def room(self) -> int:
+        """How many bytes it takes now."""
+        return SEND_BYTES - self.end.unread if self.is_bounded and self.end.is_open else 1 << 40
+
+    @property
+    def is_writable(self) -> bool:
+        return self.error is not None or self._is_shut or self.room > 0
 
     # -- the interface of a socket ------------------------------------------------------------
 
@@ -120,12 +152,33 @@ class SimSocket:
         if (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO):
             seconds, micros = _TIMEVAL.unpack(value)
             self.timeout = seconds + micros / 1e6
+        elif (level, option) == (socket.SOL_SOCKET, socket.SO_SNDBUF):
+            self.is_bounded = True
+
+    def getsockopt(self, level: int, option: int) -> int:
+        """Of SO_ERROR."""
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
+        return 0 if self.error is None else self.error.errno or 0
 
     def send(self, data: Any, flags: int = 0) -> int:
         if self.error is not None:
             raise self.error
+        if self.is_bounded:
+            data = memoryview(data)[: self.take_room()]
+            self.end.unread += len(data)
         self.end.send(bytes(data))
         return len(data)
+
+    def take_room(self) -> int:
+        """How many bytes it takes now. Raises: OSError."""
+        if self._is_shut or not self.end.is_open:
+            if self._is_shut or self._was_refused:
+                raise BrokenPipeError(32, "Broken pipe")
+            self._was_refused = True  # the answer to what is sent now says so
+        elif self.room <= 0:
+            self.end.is_full = True
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return self.room
 
     def sendall(self, data: Any) -> None:
         self.send(data)
@@ -135,6 +188,7 @@ class SimSocket:
         data = bytes(self.received[:count])
         if not flags & _PEEK:
             del self.received[:count]
+            self.end.note_read(len(data))
         return data
 
     def recv_into(self, view: Any, count: int = 0, flags: int = 0) -> int:
@@ -150,6 +204,7 @@ class SimSocket:
         data = self.received[:count]
         view[: len(data)] = data
         del self.received[:count]
+        self.end.note_read(len(data))
         return len(data)
 
     def _check(self, count: int) -> None:
@@ -166,6 +221,26 @@ class SimSocket:
         finally:
             self._waiter = None
 
+    async def send_all(self, data: Any) -> None:
+        """For a task: send everything, as the other side reads. Raises: OSError."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.send(view) :]
+            except BlockingIOError:
+                await self._change()
+
+    async def receive_into(self, room: Any) -> int:
+        """For a task: as `recv_into`, once there is something. Raises: OSError."""
+        while not self.is_readable:
+            await self._change()
+        return self.recv_into(room)
+
+    async def _change(self) -> None:
+        future: asyncio.Future[None] = self.layer.loop.create_future()
+        self.futures.append(future)
+        await future
+
     def wait_readable(self, seconds: float) -> bool:
         """Have the thread wait until bytes have come or the connection has ended."""
         loop = self.layer.loop
@@ -175,7 +250,7 @@ class SimSocket:
         return self.is_readable
 
     def shutdown(self, _: int) -> None:
-        self.has_ended = True
+        self.has_ended = self._is_shut = True
         self.end.close()
         self._changed()
 
@@ -183,7 +258,17 @@ class SimSocket:
         if not self.is_closed:
             self.is_closed = True
             self.layer.remove_reader(self.number)
-            self.end.close()
+            self.layer.forget(self.number)
+            if not self._has_another:
+                self.end.close()
+
+    def dup(self) -> SimSocket:
+        """Another socket of the same connection. This one is only closed after that."""
+        found = SimSocket(self.layer, self.end)
+        found.error = self.error
+        self._has_another, self.received = True, bytearray()
+        self.layer.register(found)
+        return found
 
     def getsockname(self) -> tuple[str, int]:
         return self.end.address
@@ -258,6 +343,14 @@ class SocketLayer:
     def register(self, source: SimSocket | ListeningSocket) -> None:
         """Have the loop find it by its number."""
         self._sources[source.number] = source
+
+    def forget(self, number: int) -> None:
+        """The socket with this number is closed."""
+        self._sources.pop(number, None)
+
+    def socket_at(self, number: int) -> Any:
+        """The socket with this number."""
+        return self._sources[number]
 
     def add_reader(self, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()

@@ -363,6 +363,14 @@ class ThreadPool:
             self._busy += 1
             process_now().start_thread(self._serve, self._name)
 
+    def submit(self, function: Callable[..., object], *args: Any) -> None:
+        """Call it on one of the threads; nobody asks for the result."""
+
+        def work() -> None:
+            function(*args)
+
+        self.execute(work)
+
     def _serve(self) -> None:
         while self._work:
             self._work.popleft()()

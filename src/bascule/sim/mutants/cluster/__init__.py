@@ -5,6 +5,7 @@ copies     logs that differ, acks that are early, ids that are forgotten
 groups     members of groups, and their commits
 in_sync    who is in sync, who may lead, what is committed
 messages   what is lost or stored twice when leaders change
+payloads   what is whole, what a record names, and what is left over
 reads      what consumers read
 tables     what clients of tables read and watch, and what their replicas hold
 upkeep     log starts, compaction, directories, requests to the controller
@@ -16,12 +17,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bascule.sim.mutants.cluster import copies, groups, in_sync, messages, reads, tables, upkeep
+from bascule.sim.mutants.cluster import (
+    copies,
+    groups,
+    in_sync,
+    messages,
+    payloads,
+    reads,
+    tables,
+    upkeep,
+)
 from bascule.sim.mutants.cluster.base import ClusterMutant
 
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant
-    for module in (copies, groups, in_sync, messages, reads, tables, upkeep)
+    for module in (copies, groups, in_sync, messages, payloads, reads, tables, upkeep)
     for mutant in module.MUTANTS
 }
 """All mutants by name."""

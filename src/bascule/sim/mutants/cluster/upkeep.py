@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from bascule.controller.purges import Purges
-from bascule.controller.reconciler import Reconciler
+from bascule.controller.replica_removal import ReplicaRemoval
 from bascule.replica.maintenance import cleaner, retention
 from bascule.replica.maintenance.retention import Retention
 from bascule.replication.leader import LeaderReplication
@@ -136,6 +136,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "data of moved replicas kept", (PROGRESS,),
-        Reconciler, "_remove_replica", _keep_data, MOVES,
+        ReplicaRemoval, "_remove_replica", _keep_data, MOVES,
     ),
 )  # fmt: skip

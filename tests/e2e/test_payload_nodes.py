@@ -1,0 +1,178 @@
+"""Nodes that know less than others, or open their replicas again, under payloads that are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from bascule.errors import Broken, UnknownStream
+from bascule.payload_connection import PayloadReader, PayloadWriter, reader
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.messages import FetchPayload, OpenPayload
+from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
+
+MIB = 1 << 20
+ID = "ab" * 16
+DATA = random.Random(1).randbytes(3 * MIB)
+PAYLOAD = Payload(ID, len(DATA), crc32c(DATA))
+
+
+def writer(*nodes: PayloadNode, timeout: float = 20) -> PayloadWriter:
+    bootstrap = ",".join(node.address for node in nodes)
+    return PayloadWriter(lambda: bootstrap, OpenPayload(ID, STREAM, 0), timeout=timeout)
+
+
+async def store(out: PayloadWriter) -> None:
+    async with out:
+        await out.write(DATA)
+
+
+def whole(node: PayloadNode) -> bytes:
+    found = node.store.payloads.find(ID)
+    assert found is not None
+    return Path(found.path).read_bytes()
+
+
+def test_a_node_that_has_just_started_is_passed_over(tmp_path: Path) -> None:
+    """It does not know of the stream yet."""
+    with payload_nodes(tmp_path, 3) as nodes:
+        nodes[1].is_behind = True
+        asyncio.run(store(writer(*nodes.values())))
+        assert whole(nodes[2]) == whole(nodes[3]) == DATA
+
+
+def test_a_node_that_has_just_started_ends_no_payload(tmp_path: Path) -> None:
+    """The node that is sent to is lost while no other one knows of the stream yet."""
+
+    async def run() -> None:
+        out = writer(nodes[1], nodes[2])
+        async with out:
+            await out.write(DATA[:MIB])
+            nodes[2].is_behind = True
+            nodes[1].stop()
+            asyncio.get_running_loop().call_later(0.3, setattr, nodes[2], "is_behind", False)
+            await out.write(DATA[MIB:])
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(run())
+        assert whole(nodes[2]) == DATA
+
+
+def test_a_stream_that_no_node_knows_is_unknown(tmp_path: Path) -> None:
+    async def read() -> None:
+        bootstrap = ",".join(node.address for node in nodes.values())
+        async with PayloadReader(lambda: bootstrap, FetchPayload(STREAM, 0, ID), timeout=600):
+            pass
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        for node in nodes.values():
+            node.is_behind = True
+        with pytest.raises(UnknownStream):
+            asyncio.run(store(writer(*nodes.values(), timeout=600)))
+        with pytest.raises(UnknownStream):
+            asyncio.run(read())
+
+
+def test_a_reader_passes_over_a_node_that_has_just_started(tmp_path: Path) -> None:
+    async def read() -> bytes:
+        bootstrap = ",".join(node.address for node in nodes.values())
+        async with PayloadReader(lambda: bootstrap, FetchPayload(STREAM, 0, ID), timeout=20) as out:
+            return await out.read()
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(store(writer(nodes[2])))
+        nodes[1].is_behind = True
+        assert asyncio.run(read()) == DATA
+
+
+def test_a_node_that_takes_itself_for_lost_is_passed_over(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 2) as nodes:
+        nodes[1].alive = [nodes[2]]
+        asyncio.run(store(writer(nodes[1], nodes[2])))
+        assert whole(nodes[2]) == DATA
+
+
+def test_a_payload_outlives_its_log(tmp_path: Path) -> None:
+    """A replica is closed and opened again under a payload: nothing is written by way of the former
+    one, and the sender goes on with what is there."""
+
+    async def run() -> None:
+        out = writer(nodes[1])
+        async with out:
+            await out.write(DATA[:MIB])
+            await out.sync()
+            nodes[1].open_again()
+            await out.write(DATA[MIB:])
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(run())
+        assert whole(nodes[1]) == DATA
+        assert nodes[1].store.payloads.counts == (0, 1, 0)
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_a_fetch_does_not_wait_for_what_has_come_and_gone(tmp_path: Path, heals: bool) -> None:
+    """The record of a payload that is whole has to be appended; meanwhile the payload is removed,
+    as with an earlier record of it, and perhaps the replica heals."""
+    fetched: Future[Exception | None] = Future()
+    linking: Future[dict[str, Any]] = Future()
+    with payload_nodes(tmp_path, 2) as nodes:
+        nodes[1].on_link = lambda _: linking
+        sender = RawSender(nodes[1].port)
+        sender.open(ID)
+        sender.until(frames.OPENED)
+        sender.packet(0, DATA)
+        sender.finish(DATA)
+        wait_until("it is to be linked", lambda: nodes[1].linked)
+        if heals:
+            nodes[1].open_again()
+        nodes[1].store.payloads.discard_whole(ID)
+        place = nodes[1].place_of(STREAM, 0)
+        nodes[1].streams.fetch(place, PayloadLink(0, PAYLOAD), fetched.set_result)
+        assert fetched.result(20) is None
+        assert whole(nodes[1]) == DATA
+        sender.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_reader_leaves_a_node_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    monkeypatch.setattr(reader, "SILENCE_SECONDS_MAX", 0.5)
+
+    async def read() -> bytes:
+        data = b""
+        bootstrap = f"{nodes[1].address},{nodes[2].address}"
+        fetch = FetchPayload(STREAM, 0, ID)
+        if not has_begun:
+            nodes[1].freeze()
+        async with PayloadReader(lambda: bootstrap, fetch, timeout=20) as out:
+            async for chunk in out:
+                if not data and has_begun:
+                    nodes[1].freeze()
+                data += chunk
+        return data
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(store(writer(*nodes.values())))
+        assert asyncio.run(read()) == DATA
+
+
+def test_a_reader_whose_only_node_hangs_gives_up(tmp_path: Path) -> None:
+    async def read() -> None:
+        fetch = FetchPayload(STREAM, 0, ID)
+        async with PayloadReader(lambda: nodes[1].address, fetch, timeout=1) as out:
+            async for _ in out:
+                nodes[1].freeze()
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(store(writer(*nodes.values())))
+        with pytest.raises(Broken):
+            asyncio.run(read())
