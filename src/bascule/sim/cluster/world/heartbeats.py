@@ -100,6 +100,12 @@ class SimHeartbeats:
     def loss(self, node: int, incarnation: int) -> str:
         return self._reason(node) if self._known.get(node) == incarnation else ""
 
+    def round_trips_ns(self) -> dict[int, int]:
+        """Longer the further two numbers are apart, so that payloads prefer some nodes."""
+        node = self.process.machine.node
+        reached = (peer for peer, status in self._status.items() if status == REACHED)
+        return {peer: abs(peer - node) * NS // 5_000 for peer in reached}
+
     def statistics(self) -> dict[str, Any]:
         return {"longest_ns": {}}
 
