@@ -70,6 +70,7 @@ EXCLUSIVE: Final = (
     (StreamTrait.TABLE, StreamTrait.LIMITED),
     (StreamTrait.TABLE, StreamTrait.AGED),
     (StreamTrait.TABLE, StreamTrait.GROUPED),
+    (StreamTrait.TABLE, StreamTrait.PAYLOADS),
 )
 """Of each pair a stream has the first one at most."""
 

@@ -25,7 +25,8 @@ def draw_payloads(
     plan: ClusterPlan, *, traits: Collection[str] = (), faults: Collection[str] = ()
 ) -> ClusterPlan:
     """The plan with clients that send payloads: where the trait is chosen, and to one stream of
-    some other runs. `traits` are those that all streams have, and `faults` the chosen ones."""
+    some other runs. Tables have none: their records need keys of tables. `traits` are those that
+    all streams have, and `faults` the chosen ones."""
     prng = Prng(RealRandom(plan.seed ^ APART))
     is_drawn, stream = prng.happens(SHARE), prng.pick(plan.streams)
     clients = prng.between(1, CLIENTS_MAX)
@@ -36,9 +37,9 @@ def draw_payloads(
             means[fault] = FREQUENT_NS
         elif is_faulty and not faults:
             means[fault] = mean_ns
-    if StreamTrait.PAYLOADS.value in traits:
+    if any(StreamTrait.PAYLOADS in each.traits for each in plan.streams):
         return replace(plan, payload_clients=clients, faults=means)
-    if traits or faults or not is_drawn:
+    if traits or faults or not is_drawn or stream.is_table:
         return plan
     streams = tuple(
         replace(each, traits=each.traits | {StreamTrait.PAYLOADS}) if each is stream else each

@@ -79,11 +79,14 @@ def _delete_whatever(_: Any) -> Any:
     return mutant
 
 
-def _answer_early(commit: Any) -> Any:
-    async def mutant(self: Any, *args: Any, **kwargs: Any) -> None:
+def _answer_early(store_checked: Any) -> Any:
+    def mutant(self: Any, commits: Any) -> Any:
         """Answer commits before they are stored."""
-        task = asyncio.create_task(commit(self, *args, **kwargs))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        stored = store_checked(self, commits)
+        stored.add_done_callback(lambda done: done.cancelled() or done.exception())
+        early = asyncio.get_running_loop().create_future()
+        early.set_result(-len(commits))
+        return early
 
     return mutant
 
@@ -161,6 +164,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "commits answered early", (KEPT,),
-        CommittedOffsetStore, "commit", _answer_early, _SLOW_DISKS, first_seed=98,
+        CommittedOffsetStore, "store_checked", _answer_early, _SLOW_DISKS, first_seed=98,
     ),
 )  # fmt: skip
