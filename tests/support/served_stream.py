@@ -24,7 +24,6 @@ from bascule.replica.internal_publisher import InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from support.replicas import lead_alone
 
 T = TypeVar("T")
 NODE = NodeIdentity(node_id=7, cluster_id="served-stream-tests")
@@ -58,8 +57,12 @@ def open_stream(
     segment_bytes_max: int = 256 << 20,
     clock: ManualClock | None = None,
     failure: str | None = None,
+    replicas: tuple[int, ...] = (NODE.node_id,),
 ) -> Partition:
-    """Open, or create, a stream of one partition below `directory`, and add it."""
+    """Open, or create, a stream of one partition below `directory`, and add it.
+
+    The node leads it. With more `replicas` it knows nothing as committed until they have fetched.
+    """
     path = directory / name
     path.mkdir(parents=True, exist_ok=True)
     clock = clock or ManualClock()
@@ -82,7 +85,9 @@ def open_stream(
         on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
-    partitions.add((lead_alone(partition, NODE.node_id),))
+    state = PartitionState(replicas, replicas, NODE.node_id, partition.leader_epoch, 0)
+    partition.set_role(state, NODE.node_id, lag_ns_max=1 << 60)
+    partitions.add((partition,))
     return partition
 
 

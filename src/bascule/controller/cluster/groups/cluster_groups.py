@@ -317,6 +317,9 @@ class ClusterGroups:
         self._check_leader(OFFSETS_STREAM, 0)
         store = self._store
         await store.wait_caught_up()
+        if self._groups.error():
+            # An earlier leader may have stored members and commits that are not known here yet.
+            raise NotLeader(None)
         match asked:
             case _List() | _Describe() | _Delete():
                 return await self._answer_about_groups(asked)
@@ -336,8 +339,6 @@ class ClusterGroups:
         )
 
     async def _answer_about_groups(self, asked: _List | _Describe | _Delete) -> bytes:
-        if self._groups.error():
-            raise NotLeader(None)  # their members are not known here yet
         match asked:
             case _List():
                 found = await self._administration.list_groups(
