@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bascule.errors import (
     GroupHasMembers,
+    LimitExceeded,
     OffsetOutOfRange,
     PartitionFailed,
     UnknownPartition,
@@ -422,19 +423,40 @@ def key_of(entry: object) -> tuple[str, str, int]:
     return (entry.consumer, entry.stream, entry.partition)  # type: ignore[attr-defined]
 
 
-def test_commits_beyond_the_limit_are_ignored(
+def test_commits_beyond_the_limit_are_refused_and_those_over_nats_ignored(
     harness: OffsetsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committed_offsets, "COMMITS_MAX", 1)
+    other, third = KEY._replace(partition=1), KEY._replace(partition=2)
 
     async def test(offsets: CommittedOffsetStore) -> None:
         await offsets.commit([(KEY, Commit(offset=1))])
-        await offsets.commit([(KEY._replace(partition=1), Commit(offset=1))])
+        with pytest.raises(LimitExceeded, match="is 1, asked for 2"):
+            await offsets.commit([(KEY, Commit(offset=9)), (other, Commit(offset=9))])
         await offsets.commit([(KEY, Commit(offset=2))])
-        assert [(e.partition, e.offset) for e in offsets.entries()] == [(0, 2)]
+        await harness.put(encode_commit(Commit(offset=1)), third)
+        await offsets.wait_caught_up()
+        assert committed(offsets) == {KEY: 2}
         assert offsets.counts.malformed == 1
 
     harness.run(test)
+
+
+def test_no_acknowledged_commit_is_ignored(
+    harness: OffsetsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are accepted before the first one is in memory, which holds one."""
+    monkeypatch.setattr(committed_offsets, "COMMITS_MAX", 1)
+    other = KEY._replace(partition=1)
+
+    async def test(offsets: CommittedOffsetStore) -> None:
+        stored = [offsets.store_checked([(key, Commit(offset=1))]) for key in (KEY, other)]
+        for each in stored:
+            await offsets.wait_read(await each, 1)
+        assert committed(offsets) == {KEY: 1, other: 1}
+
+    harness.run(test)
+    assert committed(harness.run(settled)) == {KEY: 1, other: 1}
 
 
 def test_a_failed_offsets_stream_raises(harness: OffsetsHarness) -> None:

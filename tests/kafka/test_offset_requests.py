@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bascule.groups import CommittedOffsetStore
+from bascule.groups import CommittedOffsetStore, committed_offsets
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
     OffsetCommitPartition,
@@ -213,3 +213,15 @@ def test_without_the_stream_clients_look_for_the_coordinator(
     else:
         where = answer.groups[0] if version >= 8 else answer
         assert where.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_what_cannot_be_held_is_refused_and_not_tried_again(
+    with_offsets: HandlerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committed_offsets, "COMMITS_MAX", 1)
+    other = commit(8, group_id="other")
+    first, refused, again, answer = handle_all(with_offsets, commit(), other, commit(9), fetch())
+    assert [code(each) for each in (first, refused, again)] == [
+        0, ErrorCode.UNKNOWN_SERVER_ERROR, 0,
+    ]  # fmt: skip
+    assert fetched(answer, 9)[0][3] == 9

@@ -13,6 +13,7 @@ from bascule.errors import (
     BasculeError,
     GroupHasMembers,
     Indeterminate,
+    LimitExceeded,
     NotLeader,
     PartitionFailed,
     UnknownPartition,
@@ -24,6 +25,7 @@ from bascule.groups.offset_records import (
     REPAIRS_HEADER,
     OffsetChange,
     StoredCommit,
+    dated_commit,
     read_changes,
     resolve_offset,
 )
@@ -62,7 +64,8 @@ OFFSETS_CONFIG: Final = StreamConfig(
 """Configuration with which a node creates the stream."""
 
 COMMITS_MAX: Final = 1_000_000
-"""Commits kept in memory, about 600 MB. Beyond it commits with a new key are ignored."""
+"""Commits kept in memory, about 600 MB. Beyond it commits with a new key are refused, and those
+over NATS are ignored."""
 KEYS_CACHED: Final = 4_096
 """Of records that are written again and again, about 500 bytes each."""
 RECORD_BYTES: Final = 200
@@ -78,7 +81,7 @@ class OffsetsCounts:
     """Commits read from the stream, including those read at start."""
     removals: int = 0
     malformed: int = 0
-    """Records that are not valid commits, and commits ignored because of COMMITS_MAX."""
+    """Records that are not valid commits, and commits over NATS beyond COMMITS_MAX."""
     repairs: int = 0
     """Commits published again because a malformed record had replaced them."""
     fenced: int = 0
@@ -187,7 +190,7 @@ class CommittedOffsetStore:
         A consumer that is a group with members is refused.
 
         Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout,
-        GroupHasMembers.
+        GroupHasMembers, LimitExceeded where there are too many commits for new ones.
         """
         await self.wait_caught_up()
         self._check_no_members({key.consumer for key, _ in commits})
@@ -199,7 +202,11 @@ class CommittedOffsetStore:
         The result is the offset of the first record, once all are stored. They are in memory if
         `has_read` says so, or else after `wait_read`. Raises, and has errors: as `commit`.
         """
-        now = self._clock.now_ms()
+        held, now = len(self._commits), self._clock.now_ms()
+        if held + len(commits) > COMMITS_MAX:
+            added = sum(key not in self._commits for key, _ in commits)
+            if added and held + added > COMMITS_MAX:
+                raise LimitExceeded("the limit of committed offsets", COMMITS_MAX, held + added)
         return self._appends.append(
             [self._commit_record(key, commit, now) for key, commit in commits]
         )
@@ -357,7 +364,7 @@ class CommittedOffsetStore:
         found = self._partitions.stream(key.stream)
         stream_id = _hexadecimal(found[0].definition.id) if found else None
         subject, record_key = _record_key(key)
-        dated = _dated(commit, now_ms)
+        dated = dated_commit(commit, now_ms)
         record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
         if stream_id is None:
             return OffsetRecord(record, None)  # whether it is valid depends on its timestamp
@@ -503,7 +510,8 @@ class CommittedOffsetStore:
         if stored is None:
             self.counts.removals += 1
             self._remove(key)
-        elif present is not None or len(self._commits) < COMMITS_MAX:
+        elif change.is_checked or present is not None or len(self._commits) < COMMITS_MAX:
+            # What the coordinator has acknowledged is kept; it refuses what is too much.
             self.counts.commits += 1
             self._commits[key] = stored
             if present is None:
@@ -540,7 +548,7 @@ class CommittedOffsetStore:
         repairs: list[tuple[OffsetKey, Commit | None]] = []
         for key in self._to_repair:
             if (stored := self._valid(key)) is not None:
-                repairs.append((key, _dated(stored.commit, stored.appended_ms)))
+                repairs.append((key, dated_commit(stored.commit, stored.appended_ms)))
             elif key not in self._commits:
                 repairs.append((key, None))
         self._to_repair.clear()
@@ -584,15 +592,3 @@ def _hexadecimal(id: bytes) -> str:
 def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
     checked = (CHECKED_HEADER, None)
     return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)
-
-
-def _dated(commit: Commit, ms: int) -> Commit:
-    """`commit` with `committed_ms` set to `ms` if it has none."""
-    if commit.committed_ms:
-        return commit
-    return Commit(
-        offset=commit.offset,
-        leader_epoch=commit.leader_epoch,
-        metadata=commit.metadata,
-        committed_ms=ms,
-    )

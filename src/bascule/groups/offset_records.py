@@ -63,6 +63,18 @@ class OffsetChange(msgspec.Struct, gc=False):
     """Of that group or member; None: it has no members any more, or is gone."""
 
 
+def dated_commit(commit: Commit, ms: int) -> Commit:
+    """`commit` with `committed_ms` set to `ms` if it has none."""
+    if commit.committed_ms:
+        return commit
+    return Commit(
+        offset=commit.offset,
+        leader_epoch=commit.leader_epoch,
+        metadata=commit.metadata,
+        committed_ms=ms,
+    )
+
+
 def read_changes(
     store: PartitionLog, start: int, end: LogPosition
 ) -> tuple[list[OffsetChange], int]:

@@ -12,6 +12,7 @@ from bascule.config.addresses import parse_address
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
+    LimitExceeded,
     NotLeader,
     PartitionFailed,
     UnknownEpoch,
@@ -309,10 +310,11 @@ def _follows_in_sync(partition: ServedPartition, node: int) -> bool:
 def offsets_error_code(error: BasculeError) -> ErrorCode:
     """The error code for committed offsets that cannot be stored or read.
 
-    A stopped stream stays stopped until an operator acts, so its code must not be retriable.
+    A stopped stream stays stopped until an operator acts, so its code must not be retriable; nor
+    is there room for more offsets before somebody removes some.
     Clients retry a retriable code without limit: aiokafka's `stop` would never return.
     """
-    if isinstance(error, PartitionFailed):
+    if isinstance(error, (PartitionFailed, LimitExceeded)):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(error, NotLeader):
         return ErrorCode.NOT_COORDINATOR
