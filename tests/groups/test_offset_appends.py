@@ -13,7 +13,9 @@ from bascule.groups.offset_appends import (
     BATCH_BYTES_MAX,
     GATHER_SECONDS,
     GATHERED_MIN,
+    RECORD_BYTES,
     STORE_SECONDS_MAX,
+    WAITING_BYTES_MAX,
     OffsetAppends,
     OffsetRecord,
 )
@@ -63,13 +65,13 @@ class Appends:
         """The leader epoch of the node."""
         self.appends = OffsetAppends(self.publisher, self._leader_epoch, self._on_committed)
 
-    def start(self, *names: str, size: int = 10) -> asyncio.Task[int]:
+    def start(self, *names: str, size: int = 10, is_accounted: bool = False) -> asyncio.Task[int]:
         """Append records of these names, of `size` bytes each."""
         records = [_record(name, size) for name in names]
-        return asyncio.get_running_loop().create_task(self._append(records))
+        return asyncio.get_running_loop().create_task(self._append(records, is_accounted))
 
-    async def _append(self, records: Sequence[OffsetRecord]) -> int:
-        return await self.appends.append(records)
+    async def _append(self, records: Sequence[OffsetRecord], is_accounted: bool) -> int:
+        return await self.appends.append(records, is_accounted=is_accounted)
 
     def _leader_epoch(self) -> int:
         if self.refusal is not None:
@@ -200,6 +202,48 @@ def test_a_batch_has_so_many_bytes_unless_one_request_brings_more() -> None:
             await turns()
         assert it.publisher.batches == [["first"], ["a", "b"], ["c"], ["more"]]
         await it.appends.close()
+
+    run(test())
+
+
+def test_what_waits_takes_bounded_memory() -> None:
+    """Clients that leave no longer count for their listener, but what they committed waits on."""
+
+    async def test() -> None:
+        it = Appends()
+        it.start("first")
+        await turns()
+        size, accepted = 1 << 20, 0
+        with pytest.raises(PublishRejected, match="wait to be stored"):
+            while accepted <= WAITING_BYTES_MAX // size:
+                it.appends.append([_record("a", size)]).cancel()
+                accepted += 1
+        assert accepted == WAITING_BYTES_MAX // (size + RECORD_BYTES)
+        accounted = it.start("members", size=size, is_accounted=True)
+        it.publisher.store()
+        await turns()
+        staying = it.start("b", size=size)  # the first of those that waited is being stored
+        for _ in range(accepted + 2):
+            it.publisher.store()
+            await turns()
+        assert (await staying, await accounted) == (102 + accepted, 101 + accepted)
+        alone = it.start("c", size=WAITING_BYTES_MAX)
+        await turns()
+        it.publisher.store()
+        await alone
+
+    run(test())
+
+
+def test_what_is_refused_behind_a_batch_that_is_late_takes_no_memory() -> None:
+    async def test() -> None:
+        it = Appends()
+        for _ in range(3):
+            started = [it.start("a", size=WAITING_BYTES_MAX // 3) for _ in range(3)]
+            await elapse(STORE_SECONDS_MAX + 1)
+            assert isinstance(started[0].exception(), Indeterminate)
+            for each in started[1:]:
+                assert "before it are not stored" in str(each.exception())
 
     run(test())
 

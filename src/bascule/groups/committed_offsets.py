@@ -306,7 +306,7 @@ class CommittedOffsetStore:
             subject = group_subject(name) if member_id is None else member_subject(name, member_id)
             change = OffsetChange(None, group=name, member_id=member_id, state=state)
             batch.append(OffsetRecord(InternalRecord(subject, subject.encode(), state), change))
-        await self._appends.append(batch)
+        await self._appends.append(batch, is_accounted=True)  # by `memory.GroupMemory`
 
     def state_bytes(self, name: str) -> int:
         """What the records of a group and its members take in memory; 0 without such records."""

@@ -24,6 +24,10 @@ log = logging.getLogger("bascule.offsets")
 STORE_SECONDS_MAX: Final = 10.0
 BATCH_BYTES_MAX: Final = 256 << 10
 """Of the keys and values of one batch, unless one request brings more."""
+WAITING_BYTES_MAX: Final = 64 << 20
+"""Of the commits that wait: those of a client that has left wait on, and count nowhere else."""
+RECORD_BYTES: Final = 1_000
+"""Of a record in memory, beyond its key and its value."""
 GATHERED_MIN: Final = 8
 """Requests in a batch after which the next one is gathered: so many may come at once again."""
 GATHER_SECONDS: Final = 0.005
@@ -41,6 +45,8 @@ class OffsetRecord(msgspec.Struct, gc=False):
 class _Waiting(NamedTuple):
     records: Sequence[OffsetRecord]
     size: int
+    taken: int
+    """Of WAITING_BYTES_MAX."""
     epoch: int
     """The leader epoch in which they were found to be in order. Another leader may have taken
     others since, which they must not replace."""
@@ -68,6 +74,7 @@ class OffsetAppends:
         self._leader_epoch = leader_epoch
         self._on_committed = on_committed
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         """Stores the batch under way."""
         self._gathering: asyncio.TimerHandle | None = None
@@ -77,18 +84,27 @@ class OffsetAppends:
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def append(self, records: Sequence[OffsetRecord]) -> asyncio.Future[int]:
+    def append(
+        self, records: Sequence[OffsetRecord], *, is_accounted: bool = False
+    ) -> asyncio.Future[int]:
         """Append `records` in one batch; the result is the offset of the first once all are
         committed. Its errors: PublishRejected, PartitionFailed, NotLeader; Indeterminate after a
-        timeout.
+        timeout. `is_accounted`: the caller bounds their memory, and WAITING_BYTES_MAX does not.
 
-        Raises: PartitionFailed, NotLeader where nothing is appended.
+        Raises: PartitionFailed, NotLeader where nothing is appended; PublishRejected while too much
+        waits.
         """
         done: asyncio.Future[int] = self._find_loop().create_future()
         size = 0
         for each in records:
             size += len(each.record.key or b"") + len(each.record.value or b"")
-        self._waiting.append(_Waiting(records, size, self._leader_epoch(), done))
+        epoch, taken = self._leader_epoch(), 0
+        if not is_accounted:
+            taken = size + RECORD_BYTES * len(records)
+            if self._waiting_bytes and self._waiting_bytes + taken > WAITING_BYTES_MAX:
+                raise _refused("too many commits wait to be stored")
+        self._waiting.append(_Waiting(records, size, taken, epoch, done))
+        self._waiting_bytes += taken
         if self._is_closed:
             done.cancel()
         elif self._task is None and len(self._waiting) >= self._gathered:
@@ -150,12 +166,13 @@ class OffsetAppends:
     def _take(self) -> list[_Waiting]:
         """The next batch: those of one epoch who wait, up to BATCH_BYTES_MAX."""
         batch = [self._waiting.popleft()]
-        size = batch[0].size
+        size, self._waiting_bytes = batch[0].size, self._waiting_bytes - batch[0].taken
         while self._waiting and self._waiting[0].epoch == batch[0].epoch:
             size += self._waiting[0].size
             if size > BATCH_BYTES_MAX:
                 break
             batch.append(self._waiting.popleft())
+            self._waiting_bytes -= batch[-1].taken
         return batch
 
     async def _store(self, batch: Sequence[_Waiting]) -> None:
@@ -180,9 +197,15 @@ class OffsetAppends:
 
     def _refuse_waiting(self) -> None:
         """Those who waited behind a batch that is not stored in time have waited long enough."""
-        waiting, self._waiting = list(self._waiting), deque()
-        why = not_stored(f"the commits before it are not stored after {STORE_SECONDS_MAX} s")
-        _fail(waiting, publish_error(why.code, why.err_code, why.description))
+        waiting, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
+        _fail(
+            waiting, _refused(f"the commits before it are not stored after {STORE_SECONDS_MAX} s")
+        )
+
+
+def _refused(reason: str) -> BasculeError:
+    why = not_stored(reason)
+    return publish_error(why.code, why.err_code, why.description)
 
 
 def _cancel(batch: Iterable[_Waiting]) -> None:
