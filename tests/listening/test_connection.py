@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
@@ -179,6 +180,38 @@ def test_a_client_that_leaves_ends_what_its_response_waits_for() -> None:
         served.client.close()
         await asyncio.wait([served.task])
         assert gate.waiting[1].cancelled()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_deferred", [False, True])
+def test_a_connection_that_ends_before_its_task_waits_leaves_nothing_open(
+    is_deferred: bool,
+) -> None:
+    async def scene() -> None:
+        served, gate = Served(), Gate()
+        made = []
+
+        async def wait() -> Message:
+            pytest.fail("nobody waits for it")
+
+        def answer(_: int = 0) -> Coroutine[Any, Any, Message]:
+            asyncio.get_running_loop().call_soon(served.connection.abort)
+            made.append(wait())
+            return made[0]
+
+        def deferred(number: int) -> Deferred:
+            return Deferred(gate(number).done, answer)
+
+        served.answer = deferred if is_deferred else answer
+        await turns()
+        await served.send(1)
+        await turns()
+        if is_deferred:
+            gate.waiting[1].set_result(1)
+        await asyncio.wait([served.task])
+        assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+        served.client.close()
 
     run(scene)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final, TypeAlias
@@ -174,8 +174,11 @@ class ServedConnection:
         """Close the socket. A callback: a task that is cancelled before it begins runs nothing."""
         self._pause_reading()
         self._socket.close()
-        if self._begun is not None and isinstance(self._begun.response, Deferred):
-            self._begun.response.done.cancel()
+        response = None if self._begun is None else self._begun.response
+        if isinstance(response, Deferred):
+            response.done.cancel()
+        elif isinstance(response, Coroutine):
+            response.close()  # the task was cancelled before it came to wait for it
         self._account(-self._accounted_bytes)
         if self._on_closed is not None:
             self._on_closed()
