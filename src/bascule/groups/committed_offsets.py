@@ -357,8 +357,9 @@ class CommittedOffsetStore:
         )
 
     async def _publish(self, records: Sequence[OffsetRecord]) -> None:
-        """Return once the records are stored and in memory."""
-        await self.wait_read(await self._appends.append(records), len(records))
+        """Return once these removals are stored and in memory."""
+        stored = await self._appends.append(records, is_accounted=True)  # by COMMITS_MAX
+        await self.wait_read(stored, len(records))
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
         found = self._partitions.stream(key.stream)
