@@ -168,9 +168,10 @@ def test_a_reader_leaves_a_node_that_hangs(
 def test_a_reader_whose_only_node_hangs_gives_up(tmp_path: Path) -> None:
     async def read() -> None:
         fetch = FetchPayload(STREAM, 0, ID)
+        nodes[1].freeze()
         async with PayloadReader(lambda: nodes[1].address, fetch, timeout=1) as out:
             async for _ in out:
-                nodes[1].freeze()
+                pass
 
     with payload_nodes(tmp_path, 1) as nodes:
         asyncio.run(store(writer(*nodes.values())))
