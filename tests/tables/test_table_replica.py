@@ -62,11 +62,9 @@ def test_the_log_asks_the_table_before_it_removes_a_tombstone(harness: TablesHar
         reader = harness.partition.commitment.tombstone_reader
         assert reader is tables.replica("t", 0)
         await contents(tables, end)
-        assert not reader.begin_removal(end), "it is not synced"
-        reader.end_removal()
+        assert not reader.has_synced(end), "it is not synced"
         assert reader.sync_to(end) == end
-        assert reader.begin_removal(end)
-        reader.end_removal()
+        assert reader.has_synced(end)
         harness.put((b"b", None))
         assert reader.sync_to(end) == end, "there is nothing to sync for that"
         harness.open(table=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -89,9 +88,6 @@ class TableReplica:
         """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
         """Loop time until which nothing is read on the event loop."""
-        self._replacing = threading.Lock()
-        """Held while the log is replaced by one without tombstones, and while the file is made:
-        so it is read from the one before or from the one afterwards."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
@@ -137,15 +133,10 @@ class TableReplica:
                 )
         return file.synced
 
-    def begin_removal(self, end: int) -> bool:
+    def has_synced(self, end: int) -> bool:
         """See `TombstoneReader`."""
-        self._replacing.acquire()
         file = self._file
         return file is not None and not self._is_damaged and file.synced >= end
-
-    def end_removal(self) -> None:
-        """See `TombstoneReader`."""
-        self._replacing.release()
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
@@ -497,7 +488,7 @@ class TableReplica:
             await asyncio.to_thread(self._remove_file)
             self._is_damaged = False
         if self._file is None:
-            await asyncio.to_thread(self._open)
+            await asyncio.to_thread(self._open, partition)
         assert self._file is not None
         followed = store, store.partial_copy.begun
         if is_beyond(self._file.position, store) or await self._is_other_copy(*followed):
@@ -506,7 +497,7 @@ class TableReplica:
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
             )
             await asyncio.to_thread(self._remove_file)
-            await asyncio.to_thread(self._open)
+            await asyncio.to_thread(self._open, partition)
             self.watches.on_lost()
         self._followed = followed
         if self._file.is_oplog_damaged:
@@ -533,9 +524,9 @@ class TableReplica:
             return begun != self._followed[1]
         return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
-    def _open(self) -> None:
+    def _open(self, partition: Partition) -> None:
         self._files.make_dirs(str(self._path.parent))
-        with self._replacing:
+        with partition.commitment.replacing:
             self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 
