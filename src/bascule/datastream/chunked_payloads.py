@@ -183,6 +183,8 @@ class ChunkedPayloads:
                 assert error is not None
                 payload.refuse(error)
                 return
+            if payload.has_ended:
+                return  # it has given way to another one while its part was read
             try:
                 planned = self._service.plan(payload.place, payload.opening, is_node=False)
                 assert isinstance(planned, PlannedRoute)
