@@ -196,3 +196,20 @@ def test_a_session_whose_part_is_read_for_long_is_not_swept(
     begun.ask(lambda: None)
     disk.may_end.set()
     assert [begun.answer()["payload"]["next"] for _ in range(2)] == [11, 20]
+
+
+def test_headers_count_for_what_they_take_in_memory(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is 20 times their bytes where they are short."""
+    monkeypatch.setattr(chunked_payloads, "QUEUE_BYTES_MAX", 4 << 20)
+    disk = SlowDisk(begun.log.payloads, monkeypatch)
+    begun.chunk(ONE, 5, b", more")
+    assert disk.began.wait(SECONDS_MAX)
+    begun.send(ONE, "Bascule-Payload-Close: 11", *["a:"] * 30_000)
+    refused = begun.answer()["error"]
+    assert (refused["code"], refused["err_code"]) == (503, ack_codes.PAYLOAD_BUSY)
+    begun.send(ONE, "Bascule-Payload-Close: 11", *["a:"] * 300)
+    disk.may_end.set()
+    assert begun.answer()["payload"]["next"] == 11
+    assert begun.answer() == {"seq": 1}
