@@ -285,6 +285,54 @@ def test_a_read_finds_what_it_returns_damaged(tmp_path: Path) -> None:
     file.close()
 
 
+def change(path: Path, statement: str, *values: object) -> None:
+    """As damage does: the checksum is not the one of the row any more."""
+    connection = sqlite3.connect(path)
+    connection.execute(statement, values)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("crc", ["text", 1.5, b"blob", -1])
+@pytest.mark.parametrize("table", ["entries", "pending", "refused", "state"])
+def test_a_checksum_may_be_of_any_type(tmp_path: Path, table: str, crc: object) -> None:
+    """A wrong bit in the head of a row changes the types of its columns."""
+    path = tmp_path / "table.db"
+    filled(path)
+    change(path, f"update {table} set crc = ?", crc)
+    with pytest.raises(CopyDamaged):
+        ReplicaFile(path, "t", "me").verify()
+    begin_anew(path, "t", "me")
+
+
+@pytest.mark.parametrize("key", ["text", 7, 1.5])
+def test_a_key_may_be_of_any_type(tmp_path: Path, key: object) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    change(path, "update entries set key = ? where key = ?", key, b"key 7")
+    file = ReplicaFile(path, "t", "me")
+    with pytest.raises(CopyDamaged):
+        file.verify()
+    file.close()
+
+
+def test_a_damaged_write_gets_no_right_checksum(tmp_path: Path) -> None:
+    """It would be offered to the cluster."""
+    path = tmp_path / "table.db"
+    filled(path)
+    file = ReplicaFile(path, "t", "me")
+    pending = file.pending(100)
+    change(path, "update pending set value = ? where key = ?", b"wrong", b"key 22")
+    file.apply(page(position=1, table=bytes(16)))  # the table is another one
+    file.note_sent(pending)
+    file.settle(999, pending[1].write, 50)
+    with pytest.raises(CopyDamaged, match="write 3"):
+        file.pending(100)
+    assert [each.number for each in pending if each.write.key == b"key 22"] == [3]
+    file.rebase(3, write(b"key 22", b"as it is to be"), 7)
+    file.close()
+
+
 def test_a_damaged_copy_begins_anew_with_the_writes_made_on_it(tmp_path: Path) -> None:
     path = tmp_path / "table.db"
     filled(path)

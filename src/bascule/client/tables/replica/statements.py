@@ -96,18 +96,22 @@ REFUSE: Final = (
     "values (?, ?, ?, ?, ?, ?, ?)"
 )
 FORGET_REFUSED: Final = "delete from refused where number <= ?"
+_BEFORE: Final = "crc - row_crc(key, base, timestamp, value, content_type, sent)"
+"""0 where a write is as it was written. It is added to the checksum of what becomes of it, so that
+one that is damaged does not get a right one."""
 FORGET_BASES: Final = (
-    "update pending set base = null, crc = row_crc(key, null, timestamp, value, content_type, sent)"
+    "update pending set base = null, "
+    f"crc = row_crc(key, null, timestamp, value, content_type, sent) + {_BEFORE}"
 )
 NOTE_SENT: Final = (
-    "update pending set sent = ?1, crc = row_crc(key, base, timestamp, value, content_type, ?1) "
-    "where number = ?2"
+    "update pending set sent = ?1, "
+    f"crc = row_crc(key, base, timestamp, value, content_type, ?1) + {_BEFORE} where number = ?2"
 )
 REBASE: Final = (
     "update pending set base = ?1, value = ?2, content_type = ?3, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, ?2, ?3, x'') where number = ?4"
+    f"crc = row_crc(key, ?1, timestamp, ?2, ?3, x'') + {_BEFORE} where number = ?4"
 )
 SET_BASE: Final = (
     "update pending set base = ?1, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, value, content_type, x'') where key = ?2"
+    f"crc = row_crc(key, ?1, timestamp, value, content_type, x'') + {_BEFORE} where key = ?2"
 )
