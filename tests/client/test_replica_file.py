@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaFile,
     digest_of,
 )
-from bascule.client.tables.replica.rescue import begin_anew
+from bascule.client.tables.replica.rescue import begin_anew, finish_begun
 from bascule.errors import (
     ConfigError,
     CopyDamaged,
@@ -24,6 +24,7 @@ from bascule.errors import (
     LogFailed,
     RemoteProtocolError,
 )
+from bascule.host.real import RealFiles
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow, checksum, decode_page, encode_page
 
 pytestmark = pytest.mark.tier2
@@ -361,6 +362,63 @@ def test_a_damaged_copy_begins_anew_with_the_writes_made_on_it(tmp_path: Path) -
     file = ReplicaFile(path, "t", "other")
     assert (file.replica_id, file.pending(10)) == ("new", [])
     file.close()
+
+
+def test_writes_survive_an_end_anywhere_while_a_copy_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a full disk, a crash between two renames, or the user."""
+
+    ends = 0
+    while True:
+        path = tmp_path / str(ends) / "table.db"
+        path.parent.mkdir()
+        filled(path)
+        (path.parent / "table.db.damaged-wal").write_bytes(b"of an earlier time")
+        with monkeypatch.context() as patch:
+            has_ended = begin_anew_in_part(path, ends, patch)
+        if ends % 2:
+            finish_begun(path)
+        else:
+            begin_anew(path, "t", "new")
+        file = ReplicaFile(path, "t", "other")
+        assert (file.replica_id, file.count_pending(), file.count_refused()) == ("me", 4, 1)
+        file.close()
+        if not has_ended:
+            break
+        ends += 1
+    assert ends > 8
+    assert not (path.parent / "table.db.damaged-wal").exists()
+
+
+class Ended(BaseException):
+    """As the end of the process."""
+
+
+def begin_anew_in_part(path: Path, steps: int, patch: pytest.MonkeyPatch) -> bool:
+    """End after so many steps; whether there were more."""
+    left = iter(range(steps))
+
+    def ending(step: Callable[..., object]) -> Callable[..., object]:
+        def take(*given: object, **more: bool) -> object:
+            if next(left, None) is None:
+                raise Ended
+            return step(*given, **more)
+
+        return take
+
+    for owner, name in (
+        (Path, "replace"),
+        (Path, "unlink"),
+        (ReplicaFile, "restore"),
+        (RealFiles, "sync_dir"),
+    ):
+        patch.setattr(owner, name, ending(getattr(owner, name)))
+    try:
+        begin_anew(path, "t", "new")
+    except Ended:
+        return True
+    return False
 
 
 def test_a_closed_file_says_so(tmp_path: Path) -> None:
