@@ -73,6 +73,7 @@ class TableReplica:
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
         self._is_closed = False
@@ -96,6 +97,7 @@ class TableReplica:
         """No key expires before; 0 where that has to be looked up."""
 
     def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._wake.set()
         self._task = start_lasting("table", self._follow)
 
@@ -131,6 +133,10 @@ class TableReplica:
                     "table not synced; its log keeps tombstones",
                     extra={"stream": self.stream, "partition": self.index, "error": str(error)},
                 )
+                if isinstance(error, CorruptData) and self._loop is not None:
+                    # Where nothing is written and read, nobody else finds it.
+                    self._is_damaged = True
+                    self._loop.call_soon_threadsafe(self._wake.set)
         return file.synced
 
     def has_synced(self, end: int) -> bool:
