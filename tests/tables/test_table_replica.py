@@ -118,6 +118,26 @@ def test_a_stream_becomes_a_table_and_is_none_any_more(harness: TablesHarness) -
     assert harness.files() == []
 
 
+def test_a_table_that_is_opened_again_at_once_keeps_its_files(harness: TablesHarness) -> None:
+    """Those of the earlier table are removed in the background."""
+    end = harness.put((b"a", b"1"))
+
+    async def test(tables: Tables) -> None:
+        await contents(tables, end)
+        for _ in range(3):
+            harness.open(table=False)
+            harness.open()
+        assert await contents(tables, end) == {b"a": b"1"}
+        while tables._removals:
+            await asyncio.wait(tables._removals.values())
+        assert harness.files() == ["0.db"]
+        later = harness.put((b"b", b"2"))
+        assert await contents(tables, later) == {b"a": b"1", b"b": b"2"}
+        assert await tables.replica("t", 0).count() == 2
+
+    harness.run(test)
+
+
 def test_files_of_deleted_streams_are_removed(harness: TablesHarness) -> None:
     end = harness.put((b"a", b"1"))
 

@@ -74,6 +74,7 @@ class TableReplica:
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._after: asyncio.Task[None] | None = None
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
         self._is_closed = False
@@ -96,7 +97,9 @@ class TableReplica:
         self._next_deadline_ms: float = 0
         """No key expires before; 0 where that has to be looked up."""
 
-    def start(self) -> None:
+    def start(self, *, after: asyncio.Task[None] | None = None) -> None:
+        """Follow the log, once `after` has removed the files of an earlier table."""
+        self._after = after
         self._loop = asyncio.get_running_loop()
         self._wake.set()
         self._task = start_lasting("table", self._follow)
@@ -447,6 +450,9 @@ class TableReplica:
         return self._file
 
     async def _follow(self) -> None:
+        if self._after is not None:
+            await asyncio.wait([self._after])
+            self._after = None
         while True:
             await self._wake.wait()
             self._wake.clear()
