@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaFile,
     digest_of,
 )
-from bascule.client.tables.replica.rescue import begin_anew
+from bascule.client.tables.replica.rescue import begin_anew, finish_begun
 from bascule.errors import (
     ConfigError,
     CopyDamaged,
@@ -24,6 +24,7 @@ from bascule.errors import (
     LogFailed,
     RemoteProtocolError,
 )
+from bascule.host.real import RealFiles
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow, checksum, decode_page, encode_page
 
 pytestmark = pytest.mark.tier2
@@ -285,6 +286,54 @@ def test_a_read_finds_what_it_returns_damaged(tmp_path: Path) -> None:
     file.close()
 
 
+def change(path: Path, statement: str, *values: object) -> None:
+    """As damage does: the checksum is not the one of the row any more."""
+    connection = sqlite3.connect(path)
+    connection.execute(statement, values)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("crc", ["text", 1.5, b"blob", -1])
+@pytest.mark.parametrize("table", ["entries", "pending", "refused", "state"])
+def test_a_checksum_may_be_of_any_type(tmp_path: Path, table: str, crc: object) -> None:
+    """A wrong bit in the head of a row changes the types of its columns."""
+    path = tmp_path / "table.db"
+    filled(path)
+    change(path, f"update {table} set crc = ?", crc)
+    with pytest.raises(CopyDamaged):
+        ReplicaFile(path, "t", "me").verify()
+    begin_anew(path, "t", "me")
+
+
+@pytest.mark.parametrize("key", ["text", 7, 1.5])
+def test_a_key_may_be_of_any_type(tmp_path: Path, key: object) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    change(path, "update entries set key = ? where key = ?", key, b"key 7")
+    file = ReplicaFile(path, "t", "me")
+    with pytest.raises(CopyDamaged):
+        file.verify()
+    file.close()
+
+
+def test_a_damaged_write_gets_no_right_checksum(tmp_path: Path) -> None:
+    """It would be offered to the cluster."""
+    path = tmp_path / "table.db"
+    filled(path)
+    file = ReplicaFile(path, "t", "me")
+    pending = file.pending(100)
+    change(path, "update pending set value = ? where key = ?", b"wrong", b"key 22")
+    file.apply(page(position=1, table=bytes(16)))  # the table is another one
+    file.note_sent(pending)
+    file.settle(999, pending[1].write, 50)
+    with pytest.raises(CopyDamaged, match="write 3"):
+        file.pending(100)
+    assert [each.number for each in pending if each.write.key == b"key 22"] == [3]
+    file.rebase(3, write(b"key 22", b"as it is to be"), 7)
+    file.close()
+
+
 def test_a_damaged_copy_begins_anew_with_the_writes_made_on_it(tmp_path: Path) -> None:
     path = tmp_path / "table.db"
     filled(path)
@@ -313,6 +362,63 @@ def test_a_damaged_copy_begins_anew_with_the_writes_made_on_it(tmp_path: Path) -
     file = ReplicaFile(path, "t", "other")
     assert (file.replica_id, file.pending(10)) == ("new", [])
     file.close()
+
+
+def test_writes_survive_an_end_anywhere_while_a_copy_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a full disk, a crash between two renames, or the user."""
+
+    ends = 0
+    while True:
+        path = tmp_path / str(ends) / "table.db"
+        path.parent.mkdir()
+        filled(path)
+        (path.parent / "table.db.damaged-wal").write_bytes(b"of an earlier time")
+        with monkeypatch.context() as patch:
+            has_ended = begin_anew_in_part(path, ends, patch)
+        if ends % 2:
+            finish_begun(path)
+        else:
+            begin_anew(path, "t", "new")
+        file = ReplicaFile(path, "t", "other")
+        assert (file.replica_id, file.count_pending(), file.count_refused()) == ("me", 4, 1)
+        file.close()
+        if not has_ended:
+            break
+        ends += 1
+    assert ends > 8
+    assert not (path.parent / "table.db.damaged-wal").exists()
+
+
+class Ended(BaseException):
+    """As the end of the process."""
+
+
+def begin_anew_in_part(path: Path, steps: int, patch: pytest.MonkeyPatch) -> bool:
+    """End after so many steps; whether there were more."""
+    left = iter(range(steps))
+
+    def ending(step: Callable[..., object]) -> Callable[..., object]:
+        def take(*given: object, **more: bool) -> object:
+            if next(left, None) is None:
+                raise Ended
+            return step(*given, **more)
+
+        return take
+
+    for owner, name in (
+        (Path, "replace"),
+        (Path, "unlink"),
+        (ReplicaFile, "restore"),
+        (RealFiles, "sync_dir"),
+    ):
+        patch.setattr(owner, name, ending(getattr(owner, name)))
+    try:
+        begin_anew(path, "t", "new")
+    except Ended:
+        return True
+    return False
 
 
 def test_a_closed_file_says_so(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import ReplicatedEnd
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
+from bascule.storage.compaction.run import Compaction
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from support.keyed_logs import Model, append_keyed, held
@@ -182,19 +183,14 @@ class Table:
     def __init__(self, reached: int = 0) -> None:
         self.synced, self.reached = 0, reached
         self.begins_again = False
-        self.removals = 0
 
     def sync_to(self, end: int) -> int:
         if self.synced < end:
             self.synced = self.reached
         return self.synced
 
-    def begin_removal(self, end: int) -> bool:
-        self.removals += 1
+    def has_synced(self, end: int) -> bool:
         return self.synced >= end and not self.begins_again
-
-    def end_removal(self) -> None:
-        self.removals -= 1
 
 
 def test_a_tombstone_waits_for_the_table_of_the_log() -> None:
@@ -212,7 +208,7 @@ def test_a_tombstone_waits_for_the_table_of_the_log() -> None:
     under_test.clock.ms += 10_000
     assert under_test.tick()
     assert under_test.held(0) == 1
-    assert not table.removals
+    assert not under_test.every[0].commitment.replacing.locked()
 
 
 def test_tombstones_stay_for_a_table_that_begins_again() -> None:
@@ -228,7 +224,50 @@ def test_tombstones_stay_for_a_table_that_begins_again() -> None:
     table.begins_again = False
     assert under_test.tick()
     assert under_test.held(0) == 1
-    assert not table.removals
+    assert not under_test.every[0].commitment.replacing.locked()
+
+
+def test_a_log_is_compacted_while_its_table_is_not_open() -> None:
+    """Only tombstones stay. A run that may replace nothing would be repeated for ever, before
+    those of all other logs."""
+    under_test = CleanerUnderTest(CONFIG, CONFIG)
+    table = under_test.every[0].commitment.tombstone_reader = Table()
+    table.begins_again = True
+    under_test.write(0, 60)
+    under_test.write(1, 30)
+    ticks = sum(under_test.tick() for _ in range(10))
+    assert ticks == 2
+    assert under_test.cleaner.counts.records > 0
+    assert under_test.held(0) < 60
+    assert not under_test.every[0].commitment.replacing.locked()
+
+
+def test_tombstones_stay_for_a_table_that_begins_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have read what was before the tombstones already."""
+    under_test = CleanerUnderTest(replace(CONFIG, tombstone_retention_ms=0, dirty_percent_min=90))
+    commitment = under_test.every[0].commitment
+    under_test.write(0, 60)
+    under_test.remove_keys()
+    assert under_test.tick()
+    under_test.clock.ms += 1
+    began: list[Table] = []
+
+    def compaction(*args: Any, **settings: Any) -> Compaction:
+        if not began:
+            began.append(Table())
+            commitment.tombstone_reader = began[0]
+        return Compaction(*args, **settings)
+
+    monkeypatch.setattr(cleaner, "Compaction", compaction)
+    assert under_test.tick()
+    assert under_test.held(0) == 6
+    assert under_test.tick()
+    assert not under_test.tick(), "the table is behind"
+    assert under_test.held(0) == 6
+    began[0].reached = 1 << 40
+    under_test.clock.ms += 10_000
+    assert under_test.tick()
+    assert under_test.held(0) == 1
 
 
 def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:

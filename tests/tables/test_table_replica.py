@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.tables import Tables
+from bascule.tables.table_file import TableFile
 from bascule.tables.table_replica import TableReplica
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP
@@ -62,15 +64,37 @@ def test_the_log_asks_the_table_before_it_removes_a_tombstone(harness: TablesHar
         reader = harness.partition.commitment.tombstone_reader
         assert reader is tables.replica("t", 0)
         await contents(tables, end)
-        assert not reader.begin_removal(end), "it is not synced"
-        reader.end_removal()
+        assert not reader.has_synced(end), "it is not synced"
         assert reader.sync_to(end) == end
-        assert reader.begin_removal(end)
-        reader.end_removal()
+        assert reader.has_synced(end)
         harness.put((b"b", None))
         assert reader.sync_to(end) == end, "there is nothing to sync for that"
         harness.open(table=False)
         assert harness.partition.commitment.tombstone_reader is None
+
+    harness.run(test)
+
+
+def test_a_table_that_a_sync_finds_damaged_is_made_anew(
+    harness: TablesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its log would keep all tombstones until somebody reads or writes."""
+    end = harness.put((b"a", b"1"), (b"b", None))
+
+    async def test(tables: Tables) -> None:
+        await contents(tables, end)
+        reader = tables.replica("t", 0)
+        before = reader._file
+
+        def sync(file: TableFile) -> None:
+            raise CorruptData(file.path, 0, "a database of SQLite", "a page")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TableFile, "sync", sync)
+            await asyncio.to_thread(reader.sync_to, end)
+        await reader.wait_position(end)
+        assert reader._file is not before
+        assert await asyncio.to_thread(reader.sync_to, end) == end
 
     harness.run(test)
 
@@ -92,6 +116,26 @@ def test_a_stream_becomes_a_table_and_is_none_any_more(harness: TablesHarness) -
 
     harness.run(test)
     assert harness.files() == []
+
+
+def test_a_table_that_is_opened_again_at_once_keeps_its_files(harness: TablesHarness) -> None:
+    """Those of the earlier table are removed in the background."""
+    end = harness.put((b"a", b"1"))
+
+    async def test(tables: Tables) -> None:
+        await contents(tables, end)
+        for _ in range(3):
+            harness.open(table=False)
+            harness.open()
+        assert await contents(tables, end) == {b"a": b"1"}
+        while tables._removals:
+            await asyncio.wait(tables._removals.values())
+        assert harness.files() == ["0.db"]
+        later = harness.put((b"b", b"2"))
+        assert await contents(tables, later) == {b"a": b"1", b"b": b"2"}
+        assert await tables.replica("t", 0).count() == 2
+
+    harness.run(test)
 
 
 def test_files_of_deleted_streams_are_removed(harness: TablesHarness) -> None:

@@ -97,6 +97,11 @@ class ChunkedPayload:
             self.session is not None and self.session.closing is not None
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all that wait have been answered. Nothing is received any more."""
+        return self._has_ended
+
     def take(self, chunk: TakenChunk) -> None:
         """Write a chunk, or finish; later, if the session is not ready."""
         if self._has_ended:

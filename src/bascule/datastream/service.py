@@ -78,6 +78,8 @@ class DataStreams:
         self._limits = limits or DataStreamLimits()
         self._reactor = Reactor("datastream", clock)
         self._sessions: dict[Key, Session] = {}
+        self._loading: dict[Key, list[Callable[[], None]]] = {}
+        """The sessions whose part is read from the disk, and what is to be called afterwards."""
         self._connections: set[InboundConnection] = set()
         self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
         self._fetches = self._fetching.running
@@ -274,6 +276,10 @@ class DataStreams:
         this raised: LimitExceeded, CorruptData, OSError."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
+        if (waiting := self._loading.get(key)) is not None:
+            # Who reads the part cuts off what is behind it, so nobody may write meanwhile.
+            waiting.append(lambda: self.prepare_session(place, opening, ready))
+            return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not payloads:
             session.fail(opened_again(opening.id))
@@ -309,7 +315,11 @@ class DataStreams:
 
     def _end_oldest_detached(self) -> None:
         """Make room for a payload that somebody sends now. What was received stays in its file."""
-        detached = [each for each in self._sessions.values() if each.is_detached]
+        detached = [
+            each
+            for each in self._sessions.values()
+            if each.is_detached and each.key not in self._loading
+        ]
         if detached:
             min(detached, key=lambda each: each.used_at_ns).end()
 
@@ -322,6 +332,7 @@ class DataStreams:
             elif session.opening.begins_anew:
                 payloads.discard(id)
             elif id in payloads.open_ids():
+                self._loading[session.key] = []
                 self.pool.submit(self._read_part, session, payloads, ready)
                 return
         except (OSError, BasculeError) as error:
@@ -333,13 +344,15 @@ class DataStreams:
     def _read_part(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
         """Read what was received before, for its checksum. On a thread of the pool."""
         position, crc = 0, 0
-        error: OSError | None = None
+        error: BasculeError | OSError | None = None
         try:
             position, crc = payloads.recover_part(session.opening.id)
-        except OSError as caught:
+        except (BasculeError, OSError) as caught:
             error = caught
 
         def end() -> None:
+            for each in self._loading.pop(session.key):
+                self._reactor.call(each)
             if error is not None:
                 session.end()
                 ready(None, error)
@@ -490,7 +503,7 @@ class DataStreams:
         self._is_sweeping = False
         now_ns = self._clock.monotonic_ns()
         for session in tuple(self._sessions.values()):
-            if not session.is_detached:
+            if not session.is_detached or session.key in self._loading:
                 session.used_at_ns = now_ns
             elif now_ns - session.used_at_ns > DETACHED_SECONDS_MAX * 1e9:
                 session.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -74,6 +73,8 @@ class TableReplica:
         self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._after: asyncio.Task[None] | None = None
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
         self._is_closed = False
@@ -89,9 +90,6 @@ class TableReplica:
         """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
         """Loop time until which nothing is read on the event loop."""
-        self._replacing = threading.Lock()
-        """Held while the log is replaced by one without tombstones, and while the file is made:
-        so it is read from the one before or from the one afterwards."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
@@ -99,7 +97,10 @@ class TableReplica:
         self._next_deadline_ms: float = 0
         """No key expires before; 0 where that has to be looked up."""
 
-    def start(self) -> None:
+    def start(self, *, after: asyncio.Task[None] | None = None) -> None:
+        """Follow the log, once `after` has removed the files of an earlier table."""
+        self._after = after
+        self._loop = asyncio.get_running_loop()
         self._wake.set()
         self._task = start_lasting("table", self._follow)
 
@@ -135,17 +136,16 @@ class TableReplica:
                     "table not synced; its log keeps tombstones",
                     extra={"stream": self.stream, "partition": self.index, "error": str(error)},
                 )
+                if isinstance(error, CorruptData) and self._loop is not None:
+                    # Where nothing is written and read, nobody else finds it.
+                    self._is_damaged = True
+                    self._loop.call_soon_threadsafe(self._wake.set)
         return file.synced
 
-    def begin_removal(self, end: int) -> bool:
+    def has_synced(self, end: int) -> bool:
         """See `TombstoneReader`."""
-        self._replacing.acquire()
         file = self._file
         return file is not None and not self._is_damaged and file.synced >= end
-
-    def end_removal(self) -> None:
-        """See `TombstoneReader`."""
-        self._replacing.release()
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """The rows of those keys that have a value. Raises: PartitionFailed, CorruptData."""
@@ -450,6 +450,9 @@ class TableReplica:
         return self._file
 
     async def _follow(self) -> None:
+        if self._after is not None:
+            await asyncio.wait([self._after])
+            self._after = None
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -497,7 +500,7 @@ class TableReplica:
             await asyncio.to_thread(self._remove_file)
             self._is_damaged = False
         if self._file is None:
-            await asyncio.to_thread(self._open)
+            await asyncio.to_thread(self._open, partition)
         assert self._file is not None
         followed = store, store.partial_copy.begun
         if is_beyond(self._file.position, store) or await self._is_other_copy(*followed):
@@ -506,7 +509,7 @@ class TableReplica:
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
             )
             await asyncio.to_thread(self._remove_file)
-            await asyncio.to_thread(self._open)
+            await asyncio.to_thread(self._open, partition)
             self.watches.on_lost()
         self._followed = followed
         if self._file.is_oplog_damaged:
@@ -533,9 +536,9 @@ class TableReplica:
             return begun != self._followed[1]
         return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
-    def _open(self) -> None:
+    def _open(self, partition: Partition) -> None:
         self._files.make_dirs(str(self._path.parent))
-        with self._replacing:
+        with partition.commitment.replacing:
             self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
 

@@ -43,7 +43,8 @@ class Tables:
         self._files = files
         self._replicas: dict[bytes, tuple[TableReplica, ...]] = {}
         """By stream id, one for each partition."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._removals: dict[bytes, asyncio.Task[None]] = {}
+        """Of the tables that are none any more; by stream id, the last of each."""
         self.watch_counts = WatchCounts()
         self.expiry_counts = ExpiryCounts()
         self._expiry: TableExpiry | None = None
@@ -64,8 +65,8 @@ class Tables:
         if self._expiry is not None:
             await self._expiry.close()
         self._partitions.on_changed.discard(self._on_changed)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        if self._removals:
+            await asyncio.wait(self._removals.values())
         for replicas in self._replicas.values():
             await asyncio.gather(*(each.close() for each in replicas))
         self._replicas.clear()
@@ -114,9 +115,17 @@ class Tables:
             for partition in found:
                 partition.commitment.tombstone_reader = None
         if len(present) > wanted:
-            task = asyncio.create_task(self._remove(definition, present[wanted:]))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._begin_removal(definition.id, present[wanted:])
+
+    def _begin_removal(self, id: bytes, replicas: Iterable[TableReplica]) -> None:
+        task = asyncio.create_task(self._remove(id, replicas, after=self._removals.get(id)))
+        self._removals[id] = task
+
+        def forget(task: asyncio.Task[None]) -> None:
+            if self._removals.get(id) is task:
+                del self._removals[id]
+
+        task.add_done_callback(forget)
 
     def _start(self, partition: Partition) -> TableReplica:
         definition, index = partition.definition, partition.index
@@ -131,17 +140,21 @@ class Tables:
         replica = TableReplica(
             definition.name, index, path, find, self._files, oplog, self.watch_counts
         )
-        replica.start()
+        replica.start(after=self._removals.get(definition.id))
         return replica
 
     def _find(self, id: bytes, index: int) -> Partition | None:
         found = self._partitions.stream_by_id(id) or ()
         return found[index] if index < len(found) else None
 
-    async def _remove(self, definition: StreamDefinition, replicas: Iterable[TableReplica]) -> None:
+    async def _remove(
+        self, id: bytes, replicas: Iterable[TableReplica], *, after: asyncio.Task[None] | None
+    ) -> None:
         for each in replicas:
             await each.close()
-        await asyncio.to_thread(self._remove_directory, definition.id.hex())
+        if after is not None:
+            await asyncio.wait([after])
+        await asyncio.to_thread(self._remove_directory, id.hex())
 
     def _remove_others(self, present: set[bytes]) -> None:
         """Remove the files of streams that are gone: those deleted while the node was down."""

@@ -82,13 +82,17 @@ class _Removal(AbstractContextManager[bool]):
         self._tombstones_end = tombstones_end
 
     def __enter__(self) -> bool:
-        is_read = self._reader is None or self._reader.begin_removal(self._tombstones_end)
-        return self._commitment.begin_removal(self._tombstones_end) and is_read
+        commitment, reader, end = self._commitment, self._reader, self._tombstones_end
+        commitment.replacing.acquire()
+        # The stream may have become a table since the run began.
+        is_read = commitment.tombstone_reader is reader
+        if is_read and reader is not None and end > 0:
+            is_read = reader.has_synced(end)
+        return commitment.begin_removal(end) and is_read
 
     def __exit__(self, *_: object) -> None:
         self._commitment.end_removal()
-        if self._reader is not None:
-            self._reader.end_removal()
+        self._commitment.replacing.release()
 
 
 class Cleaner:

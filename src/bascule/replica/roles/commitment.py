@@ -49,12 +49,10 @@ class TombstoneReader(Protocol):
         has read if that is not `end` yet. Blocks on the disk."""
         ...
 
-    def begin_removal(self, end: int) -> bool:
-        """Tombstones below `end` are about to be removed; False if it needs them again, as it
-        begins from the start of the log. `end_removal` must follow: it does not begin meanwhile."""
+    def has_synced(self, end: int) -> bool:
+        """Whether tombstones below `end` may be removed: not if it needs them again, as it begins
+        from the start of the log. `Commitment.replacing` is held."""
         ...
-
-    def end_removal(self) -> None: ...
 
 
 class Commitment:
@@ -88,6 +86,9 @@ class Commitment:
         """The end of the tombstones that are being removed from this log now; 0: none are."""
         self.tombstone_reader: TombstoneReader | None = None
         """The table of this replica, if the stream is one."""
+        self.replacing = threading.Lock()
+        """Held while the log is replaced by one without tombstones, and while the table begins: so
+        it reads the log from the one before or from the one afterwards. Blocks on the disk."""
         self._told = ReplicatedEnd(-1, 0)
         """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None

@@ -20,12 +20,13 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaEntry,
     ReplicaFile,
 )
-from bascule.client.tables.replica.rescue import begin_anew
+from bascule.client.tables.replica.rescue import begin_anew, finish_begun, is_begun
 from bascule.errors import (
     Closed,
     ConfigError,
     CopyDamaged,
     Indeterminate,
+    LogFailed,
     NotATable,
     UnknownStream,
 )
@@ -132,6 +133,10 @@ class LocalReplica:
         path = self._directory / FILE_NAME
         if self._anew:
             begin_anew(path, self.table, id)
+        elif self._follow:
+            finish_begun(path)
+        elif is_begun(path):
+            raise LogFailed(str(path), "it was being begun anew: open it once with follow=True")
         self._file = ReplicaFile(path, self.table, id)
 
     async def close(self) -> None:

@@ -165,10 +165,11 @@ class ReplicaFile:
         self._check("the state", found[:-1], found[-1])
         return CopyState(*found[:7])
 
-    def _check(self, what: str, fields: Sequence[Any], crc: int) -> None:
-        """Raises: CopyDamaged."""
+    def _check(self, what: str, fields: Sequence[Any], crc: object) -> None:
+        """`crc` is what the file has: damage changes types, too. Raises: CopyDamaged."""
         if (found := row_crc(*fields)) != crc:
-            raise self._damaged(what, f"the checksum {crc:08x}", f"{found:08x}")
+            expected = f"{crc:08x}" if isinstance(crc, int) else repr(crc)
+            raise self._damaged(what, f"the checksum {expected}", f"{found:08x}")
 
     def _damaged(self, place: str, expected: str, found: str) -> CopyDamaged:
         return CopyDamaged(str(self.path), 0, expected, found, place=place)
@@ -238,7 +239,9 @@ class ReplicaFile:
 
     def _check_entry(self, row: Sequence[Any]) -> None:
         """Of a row of `sql.ENTRIES`. Raises: CopyDamaged."""
-        self._check(f"the row of key {shown_key(row[0])}", row[:5], row[5])
+        key = row[0]
+        shown = shown_key(key) if isinstance(key, bytes) else repr(key)
+        self._check(f"the row of key {shown}", row[:5], row[5])
 
     def scan(self, first: bytes, end: bytes | None, limit: int) -> list[ReplicaEntry]:
         """At most `limit` entries with keys from `first` on and below `end`, by key.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,15 @@ from bascule.client.tables.replica.replica_file import (
     ReplicaFile,
     row_crc,
 )
-from bascule.errors import BasculeError, ConfigError
+from bascule.errors import BasculeError, ConfigError, LogFailed
+from bascule.host.real import RealFiles
 
 log = logging.getLogger(__name__)
 
 DAMAGED: Final = ".damaged"
 """The end of the names that the files of before get; those of an earlier time are replaced."""
+ANEW: Final = ".anew"
+"""The end of the name of the new file until it is complete, and the damaged one is away."""
 _SUFFIXES: Final = ("", "-wal", "-shm")
 _PENDING: Final = (
     "select number, key, base, timestamp, value, content_type, sent, crc from pending where "
@@ -35,35 +39,71 @@ _REFUSED: Final = (
 def begin_anew(path: Path, table: str, new_id: str) -> None:
     """Have an empty copy in `path`, with the writes that are to be offered and those refused.
 
-    What was there is kept beside it, with `.damaged` at the end. Blocks on the disk.
+    What was there is kept beside it, with `.damaged` at the end. Where this fails, or ends in the
+    middle, the writes are in `path` or in the new file, for the next call or `finish_begun`. Blocks
+    on the disk.
 
     Raises: ConfigError if it is a copy of another table; LogFailed.
     """
-    pending: list[PendingWrite] = []
-    refused: list[RefusedWrite] = []
-    if path.exists():
-        # Waits for a process that writes to it.
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=30.0)) as damaged:
-            new_id = _identity(damaged, path, table) or new_id
-            pending = [PendingWrite(n, w, *more) for n, w, *more in _writes(damaged, _PENDING)]
-            refused = [RefusedWrite(n, w, *more) for n, w, *more in _writes(damaged, _REFUSED)]
-        for suffix in _SUFFIXES:
-            old = Path(f"{path}{suffix}")
-            if old.exists():
-                old.replace(Path(f"{path}{DAMAGED}{suffix}"))
+    finish_begun(path)
+    if not path.exists():
+        return  # a new file is made where the copy is opened
+    # Waits for a process that writes to it.
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=30.0)) as damaged:
+        new_id = _identity(damaged, path, table) or new_id
+        pending = [PendingWrite(n, w, *more) for n, w, *more in _writes(damaged, _PENDING)]
+        refused = [RefusedWrite(n, w, *more) for n, w, *more in _writes(damaged, _REFUSED)]
+    new = _named(path, ANEW)
+    _remove(new, _SUFFIXES)
     try:
-        file = ReplicaFile(path, table, new_id)
+        file = ReplicaFile(new, table, new_id)
         try:
             file.restore(pending, refused)
         finally:
             file.close()
+        if _named(new, "-wal").exists():
+            raise LogFailed(str(new), "its write-ahead log is still there")
     except BasculeError:
-        log.error("the copy of %s cannot be begun anew; %s%s has what it was", table, path, DAMAGED)
+        log.error("the copy of %s cannot be begun anew; %s is as it was", table, path)
         raise
+    _remove(_named(path, DAMAGED), _SUFFIXES[1:])
+    _take_place(path)
     log.warning(
         "the copy of %s begins anew, with %d writes to offer and %d refused ones; %s%s has what it "
         "was", table, len(pending), len(refused), path, DAMAGED,
     )  # fmt: skip
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a process has ended while it put a new file, which is complete, in its place."""
+    return _named(path, ANEW).exists() and not path.exists()
+
+
+def finish_begun(path: Path) -> None:
+    """Put the new file in its place, if `is_begun`. Blocks on the disk."""
+    if is_begun(path):
+        _take_place(path)
+
+
+def _take_place(path: Path) -> None:
+    """`path` goes first: `is_begun` from then on."""
+    files, directory = RealFiles(), str(path.parent)
+    files.sync_dir(directory)
+    for suffix in _SUFFIXES:
+        if (old := _named(path, suffix)).exists():
+            old.replace(_named(path, DAMAGED + suffix))
+    files.sync_dir(directory)
+    _named(path, ANEW).replace(path)
+    files.sync_dir(directory)
+
+
+def _named(path: Path, suffix: str) -> Path:
+    return Path(f"{path}{suffix}")
+
+
+def _remove(path: Path, suffixes: Sequence[str]) -> None:
+    for suffix in suffixes:
+        _named(path, suffix).unlink(missing_ok=True)
 
 
 def _identity(damaged: sqlite3.Connection, path: Path, table: str) -> str | None:

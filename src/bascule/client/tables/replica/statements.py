@@ -96,18 +96,27 @@ REFUSE: Final = (
     "values (?, ?, ?, ?, ?, ?, ?)"
 )
 FORGET_REFUSED: Final = "delete from refused where number <= ?"
+# What is added to each checksum is 0 where the write is as it was written: so one that is damaged
+# does not get a right one.
 FORGET_BASES: Final = (
-    "update pending set base = null, crc = row_crc(key, null, timestamp, value, content_type, sent)"
+    "update pending set base = null, "
+    "crc = row_crc(key, null, timestamp, value, content_type, sent)"
+    " + crc - row_crc(key, base, timestamp, value, content_type, sent)"
 )
 NOTE_SENT: Final = (
-    "update pending set sent = ?1, crc = row_crc(key, base, timestamp, value, content_type, ?1) "
+    "update pending set sent = ?1, crc = row_crc(key, base, timestamp, value, content_type, ?1)"
+    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
     "where number = ?2"
 )
 REBASE: Final = (
     "update pending set base = ?1, value = ?2, content_type = ?3, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, ?2, ?3, x'') where number = ?4"
+    "crc = row_crc(key, ?1, timestamp, ?2, ?3, x'')"
+    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
+    "where number = ?4"
 )
 SET_BASE: Final = (
     "update pending set base = ?1, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, value, content_type, x'') where key = ?2"
+    "crc = row_crc(key, ?1, timestamp, value, content_type, x'')"
+    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
+    "where key = ?2"
 )

@@ -19,6 +19,7 @@ from bascule.datastream.ports import OnFetched, PayloadPlace
 from bascule.errors import (
     BasculeError,
     Broken,
+    ConfigError,
     Indeterminate,
     NotLeader,
     PartitionFailed,
@@ -128,7 +129,7 @@ class PayloadLinks:
     async def _append(
         self, partition: Partition, store: PayloadLog, link: LinkPayload
     ) -> dict[str, Any]:
-        """Append the record, unless there is one."""
+        """Append the record, unless there is one. Raises: ConfigError for a message id in use."""
         while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
             if here.offset < partition.committed_offset:
                 return _ack(partition, here.offset, link.payload) | {"duplicate": True}
@@ -145,7 +146,17 @@ class PayloadLinks:
             partition,
             ClientMessage(link.subject, link.key, b"", tuple(headers), payload=link.payload),
         )
-        return _ack(partition, offset, link.payload)
+        here = store.payloads.find(link.id)
+        if here is None or here.offset >= 0:
+            return _ack(partition, offset, link.payload)
+        # The record there is another one, with the message id that the client gives.
+        stored = store.payloads.find_at(offset)
+        if stored is None:
+            raise ConfigError(
+                f"the message id of payload {link.id} is that of the message without payload at "
+                f"offset {offset}"
+            )
+        return _ack(partition, offset, stored.payload) | {"duplicate": True}
 
     async def _get(self, partition: Partition, link: LinkPayload) -> None:
         """FetchPayload the payload from a node that has it. Raises: PayloadMissing."""

@@ -1,0 +1,215 @@
+"""Payloads in chunks on a node that is their partition's only replica, with real files."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from bascule.cluster_identity import ClusterIdentity
+from bascule.datastream import chunked_payloads
+from bascule.datastream.chunked_payloads import IDLE_SECONDS_MAX, YIELD_SECONDS
+from bascule.datastream.ports import PayloadPlace
+from bascule.datastream.protocol.chains import Links
+from bascule.datastream.service import DataStreams
+from bascule.errors import Broken
+from bascule.host.real import RealClock, RealFiles
+from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish.payload_chunks import PayloadChunk
+from bascule.record.payload_links import Payload
+from bascule.storage.payloads.payload_files import PayloadFiles
+from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.wire import ack_codes
+from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
+
+T = TypeVar("T")
+
+ONE, OTHER = "1" * 32, "2" * 32
+SECONDS_MAX = 60
+
+
+class Log:
+    """The payloads of a log."""
+
+    def __init__(self, directory: Path) -> None:
+        self.payloads = PayloadFiles(RealFiles(), str(directory), threading.Lock())
+
+
+class Replica:
+    definition = StreamDefinition("s", b"s" * 16, 0, StreamConfig(subject="s"))
+    index = 0
+
+
+class Clock(RealClock):
+    """It may be put forward."""
+
+    ahead_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.ahead_ns
+
+
+class Node:
+    """Data streaming of a node, and a NATS client that waits for each answer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log, self.clock = Log(directory), Clock()
+        self.streams = DataStreams(1, ClusterIdentity("c"), self, self.clock)
+        self.linked: list[Payload] = []
+        self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def send(self, id: str, *lines: str, body: bytes = b"", reply: bytes = b"r") -> None:
+        head = "\r\n".join(["NATS/1.0", f"Bascule-Payload-Session: {id}", *lines, "", ""])
+        chunk = PayloadChunk(b"s", reply, head.encode(), body)
+        self.streams.take_chunks(Replica(), [chunk], self.answers.put)
+
+    def chunk(self, id: str, at: int, body: bytes) -> None:
+        self.send(id, f"Bascule-Payload-Offset: {at}", body=body)
+
+    def answer(self) -> dict[str, Any]:
+        operation = self.answers.get(timeout=SECONDS_MAX)
+        return cast("dict[str, Any]", json.loads(operation.split(b"\r\n")[1]))
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """What the thread of data streaming finds, after all that it was asked before."""
+        found: Future[T] = Future()
+        self.streams._reactor.call(lambda: found.set_result(look()))
+        return found.result(SECONDS_MAX)
+
+    # -- PayloadCluster -------------------------------------------------------------------------
+
+    def place(self, opening: OpenPayload) -> PayloadPlace:
+        return self.place_of(opening.stream, opening.partition)
+
+    def place_of(self, stream: str, partition: int) -> PayloadPlace:
+        store = cast("PayloadLog", self.log)
+        here = ReplicaAddress(1, "")
+        return PayloadPlace(stream, b"s" * 16, partition, 1, (here,), 1, store, (1,))
+
+    def peer_address(self, node: int) -> tuple[str, int] | None:
+        return None
+
+    def links_between(self, nodes: Collection[int]) -> Links:
+        return {}
+
+    def link(
+        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
+    ) -> Future[dict[str, Any]]:
+        self.linked.append(payload)
+        done: Future[dict[str, Any]] = Future()
+        done.set_result({"seq": len(self.linked)})
+        return done
+
+
+class SlowDisk:
+    """Parts of payloads are not read before it is let go."""
+
+    def __init__(self, payloads: PayloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.may_end, self.reads = threading.Event(), threading.Event(), 0
+        self._recover = payloads.recover_part
+        monkeypatch.setattr(payloads, "recover_part", self.recover_part)
+
+    def recover_part(self, id: str) -> tuple[int, int]:
+        self.reads += 1
+        self.began.set()
+        if not self.may_end.wait(SECONDS_MAX):
+            raise Broken("nobody has let it go")
+        return self._recover(id)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Node]:
+    """A node that has a part of a payload, 5 bytes, from before it started."""
+    before = Node(tmp_path)
+    before.chunk(ONE, 0, b"begun")
+    assert before.answer()["payload"]["next"] == 5
+    before.streams.close()
+    node = Node(tmp_path)
+    yield node
+    node.streams.close()
+
+
+def give_up(node: Node, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to read the part, and have the payload give way to another one meanwhile."""
+    monkeypatch.setattr(chunked_payloads, "PAYLOADS_MAX", 1)
+    node.chunk(ONE, 5, b", more")
+    assert disk.began.wait(SECONDS_MAX)
+    node.ask(lambda: None)
+    node.clock.ahead_ns += int(2 * YIELD_SECONDS * 1e9)
+    node.chunk(OTHER, 0, b"another one")
+    said = {each["payload"]["id"]: each for each in (node.answer(), node.answer())}
+    assert said[OTHER]["payload"]["next"] == 11
+    assert said[ONE]["error"]["err_code"] == ack_codes.PAYLOAD_BUSY
+
+
+def test_a_payload_given_up_while_its_part_is_read_is_nobody_s(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that somebody seems to send is never ended, and its file never removed."""
+    disk = SlowDisk(begun.log.payloads, monkeypatch)
+    give_up(begun, disk, monkeypatch)
+    disk.may_end.set()
+    begun.streams.pool.submit(lambda: None).result(SECONDS_MAX)
+    begun.streams.pool.shutdown()
+    sessions = begun.ask(lambda: dict(begun.streams._sessions))
+    assert [key[2] for key, each in sessions.items() if not each.is_detached] == [OTHER]
+
+
+def test_a_part_is_read_once_and_nobody_writes_meanwhile(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it ends with cutting off what is behind it, which may have come since."""
+    disk = SlowDisk(begun.log.payloads, monkeypatch)
+    give_up(begun, disk, monkeypatch)
+    begun.clock.ahead_ns += int(2 * YIELD_SECONDS * 1e9)
+    begun.chunk(ONE, 5, b", more")
+    begun.ask(lambda: None)
+    disk.may_end.set()
+    assert begun.answer()["payload"] == {"id": ONE, "next": 11}
+    begun.send(ONE, "Bascule-Payload-Close: 11")
+    assert begun.answer() == {"seq": 1}
+    assert disk.reads == 1
+    payload, file = begun.log.payloads.open_whole(ONE)
+    assert file.read_at(0, 100) == b"begun, more"
+    assert begun.linked == [payload]
+
+
+def test_a_session_whose_part_is_read_for_long_is_not_swept(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a large part could never be gone on with."""
+    disk = SlowDisk(begun.log.payloads, monkeypatch)
+    begun.chunk(ONE, 5, b", more")
+    assert disk.began.wait(SECONDS_MAX)
+    begun.ask(lambda: None)
+    begun.clock.ahead_ns += int(IDLE_SECONDS_MAX * 0.9e9)
+    begun.chunk(ONE, 11, b" and more")
+    begun.ask(lambda: None)
+    begun.clock.ahead_ns += int(IDLE_SECONDS_MAX * 0.9e9)
+    begun.ask(lambda: None)
+    begun.ask(lambda: None)
+    disk.may_end.set()
+    assert [begun.answer()["payload"]["next"] for _ in range(2)] == [11, 20]
+
+
+def test_headers_count_for_what_they_take_in_memory(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is 20 times their bytes where they are short."""
+    monkeypatch.setattr(chunked_payloads, "QUEUE_BYTES_MAX", 4 << 20)
+    disk = SlowDisk(begun.log.payloads, monkeypatch)
+    begun.chunk(ONE, 5, b", more")
+    assert disk.began.wait(SECONDS_MAX)
+    begun.send(ONE, "Bascule-Payload-Close: 11", *["a:"] * 30_000)
+    refused = begun.answer()["error"]
+    assert (refused["code"], refused["err_code"]) == (503, ack_codes.PAYLOAD_BUSY)
+    begun.send(ONE, "Bascule-Payload-Close: 11", *["a:"] * 300)
+    disk.may_end.set()
+    assert begun.answer()["payload"]["next"] == 11
+    assert begun.answer() == {"seq": 1}
