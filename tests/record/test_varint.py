@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.record._hot_varint import read_varint, write_varint
+from bascule.record._hot_varint import read_varint, varint_bytes, write_varint
 from bascule.record.builder import encode_varint
 from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.primitives import uvarint
@@ -106,3 +106,8 @@ def test_written_numbers_are_read(value: int) -> None:
     data = write(value)
     assert data == encode_varint(value)
     assert read_varint(data, 0, len(data)) == (value, len(data))
+
+
+@given(st.integers(-1, LIMIT - 1))
+def test_the_bytes_of_a_number_are_known_before_it_is_written(value: int) -> None:
+    assert varint_bytes(value) == len(write(value))

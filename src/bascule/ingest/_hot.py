@@ -13,10 +13,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
-    from cython.cimports.bascule.record._hot_varint import write_varint
+    from cython.cimports.bascule.record._hot_varint import varint_bytes, write_varint
     from cython.cimports.libc.string import memcmp, memcpy
 else:
-    from bascule.record._hot_varint import write_varint
+    from bascule.record._hot_varint import varint_bytes, write_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -42,20 +42,6 @@ def _put(
             out[to : to + length] = source[at : at + length]
         return to + length
     return to
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _varint_bytes(value: cython.longlong):
-    """How many bytes `write_varint` writes for a number of at least -1."""
-    size: cython.Py_ssize_t = 1
-    while value >= 64:
-        value >>= 7
-        size += 1
-    return size
 
 
 @cython.cfunc
@@ -234,8 +220,8 @@ def _walk_headers(
             elif name_end - name_at == 7 and _is(buf, name_at, b"subject", 7, 0):
                 found[4] = 2
         count += 1
-        size += _varint_bytes(name_end - name_at) + (name_end - name_at)
-        size += _varint_bytes(value_end - value_at) + (value_end - value_at)
+        size += varint_bytes(name_end - name_at) + (name_end - name_at)
+        size += varint_bytes(value_end - value_at) + (value_end - value_at)
         if to >= 0:
             to = write_varint(out, to, name_end - name_at)
             to = _put(buf, name_at, name_end - name_at, out, to)
@@ -457,7 +443,7 @@ def build_records(
                 else:
                     is_raw_block = True
                     header_count = 1
-                    header_size = 18 + _varint_bytes(block_bytes) + block_bytes
+                    header_size = 18 + varint_bytes(block_bytes) + block_bytes
             row = 13 * index
             is_envelope = row < len(envelopes) and envelopes[row] >= 0
             if is_envelope:
@@ -481,12 +467,12 @@ def build_records(
             )
             if has_subject:
                 header_count += 1
-                header_size += 8 + _varint_bytes(subject_bytes) + subject_bytes
+                header_size += 8 + varint_bytes(subject_bytes) + subject_bytes
             has_reply = keeps_reply and reply_bytes > 0
             is_marked = first_name == 1 and not has_reply
             if has_reply:
                 header_count += 1
-                header_size += 6 + _varint_bytes(reply_bytes) + reply_bytes
+                header_size += 6 + varint_bytes(reply_bytes) + reply_bytes
             elif is_marked:
                 header_count += 1
                 header_size += 7
@@ -519,13 +505,13 @@ def build_records(
                     expects = True
             elif removes:
                 value_bytes = -1
-            size = 2 + _varint_bytes(count) + _varint_bytes(key_bytes) + _varint_bytes(value_bytes)
-            size += _varint_bytes(header_count) + header_size
+            size = 2 + varint_bytes(count) + varint_bytes(key_bytes) + varint_bytes(value_bytes)
+            size += varint_bytes(header_count) + header_size
             if key_bytes > 0:
                 size += key_bytes
             if value_bytes > 0:
                 size += value_bytes
-            to = at + size + _varint_bytes(size)
+            to = at + size + varint_bytes(size)
             if to - start > batch_bytes_max and count > 0:
                 break
             if to > len(out):

@@ -12,26 +12,12 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython
 
 if cython.compiled:
-    from cython.cimports.bascule.record._hot_varint import write_varint
+    from cython.cimports.bascule.record._hot_varint import varint_bytes, write_varint
     from cython.cimports.libc.string import memcpy
 else:
-    from bascule.record._hot_varint import write_varint
+    from bascule.record._hot_varint import varint_bytes, write_varint
 
 IS_COMPILED: bool = cython.compiled
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _varint_bytes(value: cython.longlong):
-    """The bytes of a zigzag varint."""
-    size: cython.Py_ssize_t = 1
-    value = 2 * value if value >= 0 else 1
-    while value >= 128:
-        value >>= 7
-        size += 1
-    return size
 
 
 @cython.cfunc
@@ -42,7 +28,7 @@ def _sized_bytes(value: bytes | None):
     """The bytes of a value, which may be None, behind its length."""
     if value is None:
         return 1
-    return _varint_bytes(len(value)) + len(value)
+    return varint_bytes(len(value)) + len(value)
 
 
 @cython.cfunc
@@ -84,13 +70,13 @@ def encode_records(records: list, room: cython.Py_ssize_t) -> bytearray:
     for row in range(len(records)):
         record = records[row]
         headers = record[2]
-        size = 2 + _varint_bytes(row) + _sized_bytes(record[0]) + _sized_bytes(record[1])
-        size += _varint_bytes(len(headers))
+        size = 2 + varint_bytes(row) + _sized_bytes(record[0]) + _sized_bytes(record[1])
+        size += varint_bytes(len(headers))
         for header in headers:
             name = header[0].encode()
             size += _sized_bytes(name) + _sized_bytes(header[1])
         sizes.append(size)
-        total += _varint_bytes(size) + size
+        total += varint_bytes(size) + size
     batch: bytearray = bytearray(total)
     out: cython.uchar[::1] = memoryview(batch)
     for row in range(len(records)):

@@ -49,3 +49,11 @@ cdef inline Py_ssize_t write_varint(
             to += 1
         out[to] = raw
     return to + 1
+
+
+cdef inline Py_ssize_t varint_bytes(long long value) noexcept nogil:
+    cdef Py_ssize_t size = 1
+    while value >= 64:
+        value >>= 7
+        size += 1
+    return size

@@ -37,3 +37,12 @@ def write_varint(out: bytearray | memoryview, to: int, value: int) -> int:
         to += 1
     out[to] = raw
     return to + 1
+
+
+def varint_bytes(value: int) -> int:
+    """How many bytes `write_varint` writes for a number of at least -1."""
+    size = 1
+    while value >= 64:
+        value >>= 7
+        size += 1
+    return size
