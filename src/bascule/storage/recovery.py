@@ -168,11 +168,9 @@ class _Recovery:
         """
         first = min(self.recovery_point.segment_base, max(b for b in bases if b <= start_offset))
         for name in names:
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix in SEGMENT_SUFFIXES:
-                base = base_offset_of(stem + LOG_SUFFIX)
-                if base is not None and base < first:
-                    self.files.remove(f"{self.directory}/{name}")
+            base = base_offset_of(name, SEGMENT_SUFFIXES)
+            if base is not None and base < first:
+                self.files.remove(f"{self.directory}/{name}")
         return [base for base in bases if base >= first]
 
     def _remove_stale_indexes(self, names: list[str], segments: Sequence[Segment]) -> None:
@@ -185,12 +183,9 @@ class _Recovery:
         kept = {s.base_offset for s in segments if s.contents is None or s.contents.matches_files}
         stale = []
         for name in names:
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix in INDEX_SUFFIXES:
-                base = base_offset_of(stem + LOG_SUFFIX)
-                path = f"{self.directory}/{name}"
-                if base is not None and base not in kept and self.files.exists(path):
-                    stale.append(path)
+            base, path = base_offset_of(name, INDEX_SUFFIXES), f"{self.directory}/{name}"
+            if base is not None and base not in kept and self.files.exists(path):
+                stale.append(path)
         for path in stale:
             self.files.remove(path)
         if stale:

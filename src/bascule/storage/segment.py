@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -34,10 +34,11 @@ def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> 
     return f"{directory}/{base_offset:0{NAME_DIGITS}d}{suffix}"
 
 
-def base_offset_of(name: str) -> int | None:
-    """The base offset in the name of a segment file, or None for the name of another file."""
+def base_offset_of(name: str, suffixes: Collection[str] = (LOG_SUFFIX,)) -> int | None:
+    """The base offset in the name of a segment's file with one of `suffixes`, or None for the name
+    of another file."""
     digits, dot, suffix = name.partition(".")
-    if dot + suffix != LOG_SUFFIX or len(digits) != NAME_DIGITS:
+    if dot + suffix not in suffixes or len(digits) != NAME_DIGITS:
         return None
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
