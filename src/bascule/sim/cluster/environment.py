@@ -53,6 +53,14 @@ class ClusterEnvironment:
         self.on_process_ends: Callable[[int], None] = lambda _: None
         """Called with the node of a process that is about to end."""
 
+    def end_process(self, process: SimProcess, *, has_power: bool = True) -> None:
+        """End a process at once: nothing of it runs any more. Its kernel closes its connections,
+        if it has power."""
+        process.is_dead = True
+        process.parked.clear()
+        self.graveyard.append(process)
+        self.network.on_process_ended(process, has_power=has_power)
+
     def at(self, when_ns: int, function: Callable[..., object], *args: Any) -> None:
         """Have the simulator do something at a time."""
         self.loop.at_ns(when_ns, NOBODY, function, *args)

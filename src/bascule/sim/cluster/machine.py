@@ -274,11 +274,8 @@ class Machine:
         self.databases.on_process_ended(has_power=has_power)
         self._is_mark_exact = has_power
         assert process is not None
-        process.is_dead = True
-        process.parked.clear()
-        self.world.graveyard.append(process)
         self.world.nats.on_process_ended(process)
-        self.world.network.on_process_ended(process, has_power=has_power)
+        self.world.end_process(process, has_power=has_power)
 
     @property
     def now_ms(self) -> int:

@@ -165,10 +165,7 @@ class SimConsumer:
             self._history.on_left(self.id)
         else:
             self._history.on_replaced(self.id)
-        process.is_dead = True
-        process.parked.clear()
-        self.world.graveyard.append(process)
-        self.world.network.on_process_ended(process, has_power=True)
+        self.world.end_process(process)
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP)."""

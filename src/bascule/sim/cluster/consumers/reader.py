@@ -75,10 +75,7 @@ class SimReader:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.is_dead = True
-            process.parked.clear()
-            self.world.graveyard.append(process)
-            self.world.network.on_process_ended(process, has_power=True)
+            self.world.end_process(process)
 
     @property
     def name(self) -> str:

@@ -114,10 +114,7 @@ class SimPayloadClient:
         """End the process at once."""
         process, self._process = self._process, None
         if process is not None:
-            process.is_dead = True
-            process.parked.clear()
-            self.world.graveyard.append(process)
-            self.world.network.on_process_ended(process, has_power=True)
+            self.world.end_process(process)
 
     def _die(self) -> None:
         self._note("dies")
