@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from bascule.datastream.chunked_payload import ChunkedPayload, TakenChunk
-from bascule.datastream.inbound import OnSession
-from bascule.datastream.limits import DataStreamCounts
+from bascule.datastream.inbound import PayloadReceiver
 from bascule.datastream.ports import PayloadCluster, PayloadPlace
 from bascule.datastream.protocol.chunk_messages import (
     busy,
@@ -26,7 +25,7 @@ from bascule.model import PartitionBy
 from bascule.publish.payload_chunks import PayloadChunk
 from bascule.publish.unstamped_batch import Replica
 from bascule.record.payload_links import Payload
-from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
+from bascule.wire.datastream.messages import OpenPayload
 
 QUEUE_BYTES_MAX: Final = 64 << 20
 """Chunks that have come and are not written yet, and answers that are owed; further ones are not
@@ -46,22 +45,11 @@ LEFT_MAX: Final = 512
 LOOK_SECONDS: Final = 5.0
 
 
-class ChunkService(Protocol):
+class ChunkService(PayloadReceiver, Protocol):
     """What it needs of the node's data streaming; implemented by `service`."""
 
     @property
     def node_id(self) -> int: ...
-    @property
-    def counts(self) -> DataStreamCounts: ...
-    def plan(
-        self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
-    ) -> PlannedRoute | ReplicaAddress: ...
-    def prepare_session(
-        self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
-    ) -> None: ...
-    def link(
-        self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
-    ) -> Future[dict[str, Any]]: ...
 
 
 class ChunkedPayloads:
