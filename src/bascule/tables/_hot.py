@@ -104,6 +104,25 @@ def _content_type(
 
 
 @cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.returns((cython.Py_ssize_t, cython.longlong, cython.Py_ssize_t, cython.longlong))
+def _header(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """Position and length of the name of the header at `at`, and of its value; a position of -1
+    for the value if the header does not end before `end`."""
+    name_at: cython.Py_ssize_t
+    name: cython.longlong
+    length: cython.longlong
+    name, name_at = read_varint(buf, at, end)
+    if name_at < 0 or name < 0 or name > end - name_at:
+        return 0, 0, -1, 0
+    length, at = read_varint(buf, name_at + name, end)
+    if at < 0 or length > end - at:
+        return 0, 0, -1, 0
+    return name_at, name, at, length
+
+
+@cython.cfunc
 @cython.returns(tuple)
 def _headers(
     data: bytes,
@@ -126,11 +145,8 @@ def _headers(
     has_ttl: cython.bint = False
     content_type: object = None
     for header in range(count):
-        name, name_at = read_varint(buf, at, end)
-        if name_at < 0 or name < 0 or name > end - name_at:
-            break
-        length, at = read_varint(buf, name_at + name, end)
-        if at < 0 or length > end - at:
+        name_at, name, at, length = _header(buf, at, end)
+        if at < 0:
             break
         if not has_type and _is(buf, name_at, _NAME, name):
             has_type = True
@@ -161,11 +177,8 @@ def _removal(
     name: cython.longlong
     end: cython.Py_ssize_t = len(buf)
     for header in range(count):
-        name, name_at = read_varint(buf, at, end)
-        if name_at < 0 or name < 0 or name > end - name_at:
-            break
-        length, at = read_varint(buf, name_at + name, end)
-        if at < 0 or length > end - at:
+        name_at, name, at, length = _header(buf, at, end)
+        if at < 0:
             break
         if _is(buf, name_at, _OPERATION, name):
             if length == 5 and data[at : at + 5] == b"PURGE":
