@@ -118,19 +118,25 @@ class SilentNodes:
         return msgspec.msgpack.encode(Pong(incarnation, 0))
 
 
+def one_of_three() -> tuple[ControllerDuties, Group, NodeState, SilentNodes]:
+    """The duties of node 1 of three, which has registered."""
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    group, state, peers = Group(deciding), NodeState(1), SilentNodes(deciding)
+    group.members = Members((1, 2, 3))
+    mine = ControllerDuties(
+        1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
+        process_loss=lambda *_: "",
+    )  # fmt: skip
+    mine._registration = registration(1)
+    return mine, group, state, peers
+
+
 def test_a_controller_that_is_cut_off_knows_it_and_leads_nothing_once_it_is_deposed() -> None:
     """It may be deposed 6 s later only, and then went on for 3 s more."""
 
     async def scene() -> None:
-        deciding = DecidingController()
-        deciding.register(1, 2, 3)
-        group, state, peers = Group(deciding), NodeState(1), SilentNodes(deciding)
-        group.members = Members((1, 2, 3))
-        mine = ControllerDuties(
-            1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
-            process_loss=lambda *_: "",
-        )  # fmt: skip
-        mine._registration = registration(1)
+        mine, group, state, peers = one_of_three()
         group.on_image = mine.on_image
         group.is_controller, group.controller_id = True, 1
         run = asyncio.create_task(mine.run())
@@ -162,15 +168,7 @@ def test_a_controller_that_is_cut_off_knows_it_and_leads_nothing_once_it_is_depo
 
 def test_a_controller_that_is_deposed_by_others_goes_on_leading() -> None:
     async def scene() -> None:
-        deciding = DecidingController()
-        deciding.register(1, 2, 3)
-        group, state, peers = Group(deciding), NodeState(1), SilentNodes(deciding)
-        group.members = Members((1, 2, 3))
-        mine = ControllerDuties(
-            1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
-            process_loss=lambda *_: "",
-        )  # fmt: skip
-        mine._registration = registration(1)
+        mine, group, state, _ = one_of_three()
         group.is_controller, group.controller_id = True, 1
         run = asyncio.create_task(mine.run())
         await elapse(20)

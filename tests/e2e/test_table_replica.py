@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -340,16 +341,20 @@ def test_the_pages_over_http(node: Node) -> None:
             assert found.json()["error"]["field"] == next(iter(wrong))
 
 
+def table_command(url: str, *arguments: str, code: int = 0) -> str:
+    """What `bascule table` prints; it ends with `code`."""
+    done = subprocess.run(
+        [str(BIN / "bascule"), "table", *arguments], capture_output=True, text=True,
+        env={"BASCULE_SERVER": url}, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
 def test_the_command_line_keeps_a_copy(node: Node, tmp_path: Path) -> None:
     url, directory = node.addresses["http"], str(tmp_path / "copy")
 
-    def run(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [str(BIN / "bascule"), "table", *arguments], capture_output=True, text=True,
-            env={"BASCULE_SERVER": url}, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+    run = partial(table_command, url)
 
     run("create", "cars")
     for key in ("a", "b", "c"):
@@ -378,13 +383,7 @@ def test_the_command_line_keeps_a_copy(node: Node, tmp_path: Path) -> None:
 def test_a_damaged_copy_says_so_and_begins_anew(node: Node, tmp_path: Path) -> None:
     url, directory = node.addresses["http"], tmp_path / "copy"
 
-    def run(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [str(BIN / "bascule"), "table", *arguments], capture_output=True, text=True,
-            env={"BASCULE_SERVER": url}, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+    run = partial(table_command, url)
 
     follow, copy = (
         ("follow", "hurt", "--to", str(directory), "--once"),

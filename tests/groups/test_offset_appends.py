@@ -73,6 +73,16 @@ class Appends:
     async def _append(self, records: Sequence[OffsetRecord], is_accounted: bool) -> int:
         return await self.appends.append(records, is_accounted=is_accounted)
 
+    async def store_a_large_batch(self) -> None:
+        """Have one record stored, and a batch of many requests behind it."""
+        self.start("first")
+        await turns()
+        for _ in range(GATHERED_MIN):
+            self.start("a")
+        self.publisher.store()
+        await turns()
+        self.publisher.store()
+
     def _leader_epoch(self) -> int:
         if self.refusal is not None:
             raise self.refusal
@@ -121,13 +131,7 @@ def test_what_arrives_while_a_batch_is_stored_is_the_next_batch() -> None:
 def test_behind_a_batch_of_many_requests_the_next_one_is_gathered() -> None:
     async def test() -> None:
         it = Appends()
-        it.start("first")
-        await turns()
-        for _ in range(GATHERED_MIN):
-            it.start("a")
-        it.publisher.store()
-        await turns()
-        it.publisher.store()
+        await it.store_a_large_batch()
         assert [len(each) for each in it.publisher.batches] == [1, GATHERED_MIN]
         for _ in range(GATHERED_MIN // 2 - 1):
             it.start("b")
@@ -145,13 +149,7 @@ def test_a_batch_is_gathered_for_a_moment_at_most() -> None:
     async def test() -> None:
         it = Appends()
         loop = asyncio.get_running_loop()
-        it.start("first")
-        await turns()
-        for _ in range(GATHERED_MIN):
-            it.start("a")
-        it.publisher.store()
-        await turns()
-        it.publisher.store()
+        await it.store_a_large_batch()
         began = loop.time()
         it.start("b")
         while len(it.publisher.batches) < 3:
@@ -171,13 +169,7 @@ def test_a_batch_is_gathered_for_a_moment_at_most() -> None:
 def test_a_batch_that_is_being_gathered_is_cancelled_with_the_others() -> None:
     async def test() -> None:
         it = Appends()
-        it.start("first")
-        await turns()
-        for _ in range(GATHERED_MIN):
-            it.start("a")
-        it.publisher.store()
-        await turns()
-        it.publisher.store()
+        await it.store_a_large_batch()
         waiting = it.start("b")
         await elapse(0.000_1)
         await it.appends.close()
