@@ -4,7 +4,8 @@
 
     request -> cluster       the controller of the cluster decides, and the metadata group agrees
             -> plan          derives the steps from the node's state to the image; pure
-            -> reconciler    carries them out: open, configure, subscribe, close, remove
+            -> reconciler    carries them out: open, configure, subscribe, close, remove;
+                             `replica_removal` removes a replica that has moved away
             -> roles         has partitions lead or follow; `handover` between living nodes
             -> purges        has leaders and followers move the starts of their logs
             -> announcer     tells the streams of the image to other nodes on the same NATS

@@ -9,7 +9,8 @@ The file is appended to. It is a row of records of 25 bytes; integers are big-en
     | 4 CRC-32C of what follows | 1 kind | 16 stream id | 4 partition |
 
 Kind 1 adds a partition. Kind 2 removes all partitions of a stream, after its data was removed; its
-partition is 0xFFFFFFFF. Kind 3 removes one partition, after its replica moved to another node.
+partition is 0xFFFFFFFF. Kind 3 removes one partition whose replica has moved to another node,
+before its data is removed: data that is left behind by a crash is then not missed.
 """
 
 from __future__ import annotations
