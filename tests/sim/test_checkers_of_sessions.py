@@ -77,6 +77,19 @@ def test_a_removed_key_may_be_absent_and_does_not_come_back() -> None:
         checker.on_read(2, "a", None, None)
 
 
+def test_a_removed_key_may_be_absent_many_times_before_its_removal_is_answered() -> None:
+    checker = SessionChecker()
+    checker.on_read(1, "a", 4, b"x")
+    checker.on_removal_begun("a")
+    for _ in range(5):
+        checker.on_read(1, "a", None, None)
+    checker.on_written(2, "a", 6, None)
+    checker.on_read(1, "a", None, None)
+    checker.on_read(1, "a", 7, b"z")
+    with pytest.raises(InvariantBroken, match=MONOTONIC):
+        checker.on_read(1, "a", None, None)
+
+
 def test_a_refused_removal_removes_nothing() -> None:
     checker = SessionChecker()
     checker.on_written(1, "a", 4, b"x")

@@ -34,6 +34,8 @@ class _Floor(NamedTuple):
     version: int
     is_own: bool
     """Whether the session wrote it."""
+    is_absent: bool = False
+    """Whether it was removed at `version` or later, and the session may not know where."""
 
 
 class SessionChecker:
@@ -86,7 +88,7 @@ class SessionChecker:
         if floor is not None and version < floor.version:
             raise self._outdated(session, key, floor, f"version {version}")
         self._note(session, key, version, value)
-        if floor is None or version > floor.version:
+        if floor is None or floor.is_absent or version > floor.version:
             self._floors[session, key] = _Floor(version, is_own=False)
 
     def check_log(self, records: Mapping[int, Written]) -> None:
@@ -102,7 +104,7 @@ class SessionChecker:
                 raise InvariantBroken(LOGGED, f"{seen} was seen at {version}, and {found} is there")
 
     def _on_absent(self, session: int, key: str, floor: _Floor | None) -> None:
-        if floor is None or self._is_removal(key, floor.version):
+        if floor is None or floor.is_absent or self._is_removal(key, floor.version):
             return
         if (
             self._unknown_removals[key] <= 0
@@ -110,7 +112,7 @@ class SessionChecker:
         ):
             raise self._outdated(session, key, floor, "no value")
         # It was removed later than that.
-        self._floors[session, key] = _Floor(floor.version + 1, is_own=False)
+        self._floors[session, key] = _Floor(floor.version + 1, is_own=False, is_absent=True)
 
     def _is_removal(self, key: str, version: int) -> bool:
         return version in self._removals[key]
