@@ -38,11 +38,19 @@ class Inode:
     """Syncs that have begun."""
 
     def touch(self, start: int, end: int) -> None:
-        self.dirty.update(range(start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES + 1))
+        first, last = start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES
+        if first == last:
+            self.dirty.add(first)
+        else:
+            self.dirty.update(range(first, last + 1))
 
     def put(self, position: int, data: bytes) -> None:
-        self.data.extend(bytes(max(position - len(self.data), 0)))
-        self.data[position : position + len(data)] = data
+        held = self.data
+        if position == len(held):
+            held += data
+        else:
+            held.extend(bytes(max(position - len(held), 0)))
+            held[position : position + len(data)] = data
         if data:
             self.touch(position, position + len(data))
 
@@ -71,15 +79,17 @@ class Inode:
     def finish_sync(self, flight: SyncInFlight) -> None:
         """What was dirty at the beginning is on disk. What was appended meanwhile is not."""
         self.flights.remove(flight)
-        size = min(flight.size, len(self.data))
-        if len(self.disk) > len(self.data):
-            del self.disk[len(self.data) :]
-        self.disk.extend(bytes(max(size - len(self.disk), 0)))
+        data, disk = self.data, self.disk
+        size = min(flight.size, len(data))
+        if len(disk) > len(data):
+            del disk[len(data) :]
+        if size > len(disk):
+            disk.extend(bytes(size - len(disk)))
         for page in flight.pages:
             start = page * PAGE_BYTES
             end = min(start + PAGE_BYTES, size)
             if end > start:
-                self.disk[start:end] = self.data[start:end]
+                disk[start:end] = data[start:end]
 
     def break_syncs(self) -> None:
         """The syncs that have begun will not finish."""
@@ -191,33 +201,33 @@ class SimFile:
         joined = b"".join(data)
         with self._files.lock:
             position = len(self._inode.data)
-            self._put(f"append {{}} {len(joined)} at {position}", position, joined)
+            self._put("append", position, joined)
 
     def write_at(self, position: int, data: Buffer) -> None:
         with self._files.lock:
-            self._put(f"write {{}} {len(data)} at {position}", position, bytes(data))
+            self._put("write", position, bytes(data))
 
     def _put(self, what: str, position: int, data: bytes) -> None:
         try:
-            self._begin(what, changes=True)
+            self._begin(what, " {} at {}", len(data), position, changes=True)
         except ShortWrite as error:
             self._inode.put(position, data[: self._files.choices.below(len(data) + 1)])
             raise OSError(errno.ENOSPC, "no space left on device", self._path) from error
         self._inode.put(position, data)
 
     def read_at(self, position: int, length: int) -> bytes:
-        self._begin(f"read {{}} {length} at {position}")
+        self._begin("read", " {} at {}", length, position)
         return self._read(position, length)
 
     def read_at_nowait(self, position: int, length: int) -> bytes | None:
-        self._begin(f"read-nowait {{}} {length} at {position}")
+        self._begin("read-nowait", " {} at {}", length, position)
         return None if self._files.cold else self._read(position, length)
 
     def is_cached(self, start: int, end: int) -> bool:
         return end <= self.size()
 
     def load(self, start: int, end: int) -> None:
-        self._begin(f"load {{}} {end - start} at {start}")
+        self._begin("load", " {} at {}", end - start, start)
 
     def _read(self, position: int, length: int) -> bytes:
         if position < 0:
@@ -226,12 +236,12 @@ class SimFile:
             return bytes(data[position : position + length])
 
     def size(self) -> int:
-        self._begin("size {}")
+        self._begin("size")
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
         with self._files.lock:
-            self._begin(f"truncate {{}} to {size}", changes=True)
+            self._begin("truncate", " to {}", size, changes=True)
             data = self._inode.data
             if size < len(data):
                 del data[size:]
@@ -243,7 +253,7 @@ class SimFile:
     def sync(self) -> None:
         with self._files.lock:
             try:
-                self._begin("sync {}")
+                self._begin("sync")
             except OSError:
                 if self._boots == self._files.boots:
                     self._inode.write_back_randomly(self._files.choices)
@@ -253,18 +263,18 @@ class SimFile:
     def begin_sync(self) -> SyncInFlight:
         """Begin a sync that takes time; see `Inode`."""
         with self._files.lock:
-            self._begin("begin-sync {}")
+            self._begin("begin-sync")
             return self._inode.begin_sync()
 
     def finish_sync(self, flight: SyncInFlight) -> None:
         """The sync has ended. Raises: OSError after a crash."""
         with self._files.lock:
-            self._begin("finish-sync {}")
+            self._begin("finish-sync")
             self._inode.finish_sync(flight)
 
     def write_again(self, position: int, length: int) -> None:
         with self._files.lock:
-            self._begin(f"write-again {{}} {length} at {position}", changes=True)
+            self._begin("write-again", " {} at {}", length, position, changes=True)
             end = min(position + length, len(self._inode.data))
             if end > position:
                 self._inode.touch(position, end)
@@ -272,12 +282,12 @@ class SimFile:
     def close(self) -> None:
         self._boots = -1
 
-    def _begin(self, what: str, *, changes: bool = False) -> None:
+    def _begin(self, what: str, rest: str = "", *numbers: int, changes: bool = False) -> None:
         if self._boots != self._files.boots:
             raise OSError(errno.EBADF, "bad file descriptor", self._path)
         if changes and not self._write:
             raise OSError(errno.EBADF, "opened for reading", self._path)
-        self._files.begin(what, self._path)
+        self._files.begin(what, self._path, rest, *numbers)
 
 
 class ShortWrite(OSError):
@@ -331,9 +341,11 @@ class SimFiles:
         self._faults.clear()
 
     @_exclusive
-    def begin(self, what: str, path: str) -> None:
-        """Log one operation, and fail if its number is due."""
-        self.operations.append(what.format(path.rpartition("/")[2] or "/"))
+    def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
+        """Log one operation, and fail if its number is due. `rest` goes behind the path, with
+        `fields` in it."""
+        name = path.rpartition("/")[2] or "/"
+        self.operations.append(f"{what} {name}{rest.format(*fields)}")
         error = self._faults.pop(len(self.operations), None)
         if error is None:
             return
@@ -371,7 +383,7 @@ class SimFiles:
         directory, name = self._parent(path)
         entry = directory.names.get(name)
         missing = create and entry is None
-        self.begin("create {}" if missing else "open {}", path)
+        self.begin("create" if missing else "open", path)
         if missing:
             entry = Inode()
             _link(directory, name, entry)
@@ -383,12 +395,12 @@ class SimFiles:
 
     @_exclusive
     def read_bytes(self, path: str) -> bytes:
-        self.begin("read {}", path)
+        self.begin("read", path)
         return bytes(self._inode(path).data)
 
     @_exclusive
     def size(self, path: str) -> int:
-        self.begin("size {}", path)
+        self.begin("size", path)
         return len(self._inode(path).data)
 
     def room(self, path: str) -> tuple[int, int]:
@@ -397,7 +409,7 @@ class SimFiles:
 
     @_exclusive
     def exists(self, path: str) -> bool:
-        self.begin("exists {}", path)
+        self.begin("exists", path)
         try:
             directory, name = self._parent(path)
         except FileNotFoundError:
@@ -406,7 +418,7 @@ class SimFiles:
 
     @_exclusive
     def list_dir(self, path: str) -> list[str]:
-        self.begin("list {}", path)
+        self.begin("list", path)
         return sorted(self._directory(path).names)
 
     @_exclusive
@@ -417,10 +429,10 @@ class SimFiles:
             walked += f"/{name}"
             entry = directory.names.get(name)
             if entry is None:
-                self.begin("mkdir {}", walked)
+                self.begin("mkdir", walked)
                 entry = Directory()
                 _link(directory, name, entry)
-                self.begin("sync-dir {}", walked.rpartition("/")[0])
+                self.begin("sync-dir", walked.rpartition("/")[0])
                 directory.write_back()
             if not isinstance(entry, Directory):
                 raise FileExistsError(errno.EEXIST, "not a directory", walked)
@@ -428,7 +440,7 @@ class SimFiles:
 
     @_exclusive
     def remove(self, path: str) -> None:
-        self.begin("remove {}", path)
+        self.begin("remove", path)
         directory, name = self._parent(path)
         if isinstance(directory.names.get(name), Directory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
@@ -438,14 +450,14 @@ class SimFiles:
 
     @_exclusive
     def remove_tree(self, path: str) -> None:
-        self.begin("remove-tree {}", path)
+        self.begin("remove-tree", path)
         self._directory(path)
         directory, name = self._parent(path)
         directory.change(lambda names: _drop(names, name))
 
     @_exclusive
     def rename(self, source: str, target: str) -> None:
-        self.begin(f"rename {{}} to {target.rpartition('/')[2]}", source)
+        self.begin("rename", source, " to {}", target.rpartition("/")[2])
         directory, name = self._parent(source)
         other, new_name = self._parent(target)
         entry = directory.names.get(name)
@@ -460,7 +472,7 @@ class SimFiles:
 
     @_exclusive
     def sync_dir(self, path: str) -> None:
-        self.begin("sync-dir {}", path)
+        self.begin("sync-dir", path)
         self._directory(path).write_back()
 
     def _directory(self, path: str) -> Directory:

@@ -30,7 +30,7 @@ FREE_BYTES: Final = 1 << 40
 class MachineFiles(SimFiles):
     """The contents of a disk. It keeps no list of its operations, which would be long."""
 
-    def begin(self, what: str, path: str) -> None:
+    def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
         """See `SimFiles.begin`."""
 
 
@@ -43,7 +43,8 @@ class DiskTimes:
         self.factor = 1
         """How much slower it is than usual."""
         self.free_bytes = FREE_BYTES
-        self._is_stalled = False
+        self.is_stalled = False
+        """Whether it hangs."""
         self._waiting: list[Waiter] = []
 
     def wait_sync(self) -> None:
@@ -53,19 +54,19 @@ class DiskTimes:
 
     def wait_answer(self) -> None:
         """Have the calling thread wait while the disk hangs."""
-        while self._is_stalled:
+        while self.is_stalled:
             waiter = Waiter()
             self._waiting.append(waiter)
             waiter.wait(None, "a disk that hangs")
 
     def stall(self) -> None:
         """Answer nothing any more."""
-        self._is_stalled = True
+        self.is_stalled = True
 
     def heal(self) -> None:
         """Work as usual; answer what waits."""
         self.factor, self.free_bytes = 1, FREE_BYTES
-        self._is_stalled = False
+        self.is_stalled = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             waiter.wake()
@@ -159,13 +160,16 @@ class ProcessFiles:
 
     def enter(self, what: str, path: str, *, writes: int = 0) -> None:
         """A call that may wait for the disk begins. Raises: OSError."""
-        self.check_alive()
+        if self.process.is_dead:
+            self.check_alive()
         loop = self.process.loop
         if not loop.is_in_thread:
             text = f"{self.process.name}: {what} {path} on the event loop"
             loop.report("asyncio never waits for a disk", text, with_stack=True)
-        self.times.wait_answer()
-        if writes > self.times.free_bytes:
+        times = self.times
+        if times.is_stalled:
+            times.wait_answer()
+        if writes > times.free_bytes:
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> ProcessFile:

@@ -94,12 +94,14 @@ class LoopHandle:
         callback: Callable[..., object],
         args: tuple[Any, ...],
         context: contextvars.Context,
+        process: LoopProcess | None,
     ) -> None:
         self.when_ns = when_ns
         self.callback = callback
         self.args = args
         self.context = context
-        self.process: LoopProcess | None = context.get(PROCESS)
+        self.process = process
+        """That of the context."""
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -206,13 +208,23 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         *args: Any,
     ) -> LoopHandle:
         """Run a callback in a context at a time, or now if that has passed."""
-        handle = LoopHandle(when_ns, callback, args, context)
+        handle = LoopHandle(when_ns, callback, args, context, context.get(PROCESS))
         self._number = number = self._number + 1
         if when_ns > self.now_ns:
             heappush(self._heap, (when_ns, number, handle))
         else:
             self._due.append((self.now_ns, number, handle))
         return handle
+
+    def after_ns(self, delay_ns: int, process: LoopProcess, callback: Callable[[], object]) -> None:
+        """Have a process do something after some time, or as soon as it goes on."""
+        when_ns = self.now_ns + delay_ns
+        handle = LoopHandle(when_ns, callback, (), process.context, process)
+        self._number = number = self._number + 1
+        if delay_ns > 0:
+            heappush(self._heap, (when_ns, number, handle))
+        else:
+            self._due.append((when_ns, number, handle))
 
     def thread_delay_ns(self) -> int:
         """How long it takes until a thread that was woken runs."""
@@ -235,7 +247,10 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> LoopHandle:
         now_ns = self.now_ns
-        handle = LoopHandle(now_ns, callback, args, context or contextvars.copy_context())
+        if context is None:
+            handle = LoopHandle(now_ns, callback, args, contextvars.copy_context(), PROCESS.get())
+        else:
+            handle = LoopHandle(now_ns, callback, args, context, context.get(PROCESS))
         self._number = number = self._number + 1
         self._due.append((now_ns, number, handle))
         return handle

@@ -68,6 +68,8 @@ class ConnectionEnd:
         self.early = bytearray()
         """What came before somebody reads."""
         self._last_ns = 0
+        self._late = 0
+        """Deliveries that its process gets once it goes on."""
         self.held: deque[bytes | None] = deque()
         """What waits at the cut link to this end; None is the end of the connection."""
 
@@ -104,18 +106,22 @@ class ConnectionEnd:
 
     def _send(self, data: bytes | None) -> None:
         network, peer = self._network, self.peer
-        peer._last_ns = max(peer._last_ns + 1, network.arrival_ns(self.node, peer.node))
-        network.loop.at_ns(peer._last_ns, NOBODY, self._arrive, data)
+        when_ns = network.arrival_ns(self.node, peer.node)
+        if when_ns <= peer._last_ns:
+            when_ns = peer._last_ns + 1
+        peer._last_ns = when_ns
+        network.loop.at_ns(when_ns, NOBODY, self._arrive, data)
 
     def _arrive(self, data: bytes | None) -> None:
         network, peer = self._network, self.peer
-        if peer.held or network.is_cut(self.node, peer.node):
-            if not peer.held:
-                network.hold(peer)
-            peer.held.append(data)
-            return
-        if network.is_cut(peer.node, self.node):
-            network.expect_ack(self)
+        if peer.held or network.has_cuts:
+            if peer.held or network.is_cut(self.node, peer.node):
+                if not peer.held:
+                    network.hold(peer)
+                peer.held.append(data)
+                return
+            if network.is_cut(peer.node, self.node):
+                network.expect_ack(self)
         self.deliver(data)
 
     def deliver(self, data: bytes | None) -> None:
@@ -128,8 +134,17 @@ class ConnectionEnd:
         if data is None:
             peer.is_open = False
             self._network.run(peer.process, peer.on_end)
+        elif peer.process.is_paused or peer._late:
+            peer._late += 1
+            self._network.run(peer.process, peer._deliver_late, data)
         else:
-            self._network.run(peer.process, peer.on_data, data)
+            # The kernel puts it into the buffer of the socket, which wakes whoever reads.
+            peer.process.context.run(peer.on_data, data)
+
+    def _deliver_late(self, data: bytes) -> None:
+        """The process has gone on."""
+        self._late -= 1
+        self.on_data(data)
 
     def reset(self) -> None:
         """The kernel gives the connection up."""
@@ -215,6 +230,8 @@ class StreamNetwork:
         self._prng = prng
         self._conditions = conditions
         self._cut: dict[tuple[int, int], None] = {}
+        self.has_cuts = False
+        """Whether any link is cut."""
         self._slow_ns: dict[tuple[int, int], int] = {}
         self._ends: dict[ConnectionEnd, None] = {}
         self._held: dict[ConnectionEnd, None] = {}
@@ -233,12 +250,14 @@ class StreamNetwork:
         """Carry nothing over these links (source, target) from now on."""
         for link in links:
             self._cut[link] = None
+        self.has_cuts = bool(self._cut)
         self.on_changed()
 
     def restore(self, links: Iterable[tuple[int, int]] | None = None) -> None:
         """End the cut of these links, or of all; what was held back arrives."""
         for link in list(self._cut) if links is None else links:
             self._cut.pop(link, None)
+        self.has_cuts = bool(self._cut)
         for end in list(self._held):
             if not self.is_cut(end.peer.node, end.node):
                 del self._held[end]

@@ -55,8 +55,7 @@ class SimProcess:
         thread = greenlet(run, self.loop.hub)
         thread.gr_context = contextvars.copy_context()
         self.keep(thread)
-        when_ns = self.loop.now_ns + self.loop.thread_delay_ns()
-        self.loop.at_ns(when_ns, self.context, thread.switch)
+        self.loop.after_ns(self.loop.thread_delay_ns(), self, thread.switch)
         return thread
 
 

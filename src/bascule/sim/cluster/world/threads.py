@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from bascule.sim.cluster.world.loop import LoopHandle, process_now
+from bascule.sim.cluster.world.loop import PROCESS, LoopHandle, process_now
 
 T = TypeVar("T")
 
@@ -26,7 +26,9 @@ class Waiter:
     __slots__ = ("_is_over", "_process", "_thread", "_timer", "is_woken")
 
     def __init__(self) -> None:
-        self._process = process_now()
+        process = PROCESS.get()
+        assert process is not None
+        self._process = process
         self._thread: greenlet | None = None
         self._timer: LoopHandle | None = None
         self._is_over = False
@@ -34,17 +36,19 @@ class Waiter:
 
     def wait(self, timeout: float | None, what: str) -> bool:
         """Wait until `wake` is called; False after `timeout` seconds."""
-        loop = self._process.loop
-        if self._process.is_dead or loop.is_closed():
+        process = self._process
+        loop = process.loop
+        if process.is_dead or loop.is_closed():
             raise GreenletExit
-        if not loop.is_in_thread:
-            text = f"{self._process.name} waits for {what}"
+        thread = getcurrent()
+        if thread is loop.hub:
+            text = f"{process.name} waits for {what}"
             loop.report("the loop never waits", text, with_stack=True)
             raise RuntimeError(f"the event loop waits for {what}")
         if not self._is_over:
-            self._thread = getcurrent()
+            self._thread = thread
             if timeout is not None:
-                self._timer = loop.call_later(timeout, self._expire, context=self._process.context)
+                self._timer = loop.call_later(timeout, self._expire, context=process.context)
             loop.hub.switch()
             if self._timer is not None:
                 self._timer.cancel()
@@ -57,8 +61,7 @@ class Waiter:
         self._is_over = self.is_woken = True
         if self._thread is not None:
             loop = self._process.loop
-            when_ns = loop.now_ns + loop.thread_delay_ns()
-            loop.at_ns(when_ns, self._process.context, self._thread.switch)
+            loop.after_ns(loop.thread_delay_ns(), self._process, self._thread.switch)
 
     def _expire(self) -> None:
         if not self._is_over:
@@ -109,8 +112,13 @@ class Lock:
     def locked(self) -> bool:
         return self._is_held
 
+    # `with` is most of what is done with locks, so it makes no further calls for a free one.
+
     def __enter__(self) -> bool:
-        return self.acquire()
+        if self._is_held:
+            return self.acquire()
+        self._is_held = True
+        return True
 
     def __exit__(
         self,
@@ -118,7 +126,11 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
+        if not self._is_held:
+            raise RuntimeError("release unlocked lock")
+        self._is_held = False
+        if self._waiters:
+            wake_next(self._waiters)
 
 
 class RLock(Lock):
@@ -151,6 +163,21 @@ class RLock(Lock):
             if self._waiters:
                 wake_next(self._waiters)
 
+    def __enter__(self) -> bool:
+        if self._is_held:
+            return self.acquire()
+        self._is_held = True
+        self._owner, self._depth = getcurrent(), 1
+        return True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
 
 class Condition:
     """As `threading.Condition`."""
@@ -168,7 +195,7 @@ class Condition:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._lock.release()
+        self._lock.__exit__(kind, error, trace)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return self._lock.acquire(blocking, timeout)
