@@ -16,7 +16,7 @@ from support.processes import NatsServer, wait_for
 
 pytestmark = pytest.mark.tier3
 
-ROUNDS = 6
+ROUNDS = 3
 FALLBACKS = (
     "old leader has not handed over",
     "log of the old leader not copied to its end",

@@ -21,6 +21,7 @@ from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import decode_message, encode_message
 from bascule.wire.datastream.messages import OpenPayload, PayloadFailed, PayloadOpened, StreamHello
 from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
+from support.processes import WAIT_SECONDS_MAX
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -301,7 +302,8 @@ def test_a_writer_gives_up_where_nodes_answer_and_nothing_goes_on() -> None:
 
 
 @pytest.mark.parametrize("victim", ["first", "successor", "last"])
-def test_a_node_that_hangs_is_left_out_soon(tmp_path: Path, victim: str) -> None:
+def test_a_node_that_hangs_is_left_out(tmp_path: Path, victim: str) -> None:
+    """By its neighbour, or by the writer: it never answers again."""
     data = content(40 * MIB)
 
     async def test() -> None:
@@ -309,7 +311,7 @@ def test_a_node_that_hangs_is_left_out_soon(tmp_path: Path, victim: str) -> None
             await out.write(data[: 10 * MIB])
             chain = [out.route[0][0], *(after[0] for _, after in out.route)]
             nodes[chain[["first", "successor", "last"].index(victim)]].freeze()
-            async with asyncio.timeout(12):
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
                 await out.write(data[10 * MIB :])
                 await out.sync()
         assert out.ack is not None

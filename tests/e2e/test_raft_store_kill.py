@@ -20,7 +20,7 @@ from support.raft_store_process import NODE, loaded
 
 TESTS = Path(__file__).resolve().parents[1]
 NAME = "raft.sqlite"
-ROUNDS_USUAL = 25
+ROUNDS_USUAL = 10
 FOREVER = 1_000_000
 
 

@@ -16,7 +16,7 @@ from support.table_followers import TableFollower
 from support.table_process import open_table, record_at
 
 TESTS = Path(__file__).parents[1]
-ROUNDS_USUAL = 25
+ROUNDS_USUAL = 10
 
 
 def test_kill_9_at_any_moment(

@@ -19,6 +19,9 @@ from support.processes import WAIT_SECONDS_MAX, Node, note_started, wait_for
 SESSION_MS_MIN = 6_000
 SESSION_MS_LONG = 60_000
 """For tests in which nobody may be taken for dead, however loaded the machine is."""
+WAIT_SECONDS_OF_MEMBERS = 300.0
+"""A member that gets no time of a core for a session is taken for dead, and joins again: a loaded
+machine needs several rounds until all share."""
 PROGRAM = Path(__file__).with_name("group_member.py")
 
 
@@ -169,7 +172,7 @@ class GroupMembers:
 
     def wait(self, look: Callable[[], Any]) -> Any:
         try:
-            return wait_for(look, self.node.process, self.node.log)
+            return wait_for(look, self.node.process, self.node.log, WAIT_SECONDS_OF_MEMBERS)
         except AssertionError as error:
             said = [each.output.read_text()[-500:] for each in self.members]
             wrong = [each.output.with_suffix(".err").read_text()[-2000:] for each in self.members]

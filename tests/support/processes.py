@@ -94,13 +94,18 @@ def _ports(directory: Path) -> str | None:
     return None
 
 
-def wait_for(look: Any, process: subprocess.Popen[bytes] | None, log: Path) -> Any:
-    """Poll `look` until it returns a value; fail when the process ends or the time limit passes."""
+def wait_for(
+    look: Any,
+    process: subprocess.Popen[bytes] | None,
+    log: Path,
+    seconds: float = WAIT_SECONDS_MAX,
+) -> Any:
+    """Poll `look` until it returns a value; fail when the process ends or `seconds` have passed."""
     assert process is not None
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    deadline = time.monotonic() + seconds
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise AssertionError(f"timed out after {WAIT_SECONDS_MAX} s: {log.read_text()}")
+            raise AssertionError(f"timed out after {seconds} s: {log.read_text()}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(0.01)
             raise AssertionError(f"the process exited with {code}: {log.read_text()}")
@@ -234,7 +239,7 @@ class RawNats:
 
     def __init__(self, port: int) -> None:
         self.received = b""
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS_MAX)
         while b"\r\n" not in self.received:
             self._receive()
         self.info, self.received = self.received, b""
