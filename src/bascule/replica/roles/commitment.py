@@ -191,9 +191,10 @@ class Commitment:
         """The log is synced up to `end`."""
         with self._lock:
             self._stored_end = max(self._stored_end, end.offset)
-            if not self.watermark.on_synced(end) and not len(self.pending):
-                return None
-            return self._release()
+            if self.watermark.on_synced(end):
+                return self._release()
+            # Of a leader with followers, as a rule: these have not synced it yet.
+            return (self._release() or None) if len(self.pending) else None
 
     def answer(
         self,
