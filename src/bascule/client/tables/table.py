@@ -105,7 +105,17 @@ class TableClient:
 
         Raises: InvalidKey, UnknownStream, NotATable, Broken, RequestFailed.
         """
-        return await self._get(_bytes(key), self._asked())
+        name = _bytes(key)
+        if self._consistency == "session":
+            # The usual case, and most of what a client does for a get is to call and be woken.
+            coming = self._reader().read_soon(KeyRead(self.name, [name], self._seen))
+            if coming is not None:
+                if (found := await coming) is None:
+                    return await self._get_over_http(name, self._asked())
+                if found.position > self._seen:
+                    self._seen = found.position
+                return found.entries[0] if found.entries else None
+        return await self._get(name, self._asked())
 
     async def get_many(self, keys: Iterable[Key]) -> Values:
         """The values of several keys, all at one position.
@@ -273,7 +283,9 @@ class TableClient:
         """The values over the client listener; None: ask over HTTP."""
         linearizable = self._consistency == "linearizable"
         read = KeyRead(self.name, keys, asked["at_least"] or 0, linearizable)
-        found = await self._reader().read(read)
+        reader = self._reader()
+        coming = reader.read_soon(read)
+        found = await (reader.read(read) if coming is None else coming)
         if found is not None:
             self._seen = max(self._seen, found.position)
         return found
@@ -292,6 +304,9 @@ class TableClient:
     async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
         if (values := await self._read_keys([key], asked)) is not None:
             return values.entries[0] if values.entries else None
+        return await self._get_over_http(key, asked)
+
+    async def _get_over_http(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
         try:
             position, found = await self._read(
                 lambda asked: self._admin().table_value(self.name, key, consistency=asked), asked
