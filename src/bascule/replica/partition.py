@@ -15,7 +15,6 @@ from bascule.publish.acks import (
     indeterminate,
     not_enough_replicas,
     not_stored,
-    too_large,
 )
 from bascule.publish.admission import Admission, LogState
 from bascule.publish.headers import HashKey
@@ -586,8 +585,8 @@ class Partition:
         if not batch.refused_count:
             return b""
         self.counts.messages_refused += batch.refused_count
-        limit = too_large(self.definition.config.message_bytes_max)
-        return self._ack_format.errors(batch.refused_entries, limit, count=batch.refused_count)
+        limit = self.definition.config.message_bytes_max
+        return self._ack_format.too_large(batch.refused_entries, limit, count=batch.refused_count)
 
     def _refuse(self, batch: UnstampedBatch, error: AckError) -> bytes:
         self.counts.records_not_stored += batch.record_count
