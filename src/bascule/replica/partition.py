@@ -391,7 +391,9 @@ class Partition:
     def _resign(self, state: PartitionState, role: PartitionRole) -> None:
         changes = role is not self.role or state.leader_epoch != self.leader_epoch
         keeps, self.has_handed_over = self.has_handed_over, False
-        self.counts.records_dropped += self.commitment.resign(self.log, role, keeps_acks=keeps)
+        self.counts.records_dropped += self.commitment.resign(
+            self.log, role, keeps_acks=keeps, begins=changes
+        )
         self.state, self.leader_epoch = state, state.leader_epoch
         if changes:
             self._log_role()

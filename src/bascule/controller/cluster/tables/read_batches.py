@@ -45,7 +45,7 @@ class TableReadBatches:
                 check_key(key)
         except BasculeError:
             return None
-        if not keys or at_least > replica.position:
+        if not keys or at_least > replica.complete_position:
             return None
         found = replica.read_now(keys, bytes_max=PAGE_BYTES_MAX)
         if found is None or found[0] < at_least:
@@ -72,7 +72,7 @@ class TableReadBatches:
 
     def _position(self, table: str) -> int:
         try:
-            return self._tables.replica(table, 0).position
+            return self._tables.replica(table, 0).complete_position
         except BasculeError:
             return 0
 
