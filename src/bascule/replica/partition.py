@@ -499,6 +499,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             bytes=0 if store is None else store.size_bytes(),
             failure=None if self.failure is None else str(self.failure),
+            replicated_offset=self.replicated_offset,
         )
 
     def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
