@@ -20,6 +20,8 @@ RESIDENT_MB_MAX: Final = 1_073.7
 """1 GiB."""
 READS: Final = 1_000
 CHUNK: Final = 100_000
+POINTS: Final = 20
+"""How often the growth is noted."""
 
 
 def _messages(start: int, end: int) -> Iterator[tuple[str, bytes]]:
@@ -29,13 +31,17 @@ def _messages(start: int, end: int) -> Iterator[tuple[str, bytes]]:
 
 async def _fill(running: Node, keys: int) -> dict[str, Any]:
     peak = empty = running.resident_mb()
+    grown = [[0, round(empty, 1)]]
     began = time.monotonic()
     async with bascule.connect(running.addresses["http"]) as client:
         await client.create_table("bench")
         table = client.table("bench")
         for start in range(0, keys, CHUNK):
             await client.publish_many(_messages(start, min(keys, start + CHUNK)))
-            peak = max(peak, running.resident_mb())
+            peak = max(peak, present := running.resident_mb())
+            if start + CHUNK >= len(grown) * keys // POINTS:
+                grown.append([start + CHUNK, round(present, 1)])
+                print(f"{start + CHUNK} keys: {present:.1f} MB", flush=True)
         seconds = time.monotonic() - began
         last = f"k{keys - 1:09d}"
         while (await table.get(last)) is None:
@@ -52,6 +58,7 @@ async def _fill(running: Node, keys: int) -> dict[str, Any]:
         "end_mb": round(running.resident_mb(), 1),
         "keys": keys,
         "keys_per_second": round(keys / seconds),
+        "keys_and_mb": grown,
     }
 
 

@@ -371,6 +371,9 @@ class PartitionInfo:
     """The replicas that it is to have, while they move; else empty."""
     bytes_behind: int = 0
     """What replicas that are not in sync have to copy yet, as far as the leader knows."""
+    replicated_offset: int = 0
+    """All replicas, in sync or not, have synced the committed records below it, as far as the node
+    knows. Compaction keeps later tombstones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ def test_a_message_over_the_limit_gets_an_error_ack(node: Node) -> None:
     refused = next(a for a in found if "error" in a)
     assert refused["stream"] == "small"
     assert refused["error"]["err_code"] == 10054
-    assert "100 bytes" in refused["error"]["description"]
+    wanted = "message of 101 bytes exceeds the stream's limit of 100 bytes"
+    assert refused["error"]["description"] == wanted
     assert next(a for a in found if "error" not in a)["offset"] == 0
 
     async def publish() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -16,7 +17,7 @@ from bascule.ingest.routing import PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
 from bascule.model import AckPolicy
 from bascule.publish import headers as headers_module
-from bascule.publish.acks import ACK_POLICIES, ALL, LEADER, NONE
+from bascule.publish.acks import ACK_POLICIES, ALL, LEADER, NONE, AckFormat
 from bascule.publish.headers import HashKey
 from bascule.publish.payload_chunks import PayloadChunk
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
@@ -263,6 +264,20 @@ def test_a_message_over_the_limit_is_refused_and_the_rest_is_kept() -> None:
     assert batch.refused_entries == b"\0" + (11).to_bytes(4, "little") + b"\3\0big"
     _, (alone,) = sequence(msg("a", b"x" * 11), limit=10)
     assert (alone.record_count, len(alone.data), alone.refused_entries) == (0, 0, b"")
+
+
+def test_who_sent_messages_over_the_limit_is_told_their_sizes() -> None:
+    data = b"".join(msg("a", b"x" * size, reply=f"in.{size}") for size in (11, 70_000, 10))
+    _, (batch,) = sequence(data, limit=10)
+    acks = AckFormat(stream="s", subject="a", partition=0, replicas=1, synced=True)
+    replies = acks.too_large(batch.refused_entries, 10, count=batch.refused_count).split(b"\r\n")
+    for size, head, body in zip((11, 70_000), replies[::2], replies[1::2], strict=False):
+        assert head == b"PUB in.%d %d" % (size, len(body))
+        said = json.loads(body)
+        text = f"message of {size} bytes exceeds the stream's limit of 10 bytes"
+        assert (said["error"]["err_code"], said["error"]["description"]) == (10054, text)
+        assert (said["stream"], said["seq"]) == ("s", 0)
+    assert len(replies) == 5
 
 
 def block_of(*lines: str) -> bytes:

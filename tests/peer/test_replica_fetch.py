@@ -249,6 +249,65 @@ def test_a_new_watermark_waits_for_records_that_it_can_travel_with(
     run(scene)
 
 
+def test_a_new_watermark_is_told_at_once_where_no_records_followed_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(leader: Leader) -> None:
+        second, third = peer(2), peer(3)
+
+        async def commit() -> asyncio.Future[list[ReplicaFetchPartitionResponse]]:
+            """Have a record committed; what node 3 hears then."""
+            leader.append()
+            await turn()
+            for follower in (second, third):
+                (sent,) = await leader.fetch(follower)
+                assert isinstance(sent.records, FileSlice)
+            end = leader.log.end.offset
+            synced = report(end=end, last_epoch=5)
+            waiting = asyncio.ensure_future(leader.fetch(third, synced, wait_ms=3_600_000))
+            await turn()
+            assert not waiting.done()
+            await leader.fetch(second, synced)
+            assert leader.partition.committed_offset == end
+            return waiting
+
+        await leader.fetch(second, report())
+        await leader.fetch(third, report())
+        await (await commit())  # after the usual delay, in which nothing came
+        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
+        waiting = await commit()
+        for _ in range(5):
+            await turn()
+        assert waiting.done()
+        (found,) = waiting.result()
+        assert (found.records, found.high_watermark) == (b"", 2)
+        # These records come soon behind what was told: so may the next ones.
+        waiting = await commit()
+        for _ in range(5):
+            await turn()
+        assert not waiting.done()
+        waiting.cancel()
+
+    run(scene)
+
+
+def test_a_sync_that_commits_nothing_wakes_nobody() -> None:
+    async def scene(leader: Leader) -> None:
+        await leader.fetch(peer(2), report())
+        leader.partition.append(message(b"in.0", 1))
+        await turn()
+        woken: list[int] = []
+        leader.partition.watchers.add(lambda: woken.append(leader.partition.committed_offset))
+        leader.partition.sync()
+        await turn()
+        assert not woken
+        await leader.fetch(peer(2), report(end=1, last_epoch=5))
+        await turn()
+        assert woken == [1]
+
+    run(scene)
+
+
 def test_a_new_watermark_is_told_soon_without_records() -> None:
     async def scene(leader: Leader) -> None:
         leader.append(count=3)

@@ -161,10 +161,13 @@ def test_only_reading_keys_at_once_is_allowed_on_the_event_loop(
     disk = disks(1)
     connection = disk.open()
     connection.executescript(
-        "create table state (position, key, version, timestamp, value, content_type)"
+        "create table state (position, key, version, timestamp, value, content_type);"
+        "create table entries (key, version, timestamp, value, content_type)"
     )
     disk.process.loop.is_in_thread = False
-    connection.execute(NOW)
+    at_once, one_row = NOW
+    connection.execute(at_once)
+    connection.execute(one_row, (b"k",))
     assert not disk.reports
     connection.execute("begin")
     assert disk.reports == ["asyncio never waits for a disk"]

@@ -74,6 +74,20 @@ def test_keys_are_read_at_once_as_otherwise(
     file.close()
 
 
+def test_one_key_is_read_while_a_transaction_ends(tmp_path: Path) -> None:
+    """The row may be of a transaction that the position in memory does not have yet."""
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1")), 0)
+    before = file.position
+    file.apply(rows((b"b", b"2"), (b"a", b"3"), (b"c", b"4"), start=1), 0)
+    file.position = before
+    found = file.read_now([b"a"], 1)
+    assert found is not None
+    assert (found[0], found[1][0][1:4:2]) == (3, (2, b"3")), "the position behind the row"
+    assert file.read_now([b"z"], 1) == (1, [])
+    file.close()
+
+
 def on_disk(path: Path) -> tuple[int, list[bytes]]:
     """Position and keys of what a loss of power leaves at least: the file without its log."""
     copy = path / "copy"

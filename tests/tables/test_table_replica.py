@@ -12,7 +12,7 @@ from bascule.host.real import RealFiles
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.truncation.partial_copy import PartialCopy
-from bascule.tables import Tables
+from bascule.tables import Tables, table_replica
 from bascule.tables.table_file import TableFile
 from bascule.tables.table_replica import TableReplica
 from support.keyed_logs import close_segment, compact
@@ -205,6 +205,38 @@ def test_a_table_of_a_compacted_log_is_the_same(harness: TablesHarness) -> None:
         path.unlink()
     harness.run(after)
     assert expected
+
+
+def test_a_position_in_the_middle_of_a_compacted_log_is_not_waited_for_in_vain(
+    harness: TablesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has written `a` at 20 reads it there, or the later record in its place."""
+    for n in range(20):
+        harness.put((b"a" if n == 10 else b"k%d" % n, b"%d" % n), (b"last", b"%d" % n))
+    harness.put((b"a", b"later"))
+    log = harness.partition.log
+    assert log is not None
+    log.configure(LogConfig(segment_bytes_max=1_000, gaps_allowed=True))
+    close_segment(log)
+    compact(RealFiles(), log, now_ms=TIMESTAMP + 86_400_000, retention_ms=1_000)
+    monkeypatch.setattr(table_replica, "READ_BYTES", 1)
+    end, steps = harness.partition.committed_offset, list[tuple[int, int]]()
+    note = TableReplica._note_gaps
+
+    def note_and_look(replica: TableReplica, partition: Partition, missing: int) -> None:
+        note(replica, partition, missing)
+        steps.append((replica.position, replica.complete_position))
+
+    monkeypatch.setattr(TableReplica, "_note_gaps", note_and_look)
+
+    async def test(tables: Tables) -> None:
+        await tables.replica("t", 0).wait_position(21)
+        found = await tables.replica("t", 0).get([b"a"])
+        assert found[b"a"].value == b"later"
+
+    harness.run(test)
+    assert any(20 < position < end for position, _ in steps)
+    assert all(complete in (0, end) for _, complete in steps), "it was at no position between"
 
 
 def test_records_that_the_log_has_lost_are_not_in_the_table(harness: TablesHarness) -> None:

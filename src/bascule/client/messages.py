@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from bascule.record.payload_links import Payload, payload_of
@@ -272,21 +272,31 @@ def encode_block(key: bytes | str | None, headers: Headers | None) -> bytes:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
     block = bytearray(HEADER_VERSION)
     if key is not None:
-        block += b"%b: %b\r\n" % (KEY_HEADER.encode(), _value("key", key))
+        block += b"%b: %b\r\n" % (KEY_HEADER.encode(), _value(None, key))
     for name, value in pairs:
-        if not name or not name.isascii() or not name.isprintable() or ":" in name or " " in name:
-            raise ValueError(f"header name {name!r}: expected printable ASCII without colon, blank")
-        if name == KEY_HEADER:
-            raise ValueError(f"header {KEY_HEADER!r} is the message's key: give it as `key`")
-        block += b"%b: %b\r\n" % (name.encode(), _value(f"header {name!r}", value))
+        block += b"%b: %b\r\n" % (_header_name(name), _value(name, value))
     block += b"\r\n"
     return bytes(block)
 
 
-def _value(what: str, value: str | bytes) -> bytes:
+@lru_cache(maxsize=256)
+def _header_name(name: str) -> bytes:
+    """Raises: ValueError."""
+    if not name or not name.isascii() or not name.isprintable() or ":" in name or " " in name:
+        raise ValueError(f"header name {name!r}: expected printable ASCII without colon, blank")
+    if name == KEY_HEADER:
+        raise ValueError(f"header {KEY_HEADER!r} is the message's key: give it as `key`")
+    return name.encode()
+
+
+def _value(name: str | None, value: str | bytes) -> bytes:
+    """`name` is that of the header, None for the key. Raises: ValueError."""
     data = value.encode() if isinstance(value, str) else bytes(value)
     if b"\r" in data or b"\n" in data:
-        raise ValueError(f"{what} holds a line break, which a NATS header cannot carry: {data!r}")
-    if data.strip(b" \t") != data:
-        raise ValueError(f"{what} begins or ends with a blank, which would be lost: {data!r}")
-    return data
+        why = "holds a line break, which a NATS header cannot carry"
+    elif data.strip(b" \t") != data:
+        why = "begins or ends with a blank, which would be lost"
+    else:
+        return data
+    what = "key" if name is None else f"header {name!r}"
+    raise ValueError(f"{what} {why}: {data!r}")

@@ -15,6 +15,7 @@ import asyncio
 import itertools
 from array import array
 from collections.abc import AsyncIterable, Callable, Iterable
+from math import inf
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -88,13 +89,21 @@ def decode_reply(data: bytes, subject: str, only: str | None = None) -> Ack | Ba
 class _PendingPublish:
     """One message waiting for its ack."""
 
-    __slots__ = ("frame", "reply", "stream", "subject")
+    __slots__ = ("due", "frame", "reply", "stream", "subject")
 
     def __init__(self, subject: str, frame: bytes, stream: str | None) -> None:
         self.subject = subject
         self.frame = frame
         self.stream = stream
-        self.reply: asyncio.Future[Ack | BasculeError] = asyncio.get_running_loop().create_future()
+        self.due = inf
+        """Loop time at which `reply` is None if there is none."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Wait for the next reply."""
+        self.reply: asyncio.Future[Ack | BasculeError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
 
 
 class Publisher:
@@ -106,6 +115,8 @@ class Publisher:
         self._has_stream = has_stream
         self._encoder = MessageEncoder()
         self._pending: dict[int, _PendingPublish] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the first of them that is due: one for all."""
         self._windows: dict[int, PublishWindow] = {}
         self._indexes = itertools.count()
         self._window_ids = itertools.count(1)
@@ -126,9 +137,9 @@ class Publisher:
         timeout: float,
     ) -> Ack:
         """Publish and wait for the ack; see `Client.publish`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        await self._nats.wait_connected(timeout)
+        deadline = asyncio.get_running_loop().time() + timeout
+        if not self._nats.is_connected:
+            await self._nats.wait_connected(timeout)
         index = next(self._indexes)
         reply = f"{self._nats.inbox}.0.{index}".encode()
         frame = self._encoder.encode(reply, subject, value, key, headers)
@@ -145,29 +156,56 @@ class Publisher:
         for attempt in itertools.count(1):
             self._nats.check_open()
             self._nats.send(pending.frame)
-            await self._nats.drain()
-            left = deadline - loop.time()
-            done, _ = await asyncio.wait([pending.reply], timeout=min(wait, max(left, 0)))
-            if done:
-                reply = pending.reply.result()
-                if isinstance(reply, Ack):
-                    return reply
-                if not isinstance(reply, NoResponders):
-                    raise reply
+            if self._nats.is_full:
+                await self._nats.drain()
+            now = loop.time()
+            self._wake_at(pending, min(now + wait, max(now, deadline)))
+            reply = await pending.reply
+            if isinstance(reply, Ack):
+                return reply
+            if reply is None:
+                wait *= 2
+            elif not isinstance(reply, NoResponders):
+                raise reply
+            else:
                 refusals += 1
                 if refusals == NO_RESPONDERS_ATTEMPTS and not await self._has_stream(
                     pending.subject, pending.stream
                 ):
                     raise reply
-                pending.reply = loop.create_future()
+                pending.renew()
                 await asyncio.sleep(min(NO_RESPONDERS_WAIT_S, max(deadline - loop.time(), 0)))
                 if loop.time() >= deadline and refusals == attempt:
                     raise reply
-            else:
-                wait *= 2
             if loop.time() >= deadline:
                 raise Indeterminate(self._silence(pending.subject, timeout, attempt))
         raise AssertionError("unreachable")
+
+    def _wake_at(self, pending: _PendingPublish, due: float) -> None:
+        """Have its reply be None at loop time `due`, unless there is one before. As most are due in
+        the order in which they were sent, that is seldom more than a comparison."""
+        pending.due = due
+        if self._timer is None or due < self._timer.when():
+            self._set_timer(due)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now, first = asyncio.get_running_loop().time(), inf
+        for pending in self._pending.values():
+            if pending.due <= now:
+                reply = pending.reply
+                pending.due = inf
+                if not reply.done():
+                    pending.renew()  # what comes from now on is not lost
+                    reply.set_result(None)
+            first = min(first, pending.due)
+        if first < inf:
+            self._set_timer(first)
 
     def _silence(self, subject: str, timeout: float, attempts: int) -> str:
         said = self._nats.last_error

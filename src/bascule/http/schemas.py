@@ -82,6 +82,13 @@ class PartitionBody(Struct, kw_only=True):
     ]
     synced_offset: Annotated[int, Meta(description="All records below it are synced to disk.")]
     end_offset: Annotated[int, Meta(description="The offset the next record gets.")]
+    replicated_offset: Annotated[
+        int,
+        Meta(
+            description="All replicas, in sync or not, have synced the committed records below it, "
+            "as far as the node knows. Compaction keeps later tombstones."
+        ),
+    ]
     leader: Annotated[int, Meta(description="Node that leads the partition; -1: none.")]
     leader_epoch: int
     replicas: Annotated[

@@ -92,6 +92,16 @@ class NatsConnection:
         link = self._link
         return (link.handshake.info if link is not None else None) or ServerInfo()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether `wait_connected` returns at once."""
+        return self._link is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `drain` waits."""
+        return self._link is not None and not self._link.is_writable
+
     async def connect(self, timeout: float) -> None:
         """Connect to the first server that replies.
 

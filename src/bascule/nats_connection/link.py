@@ -84,6 +84,11 @@ class NatsLink(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket accepts more data."""
+        return self._writable.is_set()
+
     async def drain(self) -> None:
         await self._writable.wait()
 

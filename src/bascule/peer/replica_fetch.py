@@ -334,9 +334,7 @@ class ReplicaFetchHandler:
                     return self._read_failed(session, fetched, error)
                 if session.fetched.get(fetched.key) is not fetched:
                     return None
-        mark, start = partition.committed_offset, partition.start_offset
-        replicated = partition.commitment.replicated
-        news = mark, start, replicated
+        news = fetched.news
         if piece is None and news == fetched.told:
             return None
         fetched.told = news
@@ -345,10 +343,10 @@ class ReplicaFetchHandler:
         return ReplicaFetchPartitionResponse(
             *fetched.key,
             fetched.attempt,
-            high_watermark=mark,
-            log_start_offset=start,
-            version=replicated.version,
-            replicated_offset=replicated.offset,
+            high_watermark=news.high_watermark,
+            log_start_offset=news.start_offset,
+            version=news.replicated.version,
+            replicated_offset=news.replicated.offset,
             may_have_ids=partition.may_have_ids,
             may_have_gaps=store.gaps_allowed,
             records=b"" if piece is None else piece,

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from math import inf
+from typing import Final, NamedTuple, TypeAlias
 
 from bascule.replica.partition import Partition
+from bascule.replica.roles.commitment import ReplicatedEnd
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
 
 Key: TypeAlias = tuple[bytes, int]
 """Stream id and partition."""
 NEWS_DELAY_SECONDS: Final = 0.002
-"""How long a new high watermark waits for records that it can travel with."""
+"""How long a new high watermark waits for records that it can travel with, where such have come in
+that time after the one before."""
+
+
+class PartitionNews(NamedTuple):
+    """What a follower hears of a partition besides its records."""
+
+    high_watermark: int
+    start_offset: int
+    replicated: ReplicatedEnd
 
 
 class FetchedPartition:
@@ -54,8 +65,16 @@ class FetchedPartition:
         self.sent_from = -1
         """Where the records began that were sent last. A report that still asks for them was
         sent before they arrived."""
-        self.told: tuple[object, ...] = ()
-        """What the follower has heard of the partition besides its records."""
+        self.told: PartitionNews | None = None
+        """What the follower has heard last."""
+
+    @property
+    def news(self) -> PartitionNews:
+        """What there is to hear now."""
+        partition = self.partition
+        return PartitionNews(
+            partition.committed_offset, partition.start_offset, partition.commitment.replicated
+        )
 
     @property
     def has_records(self) -> bool:
@@ -77,6 +96,10 @@ class ReplicaSession:
         self._news: dict[Key, None] = {}
         """Partitions that have changed and have no records to send: they are told later."""
         self._timer: asyncio.TimerHandle | None = None
+        self._delays_news = True
+        """Whether news wait: records have come soon behind those before."""
+        self._told_at = -inf
+        """Loop time at which news were last told without a delay."""
         self._delayed: dict[Key, None] = {}
         """Partitions with records that may be sent later."""
         self._delay: asyncio.TimerHandle | None = None
@@ -111,13 +134,29 @@ class ReplicaSession:
             return
         self._on_changed(fetched.partition)
         if fetched.is_checked and not fetched.has_records:
-            self._news[key] = None
-            if self._timer is None:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(NEWS_DELAY_SECONDS, self._tell_news)
+            self._note_news(fetched)
             return
+        if not self._delays_news:
+            now = asyncio.get_running_loop().time()
+            self._delays_news = now - self._told_at < NEWS_DELAY_SECONDS
         self.changed[key] = None
         self._wake()
+
+    def _note_news(self, fetched: FetchedPartition) -> None:
+        """Tell news with the next records if these are likely to come soon, else now.
+
+        They are where the last ones did: publishers send while others wait for their acks. Where
+        none came, whoever waits for the high watermark on the follower would wait in vain.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._delays_news and fetched.told != fetched.news:
+            self._told_at = loop.time()
+            self.changed[fetched.key] = None
+            self._wake()
+            return
+        self._news[fetched.key] = None
+        if self._timer is None:
+            self._timer = loop.call_later(NEWS_DELAY_SECONDS, self._tell_news)
 
     def note_later(self, key: Key, seconds: float) -> None:
         """Look at a partition again, at the latest after so many seconds."""
@@ -134,6 +173,7 @@ class ReplicaSession:
     def _tell_news(self) -> None:
         self._timer = None
         if self._news:
+            self._delays_news = False
             self._take_news()
             self._wake()
 

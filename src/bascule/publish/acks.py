@@ -197,7 +197,21 @@ class AckFormat:
 
     def errors(self, entries: bytes, error: AckError, *, count: int, policies: int = ANY) -> bytes:
         """NATS PUB operations with `error` for those of at most `count` entries with `policies`."""
-        body = msgspec.json.encode(
+        body = self._error_body(error)
+        return self._format(entries, body, b"", b"", count, 0, 0, 0, error.liftbridge, policies)
+
+    def too_large(self, entries: bytes, message_bytes_max: int, *, count: int) -> bytes:
+        """As `errors`, for messages that `ingest` has refused as too large: such an entry has the
+        message's size in place of a record's index, which the reply names."""
+        error = too_large(message_bytes_max, 0)
+        head, _, tail = self._error_body(error).partition(b" 0 ")
+        # A sequence is the number of an entry, plus the base offset and 1.
+        return self._format(
+            entries, head + b" ", b" " + tail, b"", count, -1, 0, 0, error.liftbridge, ANY
+        )
+
+    def _error_body(self, error: AckError) -> bytes:
+        return msgspec.json.encode(
             {
                 "error": {
                     "code": error.code,
@@ -208,7 +222,6 @@ class AckFormat:
                 "seq": 0,
             }
         )
-        return self._format(entries, body, b"", b"", count, 0, 0, 0, error.liftbridge, policies)
 
     def _format(
         self,

@@ -15,7 +15,6 @@ from bascule.publish.acks import (
     indeterminate,
     not_enough_replicas,
     not_stored,
-    too_large,
 )
 from bascule.publish.admission import Admission, LogState
 from bascule.publish.headers import HashKey
@@ -392,7 +391,9 @@ class Partition:
     def _resign(self, state: PartitionState, role: PartitionRole) -> None:
         changes = role is not self.role or state.leader_epoch != self.leader_epoch
         keeps, self.has_handed_over = self.has_handed_over, False
-        self.counts.records_dropped += self.commitment.resign(self.log, role, keeps_acks=keeps)
+        self.counts.records_dropped += self.commitment.resign(
+            self.log, role, keeps_acks=keeps, begins=changes
+        )
         self.state, self.leader_epoch = state, state.leader_epoch
         if changes:
             self._log_role()
@@ -498,6 +499,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             bytes=0 if store is None else store.size_bytes(),
             failure=None if self.failure is None else str(self.failure),
+            replicated_offset=self.replicated_offset,
         )
 
     def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
@@ -586,8 +588,8 @@ class Partition:
         if not batch.refused_count:
             return b""
         self.counts.messages_refused += batch.refused_count
-        limit = too_large(self.definition.config.message_bytes_max)
-        return self._ack_format.errors(batch.refused_entries, limit, count=batch.refused_count)
+        limit = self.definition.config.message_bytes_max
+        return self._ack_format.too_large(batch.refused_entries, limit, count=batch.refused_count)
 
     def _refuse(self, batch: UnstampedBatch, error: AckError) -> bytes:
         self.counts.records_not_stored += batch.record_count

@@ -86,6 +86,7 @@ _AT_ONCE: Final = (
     "left join entries on key in "
 )
 _ROW: Final = "select key, version, timestamp, value, content_type from entries where "
+_ONE_ROW: Final = f"{_ROW}key = ?"
 
 
 @cache
@@ -349,10 +350,25 @@ class TableFile:
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            with self._failing():
-                return self._read_at_once(keys, bytes_max)
+            if len(keys) == 1:
+                return self._read_one(keys)
+            return self._read_at_once(keys, bytes_max)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
         finally:
             self._lock.release()
+
+    def _read_one(self, key: Sequence[bytes]) -> tuple[int, list[tuple[Any, ...]]]:
+        """As `_read_at_once`; half of its time, which is most of that of a node for a get.
+
+        The position is not of the same transaction. The table had at least that when the row was
+        read, and it had a row of that version once it was at the position behind it.
+        """
+        position = self.position.offset
+        row = self._reader.execute(_ONE_ROW, key).fetchone()
+        if row is None:
+            return position, []
+        return max(position, row[1] + 1), [row]
 
     def _read_at_once(
         self, keys: Sequence[bytes], bytes_max: int
@@ -546,7 +562,10 @@ class TableFile:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # the disk; closed
-            raise LogFailed(self.path, str(error)) from error
         except sqlite3.Error as error:
-            raise CorruptData(self.path, 0, "a database of SQLite", str(error)) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> LogFailed | CorruptData:
+        if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError):
+            return LogFailed(self.path, str(error))  # the disk; closed
+        return CorruptData(self.path, 0, "a database of SQLite", str(error))

@@ -18,6 +18,7 @@ from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.table_results import TableEntry, TableKey
 from bascule.tables import _hot
+from bascule.tables.completeness import Completeness
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
@@ -75,6 +76,7 @@ class TableReplica:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._after: asyncio.Task[None] | None = None
+        self._completeness = Completeness()
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
         self._is_closed = False
@@ -122,6 +124,11 @@ class TableReplica:
         if self._file is None or self._is_damaged:
             return 0
         return self._file.position.offset
+
+    @property
+    def complete_position(self) -> int:
+        """Everything below is in the table; see `completeness`. `position` may be beyond."""
+        return self._completeness.position if self.position else 0
 
     def sync_to(self, end: int) -> int:
         """See `TombstoneReader`."""
@@ -356,24 +363,24 @@ class TableReplica:
         return self.position >= position.offset and self.may_have_applied(position)
 
     async def wait_position(self, offset: int, seconds: float = WAIT_SECONDS_MAX) -> None:
-        """Return once everything below `offset` is in the table.
+        """Return once everything below `offset` is in the table; see `complete_position`.
 
         Raises: PartitionFailed, Indeterminate after a timeout.
         """
-        if self.position >= offset:
+        if self.complete_position >= offset:
             return
         self._wake.set()
         try:
             async with asyncio.timeout(seconds), self._advanced:
                 await self._advanced.wait_for(
-                    lambda: self.position >= offset or self.failure is not None
+                    lambda: self.complete_position >= offset or self.failure is not None
                 )
         except TimeoutError:
             raise Indeterminate(
-                f"the table {self.stream} is at offset {self.position}, not {offset}, after "
-                f"{seconds:.1f} s"
+                f"the table {self.stream} is at offset {self.complete_position}, not {offset}, "
+                f"after {seconds:.1f} s"
             ) from None
-        if self.position < offset:
+        if self.complete_position < offset:
             raise PartitionFailed(self.stream, self.index, str(self.failure))
 
     async def wait_beyond(self, offset: int, seconds: float) -> None:
@@ -515,14 +522,22 @@ class TableReplica:
         if self._file.is_oplog_damaged:
             await asyncio.to_thread(self._file.mend_oplog)
         keys = TableKeys(partition.definition.config)
+        self._note_gaps(partition, 0)
         while (end := partition.high_watermark).offset > self._file.position.offset:
             step = partial(_apply, self._file, store, keys, end)
             applied = await asyncio.to_thread(step)
+            self._note_gaps(partition, applied.missing)
             self._note_deadlines(partition, applied)
             self.skipped += applied.skipped
             self.watches.on_applied(applied.rows)
             async with self._advanced:
                 self._advanced.notify_all()
+
+    def _note_gaps(self, partition: Partition, missing: int) -> None:
+        end = partition.commitment.leader_watermark
+        if partition.is_leader and not partition.knows_end:
+            end = -1
+        self._completeness.on_applied(self.position, missing=missing, committed_end=end)
 
     async def _is_other_copy(self, store: PartitionLog, begun: int) -> bool:
         """Whether the log was copied anew since the file had records of it.
@@ -541,6 +556,8 @@ class TableReplica:
         with partition.commitment.replacing:
             self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
         self._indexed_ttl_ms, self._next_deadline_ms = None, 0
+        gaps = partition.log is not None and partition.log.gaps_allowed
+        self._completeness = Completeness(may_have_gaps=gaps)
 
     def _close_file(self) -> None:
         file, self._file = self._file, None

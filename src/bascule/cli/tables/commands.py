@@ -117,8 +117,11 @@ def show_table(
         return
     with bascule.connect_sync(server) as client:
         found = client.table(table).info()
+        partition = client.stream(table).partitions[0]
+    out_of_sync = [node for node in partition.replicas if node not in partition.isr]
     if json:
-        print_json(found._asdict())
+        kept = {"replicated_offset": partition.replicated_offset, "out_of_sync": out_of_sync}
+        print_json({**found._asdict(), **kept})
         return
     grid = Grid.grid(padding=(0, 2))
     grid.add_row("table", Text(found.name))
@@ -128,6 +131,9 @@ def show_table(
     grid.add_row(
         "position", f"{found.position:,} ({behind:,} behind)" if behind else f"{found.position:,}"
     )
+    if (waiting := partition.high_watermark - partition.replicated_offset) > 0:
+        nodes = f"; not in sync: {', '.join(map(str, out_of_sync))}" if out_of_sync else ""
+        grid.add_row("not on all replicas", f"{waiting:,} records, their removals stay{nodes}")
     if found.skipped:
         grid.add_row("skipped", f"{found.skipped:,} records without a key of the table")
     out.print(grid)

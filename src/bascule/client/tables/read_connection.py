@@ -16,8 +16,7 @@ from typing import Final
 from bascule.config.addresses import parse_address
 from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.table_results import TableValues
-from bascule.wire.codec import decode
-from bascule.wire.messages.table_reads import TableReadsRequest, TableReadsResponse
+from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.tables.read_batches import (
     KEYS_MAX,
     READS_MAX,
@@ -39,12 +38,15 @@ RESPONSE_BYTES_MAX: Final = 1 << 30
 _HEAD: Final = Struct(f">ihhih{len(CLIENT_ID)}si")
 _HEAD_BYTES: Final = _HEAD.size - 4
 """Behind the size itself, before the body."""
-_FRAME: Final = Struct(">ii")
+_FRAME: Final = Struct(">iii")
+"""Its size, the correlation id, and the size of the body, which is the rest: the whole response of
+TableReads is one value of bytes."""
+_FRAME_BYTES_MIN: Final = _FRAME.size - 4
 
 Waiting = tuple[KeyRead, "asyncio.Future[TableValues | None]"]
 
 
-class _ReadProtocol(asyncio.Protocol):
+class ReadProtocol(asyncio.Protocol):
     """One connection; responses come in the order of the requests."""
 
     def __init__(self) -> None:
@@ -57,6 +59,9 @@ class _ReadProtocol(asyncio.Protocol):
         self._sent_at = 0.0
         self._is_scheduled = False
         self._received = bytearray()
+        """The beginning of a response."""
+        self._needed = 0
+        """Bytes with which it is looked at again."""
         self._correlation = self._expected = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,24 +104,30 @@ class _ReadProtocol(asyncio.Protocol):
         self._transport.write(head + body)
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
+        if self._received:
+            self._received += data
+            if len(self._received) < self._needed:
+                return
+            data = bytes(self._received)
+        at, self._needed = 0, _FRAME.size
         try:
-            while len(self._received) >= _FRAME.size:
-                size, correlation = _FRAME.unpack_from(self._received)
-                if not 4 <= size <= RESPONSE_BYTES_MAX or correlation != self._expected:
+            while len(data) - at >= _FRAME.size:
+                size, correlation, body_bytes = _FRAME.unpack_from(data, at)
+                if not _FRAME_BYTES_MIN <= size <= RESPONSE_BYTES_MAX or (
+                    (correlation, body_bytes) != (self._expected, size - _FRAME_BYTES_MIN)
+                ):
                     raise RemoteProtocolError("the node answers another request")
-                if len(self._received) < 4 + size:
-                    return
-                frame = bytes(self._received[_FRAME.size : 4 + size])
-                del self._received[: 4 + size]
-                self._take(frame)
+                end = at + 4 + size
+                if len(data) < end:
+                    self._needed = 4 + size
+                    break
+                self._take(decode_answers(memoryview(data)[at + _FRAME.size : end]))
+                at = end
         except RemoteProtocolError:
             self.close()
+        self._received = bytearray(data[at:])
 
-    def _take(self, frame: bytes) -> None:
-        response = decode(TableReadsResponse, 0, memoryview(frame), 0)
-        assert isinstance(response, TableReadsResponse)
-        answers = decode_answers(bytes(response.body or b""))  # type: ignore[arg-type]
+    def _take(self, answers: list[TableValues | None]) -> None:
         if not self._sent or len(answers) != len(self._sent[0]):
             raise RemoteProtocolError(f"{len(answers)} answers to reads of tables")
         self._expected = (self._expected + 1) & 0x7FFFFFFF
@@ -158,21 +169,24 @@ class TableReader:
     def __init__(self, addresses: Callable[[], list[str]]) -> None:
         """`addresses` are the client listeners, `host:port`, the preferred one first."""
         self._addresses = addresses
-        self._connections: dict[bool, _ReadProtocol] = {}
+        self._connections: dict[bool, ReadProtocol] = {}
         self._opening = asyncio.Lock()
         self._not_before = 0.0
         """No connection is tried earlier."""
 
-    async def read(self, read: KeyRead) -> TableValues | None:
-        """The values; None: ask over HTTP."""
+    def read_soon(self, read: KeyRead) -> asyncio.Future[TableValues | None] | None:
+        """The values, see `read`, without a coroutine of its own; None: there is no connection."""
         connection = self._connections.get(read.linearizable)
         if connection is None or connection.is_closed:
-            connection = await self._connected(read.linearizable)
-            if connection is None:
-                return None
-        return await connection.read(read)
+            return None
+        return connection.read(read)
 
-    async def _connected(self, linearizable: bool) -> _ReadProtocol | None:
+    async def read(self, read: KeyRead) -> TableValues | None:
+        """The values; None: ask over HTTP."""
+        connection = await self._connected(read.linearizable)
+        return None if connection is None else await connection.read(read)
+
+    async def _connected(self, linearizable: bool) -> ReadProtocol | None:
         loop = asyncio.get_running_loop()
         async with self._opening:
             found = self._connections.get(linearizable)
@@ -188,7 +202,7 @@ class TableReader:
                 try:
                     host, port = parse_address(address)
                     async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                        _, made = await loop.create_connection(_ReadProtocol, host, port)
+                        _, made = await loop.create_connection(ReadProtocol, host, port)
                 except (OSError, TimeoutError, BasculeError):
                     continue
                 self._connections[linearizable] = made

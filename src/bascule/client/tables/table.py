@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from itertools import count
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bascule.client.admin import Admin
@@ -95,7 +96,9 @@ class TableClient:
         self._publish = publish
         self._reader = reader
         self._consistency = consistency
-        self._random = RealRandom()
+        self._message_ids = RealRandom().bytes(MESSAGE_ID_BYTES).hex() + "-"
+        """What the message ids of this object begin with."""
+        self._writes = count()
         self._keys: TableKeys | None = None
         self._seen = 0
         """A position of a session: everything below was written or read here."""
@@ -105,7 +108,17 @@ class TableClient:
 
         Raises: InvalidKey, UnknownStream, NotATable, Broken, RequestFailed.
         """
-        return await self._get(_bytes(key), self._asked())
+        name = _bytes(key)
+        if self._consistency == "session":
+            # The usual case, and most of what a client does for a get is to call and be woken.
+            coming = self._reader().read_soon(KeyRead(self.name, [name], self._seen))
+            if coming is not None:
+                if (found := await coming) is None:
+                    return await self._get_over_http(name, self._asked())
+                if found.position > self._seen:
+                    self._seen = found.position
+                return found.entries[0] if found.entries else None
+        return await self._get(name, self._asked())
 
     async def get_many(self, keys: Iterable[Key]) -> Values:
         """The values of several keys, all at one position.
@@ -273,7 +286,9 @@ class TableClient:
         """The values over the client listener; None: ask over HTTP."""
         linearizable = self._consistency == "linearizable"
         read = KeyRead(self.name, keys, asked["at_least"] or 0, linearizable)
-        found = await self._reader().read(read)
+        reader = self._reader()
+        coming = reader.read_soon(read)
+        found = await (reader.read(read) if coming is None else coming)
         if found is not None:
             self._seen = max(self._seen, found.position)
         return found
@@ -292,6 +307,9 @@ class TableClient:
     async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
         if (values := await self._read_keys([key], asked)) is not None:
             return values.entries[0] if values.entries else None
+        return await self._get_over_http(key, asked)
+
+    async def _get_over_http(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:
         try:
             position, found = await self._read(
                 lambda asked: self._admin().table_value(self.name, key, consistency=asked), asked
@@ -331,7 +349,7 @@ class TableClient:
     ) -> int:
         keys = self._keys or await self._load_keys()
         # A repetition with the same id gets the first ack, and is not compared again.
-        id = self._random.bytes(MESSAGE_ID_BYTES).hex()
+        id = f"{self._message_ids}{next(self._writes)}"
         headers = message_headers(
             sequence=sequence,
             message_id=id,

@@ -17,6 +17,8 @@ PARTITION_GAUGES: Final[Mapping[str, str]] = {
     "high_watermark": "End of the committed records; consumers read up to it.",
     "synced_offset": "End of the records that are synced to disk.",
     "end_offset": "Offset of the next record.",
+    "replicated_offset": "End of the committed records that all replicas have synced, in sync or "
+    "not, as far as this node knows; compaction keeps later tombstones.",
     "leader_epoch": "Leader epoch of the partition.",
     "bytes": "Bytes of record batches in the log.",
 }

@@ -89,6 +89,8 @@ class Commitment:
         self.replacing = threading.Lock()
         """Held while the log is replaced by one without tombstones, and while the table begins: so
         it reads the log from the one before or from the one afterwards. Blocks on the disk."""
+        self._leader_watermark = -1
+        """What this follower's leader has said of its own last; -1: nothing yet."""
         self._told = ReplicatedEnd(-1, 0)
         """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None
@@ -151,9 +153,15 @@ class Commitment:
         return True
 
     def resign(
-        self, log: PartitionLog | None, role: PartitionRole, *, keeps_acks: bool = False
+        self,
+        log: PartitionLog | None,
+        role: PartitionRole,
+        *,
+        keeps_acks: bool = False,
+        begins: bool = True,
     ) -> int:
         """Follow or do nothing; forget who waits for acks, unanswered. Returns their records.
+        `begins`: another leader, or another role.
 
         The successor may have their records, or lose them: this node cannot know. `keeps_acks`: it
         has given the log to the successor. It answers if it learns, as a follower, that the records
@@ -163,6 +171,8 @@ class Commitment:
             keeps_acks = keeps_acks or self.role is PartitionRole.FOLLOWER
             keeps_acks = keeps_acks and role is PartitionRole.FOLLOWER
             self.role, self.replication = role, None
+            if begins:
+                self._leader_watermark = -1
             if log is not None and not isinstance(self.watermark, FollowerWatermark):
                 self.watermark = FollowerWatermark(log, self.watermark.offset)
             return self.pending.drop(
@@ -191,9 +201,10 @@ class Commitment:
         """The log is synced up to `end`."""
         with self._lock:
             self._stored_end = max(self._stored_end, end.offset)
-            if not self.watermark.on_synced(end) and not len(self.pending):
-                return None
-            return self._release()
+            if self.watermark.on_synced(end):
+                return self._release()
+            # Of a leader with followers, as a rule: these have not synced it yet.
+            return (self._release() or None) if len(self.pending) else None
 
     def answer(
         self,
@@ -265,15 +276,26 @@ class Commitment:
             return self._release() if watermark.on_replication() else None
 
     def on_leader_watermark(self, offset: int) -> bool:
-        """As a follower: the leader's high watermark. Whether this one moved."""
+        """As a follower: the leader's high watermark. Whether this one moved, or is the first that
+        is heard of this leader."""
         with self._lock:
             watermark = self.watermark
-            if not isinstance(watermark, FollowerWatermark) or not watermark.on_leader(offset):
+            if not isinstance(watermark, FollowerWatermark):
                 return False
+            before, self._leader_watermark = self._leader_watermark, offset
+            if not watermark.on_leader(offset):
+                return before < 0
             acks = self._release() if len(self.pending) else b""
         if acks:
             self.send_kept(acks)
         return True
+
+    @property
+    def leader_watermark(self) -> int:
+        """The leader's high watermark, which may be beyond the end of this log; -1: not known."""
+        with self._lock:
+            leads = self.role is PartitionRole.LEADER
+            return self.watermark.offset if leads else self._leader_watermark
 
     def on_replicated(self, end: ReplicatedEnd) -> None:
         """As a follower: what the leader knows of all replicas."""

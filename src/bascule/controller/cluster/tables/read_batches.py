@@ -30,17 +30,22 @@ class TableReadBatches:
         if not reads:
             return []
         first = reads[0]
-        if any(each.table != first.table or each.linearizable for each in reads):
+        if len(reads) == 1:
+            keys, at_least = first.keys, first.at_least
+            if first.linearizable:
+                return None
+        elif any(each.table != first.table or each.linearizable for each in reads):
             return None
-        keys = list(dict.fromkeys(chain.from_iterable(each.keys for each in reads)))
+        else:
+            keys = list(dict.fromkeys(chain.from_iterable(each.keys for each in reads)))
+            at_least = max(each.at_least for each in reads)
         try:
             replica = self._tables.replica(first.table, 0)
             for key in keys:
                 check_key(key)
         except BasculeError:
             return None
-        at_least = max(each.at_least for each in reads)
-        if not keys or at_least > replica.position:
+        if not keys or at_least > replica.complete_position:
             return None
         found = replica.read_now(keys, bytes_max=PAGE_BYTES_MAX)
         if found is None or found[0] < at_least:
@@ -67,7 +72,7 @@ class TableReadBatches:
 
     def _position(self, table: str) -> int:
         try:
-            return self._tables.replica(table, 0).position
+            return self._tables.replica(table, 0).complete_position
         except BasculeError:
             return 0
 

@@ -248,14 +248,14 @@ class TableReads:
                 )
             )
         at_least = operation.at_least
-        if at_least > replica.position and found and found[0].is_leader:
+        if at_least > replica.complete_position and found and found[0].is_leader:
             await self._check_range(at_least, found[0])
         if operation.linearizable:
             if not found:
                 raise NotLeader(None, 0)
             at_least = max(at_least, await self._confirmation.position(found[0]))
         while True:
-            if at_least > replica.position:
+            if at_least > replica.complete_position:
                 await replica.wait_position(at_least, seconds)
             position, answer = await _read(replica, operation)
             if position >= at_least:

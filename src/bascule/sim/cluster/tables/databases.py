@@ -35,8 +35,11 @@ CHECKPOINT: Final = "pragma wal_checkpoint"
 LOG_HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
 DATABASE_PAGE_BYTES: Final = 4096
-NOW: Final = "select position, key, version, timestamp, value, content_type from state "
-"""The only statement that a node may execute on its event loop: its pages are in memory."""
+NOW: Final = (
+    "select position, key, version, timestamp, value, content_type from state ",
+    "select key, version, timestamp, value, content_type from entries where key = ?",
+)
+"""Which statements a node may execute on its event loop: their pages are in memory."""
 
 
 class TableDatabases:
