@@ -111,9 +111,12 @@ class PayloadCheckers:
                 )
 
     def _has_record(self, node: int, partition: Partition, payload: SentPayload) -> bool:
-        if not self._plans[payload.stream].compacts:
+        if not self._plans[payload.stream].compacts and not self._may_be_undone(payload):
             return True
-        return any(link.offset == payload.offset for link in self._links(node, partition))
+        return any(
+            link.offset == payload.offset and link.payload.id == payload.id
+            for link in self._links(node, partition)
+        )
 
     def _links(self, node: int, partition: Partition) -> Iterator[PayloadLink]:
         """Those of all records of a log."""
@@ -124,14 +127,17 @@ class PayloadCheckers:
 
     def may_be_gone(self, payload: SentPayload) -> bool:
         """Whether the record of an acknowledged payload may have been removed, or undone."""
-        if self._plans[payload.stream].compacts or self._checkers.losses.epoch(payload.log):
-            return True
-        if payload.stream in self._checkers.losses.allowed:
+        if self._plans[payload.stream].compacts or self._may_be_undone(payload):
             return True
         return any(
             key_of(partition) == payload.log and partition.start_offset > payload.offset
             for _, partition in self._checkers.replicas()
         )
+
+    def _may_be_undone(self, payload: SentPayload) -> bool:
+        """Whether an unclean election may have removed its record, or may do so at any moment."""
+        losses = self._checkers.losses
+        return bool(losses.epoch(payload.log)) or payload.stream in losses.allowed
 
     # -- at the end -----------------------------------------------------------------------------
 
