@@ -35,7 +35,7 @@ class Cluster:
         partition = SimpleNamespace(
             definition=self.definition, is_leader=True, log=log, start_offset=0
         )
-        replica = SimpleNamespace(position=END)
+        replica = SimpleNamespace(position=END, complete_position=END)
         views = SimpleNamespace(definition=lambda _: self.definition, states=self.states)
         self.reads = TableReads(
             1,
