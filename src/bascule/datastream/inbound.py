@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from crc32c import crc32c
 
+from bascule.datastream.left_sessions import LeftSessions
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol.progress import NOTHING, Reached
@@ -113,7 +114,7 @@ class InboundConnection:
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
         self._keepalive: ReactorTimer | None = None
-        self._left: list[Session] = []
+        self._left = LeftSessions(service.counts)
         self._is_opening = False
         self._reached = NOTHING
         self._has_acknowledged = False
@@ -252,14 +253,7 @@ class InboundConnection:
         """Another one is opened without the end of this one. The oldest of many is removed."""
         session.detach(self)
         self._session = self._sink = None
-        self._left = [each for each in self._left if not each.has_ended and each.is_detached]
-        if not session.has_ended:
-            self._left.append(session)
-        if len(self._left) > LEFT_MAX:
-            oldest = self._left.pop(0)
-            if oldest.closing is None:
-                self._service.counts.abandoned += 1
-                oldest.abandon()
+        self._left.add(session, count_max=LEFT_MAX)
 
     def _begin(
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
