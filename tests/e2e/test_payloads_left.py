@@ -1,5 +1,6 @@
-"""Payloads that their senders leave and take up again, and slow ones that keep all places. Nodes are
-in this process."""
+"""Payloads that their senders leave and take up again, and slow ones that keep all places.
+
+Nodes are in this process."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bascule.datastream.session import Session
 from bascule.datastream.transport.connection import StreamConnection
 from bascule.datastream.transport.reactor import Reactor, ReactorTimer
 from bascule.datastream.transport.sending import PayloadSender
-from bascule.errors import BasculeError, Broken, RemoteProtocolError
+from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
 from bascule.errors.plain import to_plain
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.verified_file import VerifiedFile
@@ -80,6 +80,8 @@ class InboundOwner(PayloadReceiver, Protocol):
     the documentation."""
 
     @property
+    def node_id(self) -> int: ...
+    @property
     def pool(self) -> Executor: ...
     @property
     def window(self) -> int: ...
@@ -87,7 +89,10 @@ class InboundOwner(PayloadReceiver, Protocol):
     def check_hello(self, hello: StreamHello) -> StreamHello: ...
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile: ...
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]: ...
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
+    ) -> VerifiedFile: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
@@ -359,13 +364,18 @@ class InboundConnection:
             self._sender.close()
             self._sender = None
         self._fetches += 1
-        number = self._fetches
+        self._find(place, fetch, self._fetches, is_confirmed=False)
+
+    def _find(
+        self, place: PayloadPlace, fetch: FetchPayload, number: int, *, is_confirmed: bool
+    ) -> None:
+        may_ask = not is_confirmed and place.leader == self._service.node_id
 
         def find() -> None:
             source: VerifiedFile | None = None
             error: Exception | None = None
             try:
-                source = self._service.find(place, fetch)
+                source = self._service.find(place, fetch, is_confirmed=is_confirmed)
             except (BasculeError, OSError) as caught:
                 error = caught
             self._reactor.call(lambda: begin(source, error))
@@ -373,11 +383,22 @@ class InboundConnection:
         def begin(source: VerifiedFile | None, error: Exception | None) -> None:
             if self._connection.is_closed or number != self._fetches:
                 return
-            if source is None:
+            if source is not None:
+                self._send_payload(place, fetch, source)
+            elif isinstance(error, PayloadMissing) and may_ask:
+                asked = self._service.confirm_leads(place)
+                asked.add_done_callback(lambda _: self._reactor.call(lambda: again(asked, error)))
+            else:
                 assert error is not None
                 self._fail(error)
+
+        def again(asked: Future[int], missing: PayloadMissing) -> None:
+            if self._connection.is_closed or number != self._fetches:
+                return
+            if asked.exception() is None:
+                self._find(place, fetch, number, is_confirmed=True)
             else:
-                self._send_payload(place, fetch, source)
+                self._fail(missing)
 
         self._service.pool.submit(find)  # it may read the disk
 

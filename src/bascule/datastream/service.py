@@ -187,8 +187,14 @@ class DataStreams:
         """Raises: as `PayloadCluster.place_of`."""
         return self._cluster.place_of(fetch.stream, fetch.partition)
 
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile:
-        """The payload that is asked for. On a thread of the pool.
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        """See `PayloadCluster.confirm_leads`."""
+        return self._cluster.confirm_leads(place)
+
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
+    ) -> VerifiedFile:
+        """The payload that is asked for. On a thread of the pool. `is_confirmed` as in `id_at`.
 
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
@@ -197,19 +203,24 @@ class DataStreams:
         id = fetch.id
         if id and payloads.find(id) is None:
             leads = place.leader == self.node_id
-            if leads and 0 <= fetch.offset < place.store.end.offset:
+            is_known = is_confirmed or fetch.offset < place.high_watermark
+            if leads and is_known and 0 <= fetch.offset < place.store.end.offset:
                 # The record is in the log of its leader, and the payload nowhere on its disk.
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
-            id = self.id_at(place, fetch.offset)
+            id = self.id_at(place, fetch.offset, is_confirmed=is_confirmed)
         try:
             return open_verified(payloads, id, fetch.start, fetch.end)
         except (PayloadDamaged, OSError) as error:
             self.on_damage(place, id, error)
             raise
 
-    def id_at(self, place: PayloadPlace, offset: int) -> str:
+    def id_at(self, place: PayloadPlace, offset: int, *, is_confirmed: bool = False) -> str:
         """The payload of the record at an offset, if it is here. May read the disk.
+
+        `is_confirmed`: this node has asked whether it leads since the question came, and does.
+        Otherwise it says nothing of records that are not committed here: who has been deposed
+        without knowing it lacks those of the next leader.
 
         Raises: UnknownPayload if it is nowhere; PayloadMissing if another replica may have it;
         CorruptData, OSError.
@@ -219,7 +230,7 @@ class DataStreams:
         found = store.payloads.find_at(offset)
         if found is not None:
             return found.payload.id
-        if offset >= store.end.offset and place.leader != self.node_id:
+        if offset >= place.high_watermark and not is_confirmed:
             raise PayloadMissing(f"of offset {offset}", "this replica, yet")
         link = store.link_at(offset)
         if link is None or store.payloads.is_given_up(link.payload.id):
