@@ -49,6 +49,11 @@ log = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
 """They sync files and read packets again."""
+UNWRITTEN_BYTES_MAX: Final = 128 << 20
+"""What the files of all payloads together may have in memory only: their share of it is what one
+may have before its sender waits,"""
+UNWRITTEN_BYTES_MIN: Final = 4 << 20
+"""and at least this."""
 SWEEP_SECONDS: Final = 5.0
 DETACHED_SECONDS_MAX: Final = 60.0
 """A session that nobody goes on with for so long gives its file back. One that comes later begins
@@ -72,6 +77,7 @@ class DataStreams:
         self.node_id = node_id
         self.counts = DataStreamCounts()
         self.pool = ThreadPoolExecutor(POOL_THREADS, "datastream-disk")
+        self.write_back_thread = ThreadPoolExecutor(1, "datastream-write-back")
         self._identity = identity
         self._cluster = cluster
         self._clock = clock
@@ -144,12 +150,18 @@ class DataStreams:
         """End all connections; return once the threads have ended. What was received stays."""
         self._reactor.close(self._end_all)
         self.pool.shutdown()
+        self.write_back_thread.shutdown()
 
     # -- on the thread of the reactor -----------------------------------------------------------
 
     @property
     def window(self) -> int:
         return self._limits.window_bytes
+
+    @property
+    def unwritten_max(self) -> int:
+        """What a payload may have in memory only; its sender waits then."""
+        return max(UNWRITTEN_BYTES_MAX // max(len(self._sessions), 1), UNWRITTEN_BYTES_MIN)
 
     def _end_all(self) -> None:
         for session in tuple(self._sessions.values()):
