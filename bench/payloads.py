@@ -50,6 +50,7 @@ SMALL: Final = "small"
 MESSAGES: Final = 2_000
 BESIDE: Final = 4
 STALLED: Final = 1_000
+IDLE_SECONDS: Final = 5
 SYNC_BYTES: Final = 16 << 20
 """Of the copies beside which small messages are measured, as of payloads."""
 
@@ -71,15 +72,21 @@ async def send_together(client: bascule.Client, count: int, size: int) -> float:
     return time.perf_counter() - began
 
 
+def cpu_seconds(cluster: Cluster) -> float:
+    return sum(node.cpu_seconds() for node in cluster.nodes.values())
+
+
 def our_round(cluster: Cluster, size: int, count: int) -> tuple[float, float, float]:
-    """Seconds of one payload, and of `count` at once; CPU seconds per GiB and node of the first."""
+    """Seconds of one payload, and of `count` at once; CPU seconds per GiB and node of the first,
+    above those that the nodes use in the same time without it."""
 
     async def work() -> tuple[float, float, float]:
         async with bascule.connect(cluster.nodes[1].http) as client:
-            before = [node.cpu_seconds() for node in cluster.nodes.values()]
+            idle = cpu_seconds(cluster)
+            await asyncio.sleep(IDLE_SECONDS)
+            before = cpu_seconds(cluster)
             one = await send(client, size)
-            after = [node.cpu_seconds() for node in cluster.nodes.values()]
-            cpu = sum(after) - sum(before)
+            cpu = cpu_seconds(cluster) - before - (before - idle) * one / IDLE_SECONDS
             many = await send_together(client, count, PARALLEL_BYTES)
             await client.purge_stream(STREAM)
             return one, many, cpu / NODES / (size / (1 << 30))
@@ -414,7 +421,7 @@ def report_cpu(cpus: list[float], relays: list[float]) -> None:
     report_one(
         "payloads",
         row(
-            "CPU seconds per GiB and node over a plain relay",
+            "CPU seconds per GiB and node, above idle, over a plain relay",
             median_ratio(cpus, relays),
             at_most=2.0,
         ),
@@ -433,7 +440,7 @@ def cpu(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
 
 def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
     """What the leader forwards."""
-    by_topology = leader_bytes(cluster, cluster.leader(STREAM), 128 << 20 if quick else BYTES)
+    by_topology = leader_bytes(cluster, cluster.leader(STREAM), 128 << 20)
     report_one(
         "payloads",
         row(
