@@ -18,6 +18,7 @@ import resource
 import signal
 import socket
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -29,6 +30,7 @@ import nats
 
 import bascule
 from bascule.client.payloads import PayloadWriter
+from bascule.errors import BasculeError
 from bench.clusters import (
     NODES,
     Cluster,
@@ -242,7 +244,7 @@ def leader_bytes(cluster: Cluster, leader: int, size: int) -> dict[str, float]:
     return found
 
 
-def small_messages(cluster: Cluster, directory: Path, rounds: int) -> None:
+def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int) -> None:
     """p99 of the acks of small messages, one at a time: beside payloads, and without.
 
     In turn with both: beside plain copies that have the same processors and the same disk, for what
@@ -253,9 +255,12 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int) -> None:
         took = []
         async with bascule.connect(cluster.nodes[1].http) as client:
             await client.publish(SMALL, b"first")
-            for _ in range(MESSAGES):
+            for _ in range(count):
                 began = time.perf_counter()
-                await client.publish(SMALL, b"small")
+                try:
+                    await client.publish(SMALL, b"small")
+                except BasculeError:
+                    refused.append(began)
                 took.append(time.perf_counter() - began)
         return statistics.quantiles(took, n=100)[98]
 
@@ -272,10 +277,11 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int) -> None:
         asyncio.run(work())
 
     def copy() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         with in_sync_copies(directory, BESIDE):
             signal.pause()
 
-    beside, without, copied, rates = [], [], [], []
+    beside, without, copied, rates, refused = [], [], [], [], list[float]()
     in_sync = NODES
     for _ in range(rounds):
         without.append(asyncio.run(p99()))
@@ -288,12 +294,13 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int) -> None:
             if load is stream:
                 sent = received(cluster.nodes[1]) - before
                 rates.append(round((sent >> 20) / (time.perf_counter() - began), 1))
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM if load is copy else signal.SIGKILL)
             os.waitpid(pid, 0)
             wait_until(lambda: len(cluster.nodes[1].partition(SMALL)["isr"]) == NODES)
             time.sleep(2)
     measured = median_ratio(beside, without) | {"in_sync": in_sync, "mib_per_s": rates}
     measured["beside_copies"] = [round(each, 4) for each in copied]
+    measured["refused"] = len(refused)
     report_one(
         "payloads",
         row(
@@ -461,7 +468,7 @@ def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -
 
 def beside(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
     """Small messages beside payloads."""
-    small_messages(cluster, directory, rounds)
+    small_messages(cluster, directory, rounds, count=MESSAGES // 5 if quick else MESSAGES)
 
 
 def stalled(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
