@@ -468,7 +468,7 @@ def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -
 
 def beside(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
     """Small messages beside payloads."""
-    small_messages(cluster, directory, rounds, count=MESSAGES // 5 if quick else MESSAGES)
+    small_messages(cluster, directory, rounds, count=MESSAGES // 10 if quick else MESSAGES)
 
 
 def stalled(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
