@@ -3,7 +3,8 @@
 `python -m bench streams --count N --nodes N` measures one size of one cluster, and
 `python -m bench cluster_idle --count N` so many partitions, as `node_loss`,
 and `table_memory` so many keys;
-`python -m bench cluster_failover --rounds N` so many rounds of each scene, as of other clusters.
+`python -m bench cluster_failover --rounds N` so many rounds of each scene, as of other clusters;
+`python -m bench payloads --part NAME` one of its figures.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SIZES = {
     "node_loss": ("count",),
     "isr_change": ("count",),
     "table_memory": ("count",),
+    "payloads": ("part", "rounds"),
     "cluster_failover": ("rounds",),
     "cluster_acked": ("rounds",),
     "cluster_latency": ("rounds",),
@@ -46,11 +48,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="streams, partitions or keys to create")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
     parser.add_argument("--rounds", type=int, help="of the measurements of a cluster")
+    parser.add_argument("--part", help="one of the figures, for `payloads`")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"no measurement is named {', '.join(sorted(unknown))}; there are {NAMES}")
-    sizes = {name: getattr(arguments, name) for name in ("count", "nodes", "rounds")}
+    sizes = {name: getattr(arguments, name) for name in ("count", "nodes", "rounds", "part")}
     sizes = {name: size for name, size in sizes.items() if size is not None}
     for name in arguments.names or NAMES:
         for size in sizes:

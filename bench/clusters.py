@@ -160,6 +160,10 @@ class Cluster:
     def delete(self, name: str) -> None:
         self.nodes[1].delete(name)
 
+    def leader(self, name: str) -> int:
+        """The node that leads partition 0 of a stream."""
+        return int(self.nodes[1].partition(name)["leader"])
+
     def other(self, leader: int) -> int:
         """A node that does not lead, and is not the controller."""
         controller = self.nodes[leader].call("GET", "/v1/cluster")["controller"]

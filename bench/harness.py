@@ -236,13 +236,31 @@ def median_ratio(ours: list[float], others: list[float]) -> dict[str, Any]:
 def report(name: str, rows: list[dict[str, Any]]) -> None:
     """Print the rows and keep them as dated JSON."""
     for row in rows:
-        bar = row.get("bar")
-        kept = "" if bar is None else f"  bar {bar}: {'kept' if row['kept'] else 'MISSED'}"
-        print(f"{row['figure']}: {row['ratio'] if 'ratio' in row else row['value']}{kept}")
-        print(
-            "   ", json.dumps({k: v for k, v in row.items() if k not in ("figure", "bar", "kept")})
-        )
+        show(row)
     keep(name, rows)
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row."""
+    bar = row.get("bar")
+    kept = "" if bar is None else f"  bar {bar}: {'kept' if row['kept'] else 'MISSED'}"
+    print(f"{row['figure']}: {row['ratio'] if 'ratio' in row else row['value']}{kept}")
+    print(
+        "   ",
+        json.dumps({k: v for k, v in row.items() if k not in ("figure", "bar", "kept")}),
+        flush=True,
+    )
+
+
+def report_one(name: str, row: dict[str, Any]) -> None:
+    """Print a row, with the load of the machine in the last minute and in the last five, and keep
+    it among those of today; it takes the place of an earlier one of the same figure."""
+    row = {**row, "load": [round(load, 1) for load in os.getloadavg()[:2]]}
+    row["at"] = f"{datetime.now(UTC):%H:%M}"
+    show(row)
+    path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}.json"
+    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
+    keep(name, [each for each in earlier if each["figure"] != row["figure"]] + [row])
 
 
 def keep(name: str, rows: list[dict[str, Any]]) -> None:

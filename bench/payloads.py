@@ -1,8 +1,9 @@
 """Payloads through three nodes: rate, CPU, bytes that the leader sends, failover, small messages
 beside them, memory of stalled ones, and NATS's object store beside it.
 
-Rounds alternate: ours, then the relay's and the object store's. While the one is measured the other
-cluster is idle, or not there.
+`--part` chooses one figure; each is reported and stored when it is there. Rounds alternate: ours,
+then the relay's and the object store's. While the one is measured the other cluster is idle, or not
+there.
 
 The CPU of a node is compared with that of a plain relay, as socat would be: a process that receives
 the same bytes, writes them to a file and to another socket, and syncs at the end.
@@ -11,12 +12,16 @@ the same bytes, writes them to a file and to another socket, and syncs at the en
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 import socket
 import statistics
+import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +30,16 @@ import nats
 
 import bascule
 from bascule.client.payloads import PayloadWriter
-from bench.clusters import NODES, Cluster, ClusterNode, bascule_cluster, jetstream_cluster
-from bench.harness import in_child, median_ratio, reap, report, row, work_directory
+from bascule.errors import BasculeError
+from bench.clusters import (
+    NODES,
+    Cluster,
+    ClusterNode,
+    bascule_cluster,
+    jetstream_cluster,
+    wait_until,
+)
+from bench.harness import in_child, median_ratio, reap, report_one, row, work_directory
 
 PIECE: Final = os.urandom(1 << 20)
 BYTES: Final = 1 << 30
@@ -39,6 +52,9 @@ SMALL: Final = "small"
 MESSAGES: Final = 2_000
 BESIDE: Final = 4
 STALLED: Final = 1_000
+IDLE_SECONDS: Final = 5
+SYNC_BYTES: Final = 16 << 20
+"""Of the copies beside which small messages are measured, as of payloads."""
 
 
 async def send(client: bascule.Client, size: int, **options: Any) -> float:
@@ -58,15 +74,21 @@ async def send_together(client: bascule.Client, count: int, size: int) -> float:
     return time.perf_counter() - began
 
 
+def cpu_seconds(cluster: Cluster) -> float:
+    return sum(node.cpu_seconds() for node in cluster.nodes.values())
+
+
 def our_round(cluster: Cluster, size: int, count: int) -> tuple[float, float, float]:
-    """Seconds of one payload, and of `count` at once; CPU seconds per GiB and node of the first."""
+    """Seconds of one payload, and of `count` at once; CPU seconds per GiB and node of the first,
+    above those that the nodes use in the same time without it."""
 
     async def work() -> tuple[float, float, float]:
         async with bascule.connect(cluster.nodes[1].http) as client:
-            before = [node.cpu_seconds() for node in cluster.nodes.values()]
+            idle = cpu_seconds(cluster)
+            await asyncio.sleep(IDLE_SECONDS)
+            before = cpu_seconds(cluster)
             one = await send(client, size)
-            after = [node.cpu_seconds() for node in cluster.nodes.values()]
-            cpu = sum(after) - sum(before)
+            cpu = cpu_seconds(cluster) - before - (before - idle) * one / IDLE_SECONDS
             many = await send_together(client, count, PARALLEL_BYTES)
             await client.purge_stream(STREAM)
             return one, many, cpu / NODES / (size / (1 << 30))
@@ -197,6 +219,15 @@ def forwarded(node: ClusterNode) -> int:
     raise AssertionError("no such metric")
 
 
+def received(node: ClusterNode) -> int:
+    """Bytes of payloads."""
+    text = httpx.get(f"{node.http}/metrics").text
+    for line in text.splitlines():
+        if line.startswith("bascule_payload_received_bytes_total "):
+            return int(float(line.split()[1]))
+    raise AssertionError("no such metric")
+
+
 def leader_bytes(cluster: Cluster, leader: int, size: int) -> dict[str, float]:
     """Topology -> bytes that the leader forwards over payload bytes, sent through any node."""
 
@@ -213,40 +244,110 @@ def leader_bytes(cluster: Cluster, leader: int, size: int) -> dict[str, float]:
     return found
 
 
-def small_messages(cluster: Cluster, rounds: int) -> tuple[list[float], list[float]]:
-    """p99 in seconds of the acks of small messages, one at a time: beside payloads, and without."""
+def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int) -> None:
+    """p99 of the acks of small messages, one at a time: beside payloads, and without.
 
-    async def p99(client: bascule.Client) -> float:
+    In turn with both: beside plain copies that have the same processors and the same disk, for what
+    of it is the machine's. Payloads are sent by a process of their own.
+    """
+
+    async def p99() -> float:
         took = []
-        for _ in range(MESSAGES):
-            began = time.perf_counter()
-            await client.publish(SMALL, b"small")
-            took.append(time.perf_counter() - began)
+        async with bascule.connect(cluster.nodes[1].http) as client:
+            await client.publish(SMALL, b"first")
+            for _ in range(count):
+                began = time.perf_counter()
+                try:
+                    await client.publish(SMALL, b"small")
+                except BasculeError:
+                    refused.append(began)
+                took.append(time.perf_counter() - began)
         return statistics.quantiles(took, n=100)[98]
 
-    async def stream(client: bascule.Client, is_done: asyncio.Event) -> None:
-        async with client.open_payload(STREAM) as out:
-            while not is_done.is_set():
-                await out.write(PIECE)
+    def stream() -> None:
+        async def one(client: bascule.Client) -> None:
+            async with client.open_payload(STREAM) as out:
+                while True:
+                    await out.write(PIECE)
 
-    async def work() -> tuple[list[float], list[float]]:
-        beside, without = [], []
-        async with (
-            bascule.connect(cluster.nodes[1].http) as client,
-            bascule.connect(cluster.nodes[1].http) as sender,
-        ):
-            for _ in range(rounds):
-                without.append(await p99(client))
-                is_done = asyncio.Event()
-                tasks = [asyncio.create_task(stream(sender, is_done)) for _ in range(BESIDE)]
-                await asyncio.sleep(1)
-                beside.append(await p99(client))
-                is_done.set()
-                await asyncio.gather(*tasks)
-                await client.purge_stream(STREAM)
-        return beside, without
+        async def work() -> None:
+            async with bascule.connect(cluster.nodes[1].http) as client:
+                await asyncio.gather(*(one(client) for _ in range(BESIDE)))
 
-    return asyncio.run(work())
+        asyncio.run(work())
+
+    def copy() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        with in_sync_copies(directory, BESIDE):
+            signal.pause()
+
+    beside, without, copied, rates, refused = [], [], [], [], list[float]()
+    in_sync = NODES
+    for _ in range(rounds):
+        without.append(asyncio.run(p99()))
+        for load, found in ((stream, beside), (copy, copied)):
+            before, began = received(cluster.nodes[1]), time.perf_counter()
+            pid = in_child(load)
+            time.sleep(2)
+            found.append(asyncio.run(p99()))
+            in_sync = min(in_sync, len(cluster.nodes[1].partition(SMALL)["isr"]))
+            if load is stream:
+                sent = received(cluster.nodes[1]) - before
+                rates.append(round((sent >> 20) / (time.perf_counter() - began), 1))
+            os.kill(pid, signal.SIGTERM if load is copy else signal.SIGKILL)
+            os.waitpid(pid, 0)
+            wait_until(lambda: len(cluster.nodes[1].partition(SMALL)["isr"]) == NODES)
+            time.sleep(2)
+    measured = median_ratio(beside, without) | {"in_sync": in_sync, "mib_per_s": rates}
+    measured["beside_copies"] = [round(each, 4) for each in copied]
+    measured["refused"] = len(refused)
+    report_one(
+        "payloads",
+        row(
+            f"p99 of the acks of small messages beside {BESIDE} payloads over without",
+            measured,
+            at_most=2.0,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def in_sync_copies(place: Path, count: int) -> Iterator[None]:
+    """`count` processes for each node that copy from a socket to a file and to the next socket, and
+    sync each 16 MiB."""
+
+    def copy(source: socket.socket | None, target: socket.socket | None, path: Path) -> None:
+        buffer, at = memoryview(bytearray(PIECE)), 0
+        with path.open("wb", buffering=0) as out:
+            path.unlink()
+            while True:
+                size = source.recv_into(buffer) if source else len(buffer)
+                if target:
+                    target.sendall(buffer[:size])
+                if not source:
+                    continue
+                out.write(buffer[:size])
+                if at // SYNC_BYTES != (at + size) // SYNC_BYTES:
+                    os.fdatasync(out.fileno())
+                at += size
+
+    pids = []
+    try:
+        for number in range(count):
+            pairs = [socket.socketpair() for _ in range(NODES)]
+            for at in range(NODES + 1):
+                source = pairs[at - 1][1] if at else None
+                target = pairs[at][0] if at < NODES else None
+                path = place / f"copy{number}-{at}"
+                pids.append(in_child(partial(copy, source, target, path)))
+            for each in pairs:
+                each[0].close()
+                each[1].close()
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def stalled_memory(cluster: Cluster, count: int) -> float:
@@ -291,70 +392,120 @@ async def _write_until_stalled(out: PayloadWriter) -> None:
         await out.write(PIECE[: 256 << 10])
 
 
-def run(*, quick: bool = False) -> None:
+def rates(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """One payload and many at once, beside the relay and the object store."""
     size, count = (128 << 20, 4) if quick else (BYTES, PARALLEL)
     ones, manys, cpus, relays, stores, store_manys = [], [], [], [], [], []
-    with work_directory() as directory, bascule_cluster(directory / "ours") as cluster:
-        leader = cluster.create(STREAM, STREAM)
-        cluster.create(SMALL, SMALL)
-        before = forwarded(cluster.nodes[leader])
-        for number in range(1 if quick else ROUNDS):
-            one, many, cpu = our_round(cluster, size, count)
-            ones.append((size >> 20) / one)
-            manys.append((count * PARALLEL_BYTES >> 20) / many)
-            cpus.append(cpu)
-            relays.append(relay_cpu(directory, size))
-            store, together = object_store_round(directory / f"js{number}", size, count)
-            stores.append((size >> 20) / store)
-            store_manys.append((count * PARALLEL_BYTES >> 20) / together)
-        sent = forwarded(cluster.nodes[leader]) - before
-        by_topology = leader_bytes(cluster, leader, size)
-        beside, without = small_messages(cluster, 1 if quick else ROUNDS)
-        memory = stalled_memory(cluster, 50 if quick else STALLED)
-        took = failovers(cluster, 3 if quick else FAILOVERS)
-    total = len(ones) * (size + count * PARALLEL_BYTES)
-    report(
+    for number in range(rounds):
+        one, many, cpu = our_round(cluster, size, count)
+        ones.append((size >> 20) / one)
+        manys.append((count * PARALLEL_BYTES >> 20) / many)
+        cpus.append(cpu)
+        relays.append(relay_cpu(directory, size))
+        store, together = object_store_round(directory / f"js{number}", size, count)
+        stores.append((size >> 20) / store)
+        store_manys.append((count * PARALLEL_BYTES >> 20) / together)
+    report_one(
         "payloads",
-        [
-            row(
-                f"one payload of {size >> 20} MiB, MiB/s over NATS's object store R3",
-                median_ratio(ones, stores),
-                at_least=3.0,
-            ),
-            row(
-                f"{count} payloads of {PARALLEL_BYTES >> 20} MiB, MiB/s over the object store's",
-                median_ratio(manys, store_manys),
-                at_least=3.0,
-            ),
-            row(
-                "CPU seconds per GiB and node over a plain relay",
-                median_ratio(cpus, relays),
-                at_most=2.0,
-            ),
-            row(
-                "bytes that the leader forwards, over payload bytes, sent through followers",
-                {"value": round(sent / total, 3)},
-                at_most=0.05,
-            ),
-            row(
-                "the same along a star, a chain and a tree, the most",
-                {"value": max(by_topology.values()), **by_topology},
-                at_most=1.0,
-            ),
-            row(
-                f"p99 of the acks of small messages beside {BESIDE} payloads over without",
-                median_ratio(beside, without),
-                at_most=2.0,
-            ),
-            row(
-                "MB of a node above idle, with open payloads whose next node writes nothing",
-                {"value": round(memory, 1), "payloads": 50 if quick else STALLED},
-                at_most=256 * 1.048576,
-            ),
-            row(
-                "kill -9 of the node that is sent to, until the next acknowledged packet, s",
-                {"value": round(statistics.median(took), 3), "worst": round(max(took), 3)},
-                at_most=1.0,
-            ),
-        ],
+        row(
+            f"one payload of {size >> 20} MiB, MiB/s over NATS's object store R3",
+            median_ratio(ones, stores),
+            at_least=3.0,
+        ),
     )
+    report_one(
+        "payloads",
+        row(
+            f"{count} payloads of {PARALLEL_BYTES >> 20} MiB, MiB/s over the object store's",
+            median_ratio(manys, store_manys),
+            at_least=3.0,
+        ),
+    )
+    report_cpu(cpus, relays)
+
+
+def report_cpu(cpus: list[float], relays: list[float]) -> None:
+    report_one(
+        "payloads",
+        row(
+            "CPU seconds per GiB and node, above idle, over a plain relay",
+            median_ratio(cpus, relays),
+            at_most=2.0,
+        ),
+    )
+
+
+def cpu(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """The CPU of one payload beside that of the relay, without the rest."""
+    size = 128 << 20 if quick else BYTES
+    cpus, relays = [], []
+    for _ in range(rounds):
+        cpus.append(our_round(cluster, size, 0)[2])
+        relays.append(relay_cpu(directory, size))
+    report_cpu(cpus, relays)
+
+
+def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """What the leader forwards."""
+    by_topology = leader_bytes(cluster, cluster.leader(STREAM), 128 << 20)
+    report_one(
+        "payloads",
+        row(
+            "bytes that the leader forwards over payload bytes, sent through followers in a chain",
+            {"value": by_topology["chain"]},
+            at_most=0.05,
+        ),
+    )
+    report_one(
+        "payloads",
+        row(
+            "the same along a star, a chain and a tree, the most",
+            {"value": max(by_topology.values()), **by_topology},
+            at_most=1.0,
+        ),
+    )
+
+
+def beside(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """Small messages beside payloads."""
+    small_messages(cluster, directory, rounds, count=MESSAGES // 10 if quick else MESSAGES)
+
+
+def stalled(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """Memory with open payloads that cannot go on."""
+    count = 50 if quick else STALLED
+    report_one(
+        "payloads",
+        row(
+            "MB of a node above idle, with open payloads whose next node writes nothing",
+            {"value": round(stalled_memory(cluster, count), 1), "payloads": count},
+            at_most=256 * 1.048576,
+        ),
+    )
+
+
+def failover(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
+    """Kills of the node that is sent to."""
+    took = failovers(cluster, 3 if quick else FAILOVERS)
+    report_one(
+        "payloads",
+        row(
+            "kill -9 of the node that is sent to, until the next acknowledged packet, s",
+            {"value": round(statistics.median(took), 3), "worst": round(max(took), 3)},
+            at_most=1.0,
+        ),
+    )
+
+
+PARTS: Final = {each.__name__: each for each in (rates, topologies, beside, stalled, failover, cpu)}
+
+
+def run(*, quick: bool = False, part: str = "", rounds: int = 0) -> None:
+    """Measure all parts, or one of them. Each figure is reported when it is there."""
+    if part and part not in PARTS:
+        raise SystemExit(f"no part is named {part}; there are {', '.join(PARTS)}")
+    with work_directory() as directory, bascule_cluster(directory / "ours") as cluster:
+        cluster.create(STREAM, STREAM)
+        cluster.create(SMALL, SMALL)
+        for name in [part] if part else [name for name in PARTS if name != "cpu"]:
+            PARTS[name](cluster, directory, rounds or (1 if quick else ROUNDS), quick=quick)

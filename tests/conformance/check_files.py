@@ -103,6 +103,16 @@ def check_write_again_changes_nothing(files: Files, root: str) -> None:
     assert files.read_bytes(f"{root}/a") == b"0123456789" * 300_000
 
 
+def check_write_back_changes_nothing(files: Files, root: str) -> None:
+    file = files.open(f"{root}/a", create=True)
+    file.append(b"0123456789" * 300_000)
+    file.write_back(0, 1 << 20)
+    file.write_back(1 << 20, 10 << 20)  # beyond its end
+    file.write_back(5, 5)
+    file.sync()
+    assert files.read_bytes(f"{root}/a") == b"0123456789" * 300_000
+
+
 def check_a_sync_beside_appends(files: Files, root: str) -> None:
     """One thread appends while another syncs."""
     file = files.open(f"{root}/a", create=True)

@@ -15,6 +15,8 @@ from bascule.errors import ConfigError
 from bascule.host.real import RealRandom
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.replica.internal_publisher import ClientMessage
 from bascule.replica.partition import Partition
@@ -26,6 +28,7 @@ from support.replicas import lead_alone
 
 DEFINITION = StreamDefinition("s", b"s" * 16, 0, StreamConfig(subject="s"))
 ONE, OTHER = "1" * 32, "2" * 32
+MESSAGE_ID = (("Nats-Msg-Id", b"x"),)
 
 
 class Leader:
@@ -62,16 +65,18 @@ class Leader:
             self.log.payloads.link([PayloadLink(7, message.payload)])
         return self.offset_of_id
 
-    def link(self, id: str, content: bytes) -> dict[str, Any]:
+    def link(
+        self, id: str, content: bytes, headers: tuple[tuple[str, bytes], ...] = MESSAGE_ID
+    ) -> dict[str, Any]:
         payloads = self.log.payloads
         file = payloads.create(id)
         file.write_at(0, content)
         payload = Payload(id, len(content), crc32c(content))
         payloads.finish(file, payload)
         link = LinkPayload(
-            b"s" * 16, 0, id, payload.size, payload.crc, "s", None, [("Nats-Msg-Id", b"x")], [1]
+            b"s" * 16, 0, id, payload.size, payload.crc, "s", None, list(headers), [1]
         )
-        place = PayloadPlace("s", b"s" * 16, 0, 1, (), 1, self.log, (1,))
+        place = PayloadPlace("s", b"s" * 16, 0, 1, (), 1, self.log, (1,), 0)
         return asyncio.run(self._links.link(place, link))
 
 
@@ -89,3 +94,20 @@ def test_a_message_without_payload_is_not_taken_for_one() -> None:
     leader.offset_of_id = 3
     with pytest.raises(ConfigError, match="offset 3"):
         leader.link(ONE, b"first")
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_payload_whose_record_was_removed_since_is_a_duplicate(holds: bool) -> None:
+    """Its ack was lost, the stream was purged, and it is sent again. Where the record is there, it
+    is that of a message without payload which has this id."""
+    leader = Leader()
+    leader.offset_of_id = 0
+    if holds:
+        batch = build_batch([Record(0, 0, None, b"plain")], base_offset=0)
+        leader.log.append_as_follower(memoryview(batch))
+        with pytest.raises(ConfigError, match="offset 0"):
+            leader.link(ONE, b"first", ())
+    else:
+        ack = leader.link(ONE, b"first", ())
+        assert (ack["offset"], ack["duplicate"]) == (0, True)
+        assert ack["payload"]["id"] == ONE

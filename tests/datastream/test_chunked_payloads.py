@@ -90,13 +90,16 @@ class Node:
     def place_of(self, stream: str, partition: int) -> PayloadPlace:
         store = cast("PayloadLog", self.log)
         here = ReplicaAddress(1, "")
-        return PayloadPlace(stream, b"s" * 16, partition, 1, (here,), 1, store, (1,))
+        return PayloadPlace(stream, b"s" * 16, partition, 1, (here,), 1, store, (1,), 0)
 
     def peer_address(self, node: int) -> tuple[str, int] | None:
         return None
 
     def links_between(self, nodes: Collection[int]) -> Links:
         return {}
+
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        raise AssertionError("nobody reads")
 
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]

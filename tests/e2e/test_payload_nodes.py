@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from bascule.errors import Broken, UnknownStream
+from bascule.errors import Broken, UnknownPayload, UnknownStream
 from bascule.payload_connection import PayloadReader, PayloadWriter, reader
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
@@ -177,3 +180,31 @@ def test_a_reader_whose_only_node_hangs_gives_up(tmp_path: Path) -> None:
         asyncio.run(store(writer(*nodes.values())))
         with pytest.raises(Broken):
             asyncio.run(read())
+
+
+def test_a_leader_that_was_deposed_does_not_say_that_there_is_no_payload(tmp_path: Path) -> None:
+    """It does not know it yet, and lacks the records of the next leader."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(store(writer(nodes[1])))
+        batch = build_batch(
+            [Record(0, 0, None, b"", nodes[1].linked[0][0].headers())], base_offset=0
+        )
+        seal(
+            memoryview(batch), record_count=1, base_timestamp=1, max_timestamp=1,
+            attributes=LOG_APPEND_TIME | PAYLOAD_LINKS,
+        )  # fmt: skip
+        nodes[1].store.append_as_follower(memoryview(batch))
+        nodes[1].high_watermark = 1
+        nodes[2].leader, nodes[2].is_deposed = 2, True
+        nodes[2].alive = [nodes[2], nodes[1]]
+        bootstrap = f"{nodes[2].address},{nodes[1].address}"
+
+        async def read(offset: int) -> bytes:
+            fetch = FetchPayload(STREAM, 0, offset=offset)
+            async with PayloadReader(lambda: bootstrap, fetch, timeout=5) as out:
+                return await out.read()
+
+        assert asyncio.run(read(0)) == DATA
+        # Who leads says so at once where there is none.
+        with pytest.raises(UnknownPayload):
+            asyncio.run(read(1))

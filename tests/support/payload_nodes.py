@@ -19,7 +19,7 @@ from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
-from bascule.errors import UnknownStream
+from bascule.errors import NotLeader, UnknownStream
 from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.payload_links import Payload
@@ -77,6 +77,9 @@ class PayloadNode:
         self.replica_count = 1
         self.linked: list[tuple[Payload, list[int]]] = []
         self.links: Links = {}
+        self.high_watermark = 0
+        self.is_deposed = False
+        """Whether another node leads, and this one does not know it."""
         self.openings: list[OpenPayload] = []
         """Of those that were linked."""
         self.on_link: Callable[[dict[str, Any]], Future[dict[str, Any]]] = _answered
@@ -165,7 +168,7 @@ class PayloadNode:
         replicas = tuple(ReplicaAddress(each.number, each.address) for each in self.alive)
         return PayloadPlace(
             stream, STREAM_ID, partition, self.leader, replicas, self.replica_count, self.store,
-            tuple(range(1, self.replica_count + 1)),
+            tuple(range(1, self.replica_count + 1)), self.high_watermark,
         )  # fmt: skip
 
     def peer_address(self, node: int) -> tuple[str, int] | None:
@@ -174,6 +177,14 @@ class PayloadNode:
 
     def links_between(self, nodes: Collection[int]) -> Links:
         return self.links
+
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        done: Future[int] = Future()
+        if self.is_deposed or self.leader != self.number:
+            done.set_exception(NotLeader(None, 0))
+        else:
+            done.set_result(self.store.end.offset)
+        return done
 
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]

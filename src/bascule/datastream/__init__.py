@@ -14,6 +14,8 @@ small record goes through the log: the link (`storage.payloads`).
     inbound      a connection of a client or another node
     chunked_...  payloads that NATS clients send in chunks, and one of them: this node leads the
                  partition, and is their primary
+    left_sess... sessions whose sender went on to another payload
+    disk         write_back: what of payloads is in memory only goes to the disk in small steps
     fetching     gets a payload from a node that has it
     limits       limits and counters
     ports        what it needs of the rest of the node
@@ -24,7 +26,8 @@ Promises:
 * A payload is acknowledged to its client when its record is committed. So it is whole and synced
   on every in-sync replica: a replica appends a link only when it has the payload.
 * Memory does not depend on what clients send. A node holds one buffer; bytes that a successor
-  cannot take yet stay in the file, and what exceeds the window stays in the sender's socket.
+  cannot take yet stay in the file, and what exceeds the window stays in the sender's socket. So
+  does what the disk cannot take: the page cache has 128 MiB of payloads that are not written.
 * What one connection does ends that connection at most. What is never linked is removed after a
   timeout, and counted.
 """

@@ -86,6 +86,8 @@ class ChunkedPayload:
         self._waiting: deque[_OwedAnswer] = deque()
         """To those that the tree has not written yet."""
         self._closers: list[TakenChunk] = []
+        self._looks = ((reactor.now_ns(), 0),) * 2
+        """When it was looked at the last two times, and what had come by then."""
         self._reached = NOTHING
         self._has_ended = False
         self._failure: Exception | None = None
@@ -101,6 +103,20 @@ class ChunkedPayload:
     def has_ended(self) -> bool:
         """Whether all that wait have been answered. Nothing is received any more."""
         return self._has_ended
+
+    @property
+    def _position(self) -> int:
+        return 0 if self.session is None else self.session.received.position
+
+    def on_look(self, now_ns: int) -> None:
+        """Called again and again."""
+        self._looks = self._looks[1], (now_ns, self._position)
+
+    def rate(self, now_ns: int) -> tuple[int, float]:
+        """Since when, in nanoseconds, and how many new bytes a second have come since then."""
+        began_ns, position = self._looks[0]
+        since_ns = max(now_ns - began_ns, 1)
+        return since_ns, (self._position - position) * 1e9 / since_ns
 
     def take(self, chunk: TakenChunk) -> None:
         """Write a chunk, or finish; later, if the session is not ready."""
@@ -125,6 +141,7 @@ class ChunkedPayload:
     def on_ready(self, session: Session) -> None:
         """The session is there: take what has come meanwhile."""
         self.session = session
+        self._looks = ((self._reactor.now_ns(), session.received.position),) * 2
         session.report()
         while self._early and not self._has_ended:
             self.take(self._early.popleft())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from bascule.datastream.chunked_payload import ChunkedPayload, TakenChunk
 from bascule.datastream.inbound import PayloadReceiver
+from bascule.datastream.left_sessions import LeftSessions
 from bascule.datastream.ports import PayloadCluster, PayloadPlace
 from bascule.datastream.protocol.chunk_messages import (
     busy,
@@ -17,7 +17,7 @@ from bascule.datastream.protocol.chunk_messages import (
     read_chunk_head,
 )
 from bascule.datastream.protocol.routes import PlannedRoute
-from bascule.datastream.session import Key, Session
+from bascule.datastream.session import Key, Session, opened_again
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, LimitExceeded, RemoteProtocolError
 from bascule.host.api import Clock
@@ -38,6 +38,8 @@ PAYLOADS_MAX: Final = 512
 """Payloads that come in chunks at once; each has a file, and a connection to each successor."""
 YIELD_SECONDS: Final = 1.0
 """One that was silent for so long gives way to a new one. Its next chunk takes it up again."""
+SLOW_BYTES_PER_S: Final = 64 << 10
+"""So does the slowest one, if it gets less: whoever keeps all places has to send 32 MiB/s."""
 IDLE_SECONDS_MAX: Final = 60.0
 """One that was silent for so long is given up; its file goes as that of any unfinished payload."""
 LEFT_MAX: Final = 512
@@ -65,7 +67,7 @@ class ChunkedPayloads:
         self._clock = clock
         self._payloads: dict[Key, ChunkedPayload] = {}
         """The longest silent one first."""
-        self._left: deque[Session] = deque()
+        self._left = LeftSessions(service.counts)
         self._bytes_taken = 0
         """By `take` so far; only the reading thread writes it."""
         self._bytes_done = 0
@@ -140,6 +142,12 @@ class ChunkedPayloads:
         subject = chunk.subject.decode("utf-8", "replace")
         key = place.stream_id, place.partition, head.id
         payload = self._payloads.pop(key, None)
+        if payload is not None and not payload.is_closing:
+            if payload.place.store is place.store:
+                payload.place = place  # its replicas may be others now
+            else:
+                payload.refuse(opened_again(head.id))
+                payload = None
         if payload is None:
             self._make_room()
             # Its key and headers are those of the last message: nothing else is kept of a chunk.
@@ -154,7 +162,10 @@ class ChunkedPayloads:
         payload.take(TakenChunk(head, subject, chunk.body, chunk.reply, publish, cost))
 
     def _make_room(self) -> None:
-        """Let the longest silent payload go where there are too many. Raises: LimitExceeded."""
+        """Where there are too many, let the longest silent payload go, or the slowest.
+
+        Raises: LimitExceeded.
+        """
         if len(self._payloads) < PAYLOADS_MAX:
             return
         now_ns = self._clock.monotonic_ns()
@@ -164,7 +175,21 @@ class ChunkedPayloads:
             if not payload.is_closing:
                 self._leave(payload)
                 return
-        raise LimitExceeded("payloads in chunks", PAYLOADS_MAX, len(self._payloads) + 1)
+        slowest = self._slowest(now_ns)
+        if slowest is None:
+            raise LimitExceeded("payloads in chunks", PAYLOADS_MAX, len(self._payloads) + 1)
+        self._leave(slowest)
+
+    def _slowest(self, now_ns: int) -> ChunkedPayload | None:
+        """The one that gets the fewest bytes, if that is too few; new ones have a second."""
+        found, least = None, float(SLOW_BYTES_PER_S)
+        for payload in self._payloads.values():
+            if payload.session is None or payload.is_closing:
+                continue
+            since_ns, rate = payload.rate(now_ns)
+            if since_ns >= YIELD_SECONDS * 1e9 and rate < least:
+                found, least = payload, rate
+        return found
 
     def _open(self, payload: ChunkedPayload) -> None:
         """Begin, or go on with what is here of it."""
@@ -195,14 +220,8 @@ class ChunkedPayloads:
         """Give up a payload. Its bytes stay for a while, unless there are many of such."""
         session = payload.session
         payload.leave()
-        if session is None or session.has_ended:
-            return
-        self._left.append(session)
-        if len(self._left) > LEFT_MAX:
-            oldest = self._left.popleft()
-            if oldest.is_detached and not oldest.has_ended and oldest.closing is None:
-                self.counts.abandoned += 1
-                oldest.abandon()
+        if session is not None:
+            self._left.add(session, count_max=LEFT_MAX)
 
     def _look(self) -> None:
         """Give up the payloads that were silent for too long."""
@@ -214,6 +233,8 @@ class ChunkedPayloads:
             if not payload.is_closing:
                 self.counts.nats_expired += 1
                 self._leave(payload)
+        for payload in self._payloads.values():
+            payload.on_look(now_ns)
         if self._payloads:
             self._is_looking = True
             self._reactor.call_later(LOOK_SECONDS, self._look)

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from bascule.datastream.disk.write_back import WriteBack
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import OnFetched, PayloadPlace
 from bascule.datastream.protocol.received import ReceivedPayload
@@ -43,6 +44,8 @@ class FetchingOwner(Protocol):
     def node_id(self) -> int: ...
     @property
     def counts(self) -> DataStreamCounts: ...
+    @property
+    def write_back_thread(self) -> Executor: ...
     def hello(self, node: int) -> StreamHello: ...
     def address_of(self, node: int) -> tuple[str, int]:
         """Raises: Broken."""
@@ -85,6 +88,9 @@ class Fetching:
         self._on_ended = on_ended
         self._received = ReceivedPayload(link.payload.id)
         self._file: File | None = None
+        self._write_back = WriteBack(
+            reactor, service.write_back_thread, on_step=self._on_written_back
+        )
         self._connection: StreamConnection | None = None
         self._head = DataHead(0, 0, 0, 0)
         self._write_at = 0
@@ -252,6 +258,14 @@ class Fetching:
         """The packet is whole. Raises: PayloadDamaged."""
         self._received.on_packet(self._head, crc=crc, new_crc=self._new_crc)
         self._service.counts.bytes_fetched += self._head.length
+        if self._file is not None:
+            self._write_back.advance(self._file, self._received.position)
+
+    def _on_written_back(self, error: OSError | None) -> None:
+        if error is not None:
+            self._end(error)
+        elif self._file is not None and not self._has_ended:
+            self._write_back.advance(self._file, self._received.position)
 
     def on_malformed(self, error: RemoteProtocolError) -> None:
         if self._connection is not None:

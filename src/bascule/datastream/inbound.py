@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from crc32c import crc32c
 
+from bascule.datastream.left_sessions import LeftSessions
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol.progress import NOTHING, Reached
@@ -19,7 +20,7 @@ from bascule.datastream.session import Session
 from bascule.datastream.transport.connection import StreamConnection
 from bascule.datastream.transport.reactor import Reactor, ReactorTimer
 from bascule.datastream.transport.sending import PayloadSender
-from bascule.errors import BasculeError, Broken, RemoteProtocolError
+from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
 from bascule.errors.plain import to_plain
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.verified_file import VerifiedFile
@@ -79,6 +80,8 @@ class InboundOwner(PayloadReceiver, Protocol):
     the documentation."""
 
     @property
+    def node_id(self) -> int: ...
+    @property
     def pool(self) -> Executor: ...
     @property
     def window(self) -> int: ...
@@ -86,7 +89,10 @@ class InboundOwner(PayloadReceiver, Protocol):
     def check_hello(self, hello: StreamHello) -> StreamHello: ...
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile: ...
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]: ...
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
+    ) -> VerifiedFile: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
@@ -113,7 +119,7 @@ class InboundConnection:
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
         self._used = False
         self._keepalive: ReactorTimer | None = None
-        self._left: list[Session] = []
+        self._left = LeftSessions(service.counts)
         self._is_opening = False
         self._reached = NOTHING
         self._has_acknowledged = False
@@ -252,14 +258,7 @@ class InboundConnection:
         """Another one is opened without the end of this one. The oldest of many is removed."""
         session.detach(self)
         self._session = self._sink = None
-        self._left = [each for each in self._left if not each.has_ended and each.is_detached]
-        if not session.has_ended:
-            self._left.append(session)
-        if len(self._left) > LEFT_MAX:
-            oldest = self._left.pop(0)
-            if oldest.closing is None:
-                self._service.counts.abandoned += 1
-                oldest.abandon()
+        self._left.add(session, count_max=LEFT_MAX)
 
     def _begin(
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
@@ -365,13 +364,18 @@ class InboundConnection:
             self._sender.close()
             self._sender = None
         self._fetches += 1
-        number = self._fetches
+        self._find(place, fetch, self._fetches, is_confirmed=False)
+
+    def _find(
+        self, place: PayloadPlace, fetch: FetchPayload, number: int, *, is_confirmed: bool
+    ) -> None:
+        may_ask = not is_confirmed and place.leader == self._service.node_id
 
         def find() -> None:
             source: VerifiedFile | None = None
             error: Exception | None = None
             try:
-                source = self._service.find(place, fetch)
+                source = self._service.find(place, fetch, is_confirmed=is_confirmed)
             except (BasculeError, OSError) as caught:
                 error = caught
             self._reactor.call(lambda: begin(source, error))
@@ -379,11 +383,22 @@ class InboundConnection:
         def begin(source: VerifiedFile | None, error: Exception | None) -> None:
             if self._connection.is_closed or number != self._fetches:
                 return
-            if source is None:
+            if source is not None:
+                self._send_payload(place, fetch, source)
+            elif isinstance(error, PayloadMissing) and may_ask:
+                asked = self._service.confirm_leads(place)
+                asked.add_done_callback(lambda _: self._reactor.call(lambda: again(asked, error)))
+            else:
                 assert error is not None
                 self._fail(error)
+
+        def again(asked: Future[int], missing: PayloadMissing) -> None:
+            if self._connection.is_closed or number != self._fetches:
+                return
+            if asked.exception() is None:
+                self._find(place, fetch, number, is_confirmed=True)
             else:
-                self._send_payload(place, fetch, source)
+                self._fail(missing)
 
         self._service.pool.submit(find)  # it may read the disk
 

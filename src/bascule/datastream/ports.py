@@ -29,6 +29,8 @@ class PayloadPlace(NamedTuple):
     """This node's; None where it has no replica."""
     all_nodes: tuple[int, ...]
     """Those with replicas, alive or not."""
+    high_watermark: int
+    """This node's replica has this many committed records, at least."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -72,6 +74,14 @@ class PayloadCluster(Protocol):
 
     def links_between(self, nodes: Collection[int]) -> Links:
         """What is known of the ways between these nodes."""
+        ...
+
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        """Ask the cluster whether this node leads a partition; an offset, such that all records
+        that were committed before the call are below it.
+
+        The future fails with a BasculeError where it does not lead, or cannot know it.
+        """
         ...
 
     def link(

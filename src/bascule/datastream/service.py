@@ -49,6 +49,11 @@ log = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
 """They sync files and read packets again."""
+UNWRITTEN_BYTES_MAX: Final = 128 << 20
+"""What the files of all payloads together may have in memory only: their share of it is what one
+may have before its sender waits,"""
+UNWRITTEN_BYTES_MIN: Final = 4 << 20
+"""and at least this."""
 SWEEP_SECONDS: Final = 5.0
 DETACHED_SECONDS_MAX: Final = 60.0
 """A session that nobody goes on with for so long gives its file back. One that comes later begins
@@ -72,6 +77,7 @@ class DataStreams:
         self.node_id = node_id
         self.counts = DataStreamCounts()
         self.pool = ThreadPoolExecutor(POOL_THREADS, "datastream-disk")
+        self.write_back_thread = ThreadPoolExecutor(1, "datastream-write-back")
         self._identity = identity
         self._cluster = cluster
         self._clock = clock
@@ -144,12 +150,18 @@ class DataStreams:
         """End all connections; return once the threads have ended. What was received stays."""
         self._reactor.close(self._end_all)
         self.pool.shutdown()
+        self.write_back_thread.shutdown()
 
     # -- on the thread of the reactor -----------------------------------------------------------
 
     @property
     def window(self) -> int:
         return self._limits.window_bytes
+
+    @property
+    def unwritten_max(self) -> int:
+        """What a payload may have in memory only; its sender waits then."""
+        return max(UNWRITTEN_BYTES_MAX // max(len(self._sessions), 1), UNWRITTEN_BYTES_MIN)
 
     def _end_all(self) -> None:
         for session in tuple(self._sessions.values()):
@@ -187,8 +199,14 @@ class DataStreams:
         """Raises: as `PayloadCluster.place_of`."""
         return self._cluster.place_of(fetch.stream, fetch.partition)
 
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile:
-        """The payload that is asked for. On a thread of the pool.
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        """See `PayloadCluster.confirm_leads`."""
+        return self._cluster.confirm_leads(place)
+
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
+    ) -> VerifiedFile:
+        """The payload that is asked for. On a thread of the pool. `is_confirmed` as in `id_at`.
 
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
@@ -197,19 +215,24 @@ class DataStreams:
         id = fetch.id
         if id and payloads.find(id) is None:
             leads = place.leader == self.node_id
-            if leads and 0 <= fetch.offset < place.store.end.offset:
+            is_known = is_confirmed or fetch.offset < place.high_watermark
+            if leads and is_known and 0 <= fetch.offset < place.store.end.offset:
                 # The record is in the log of its leader, and the payload nowhere on its disk.
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
-            id = self.id_at(place, fetch.offset)
+            id = self.id_at(place, fetch.offset, is_confirmed=is_confirmed)
         try:
             return open_verified(payloads, id, fetch.start, fetch.end)
         except (PayloadDamaged, OSError) as error:
             self.on_damage(place, id, error)
             raise
 
-    def id_at(self, place: PayloadPlace, offset: int) -> str:
+    def id_at(self, place: PayloadPlace, offset: int, *, is_confirmed: bool = False) -> str:
         """The payload of the record at an offset, if it is here. May read the disk.
+
+        `is_confirmed`: this node has asked whether it leads since the question came, and does.
+        Otherwise it says nothing of records that are not committed here: who has been deposed
+        without knowing it lacks those of the next leader.
 
         Raises: UnknownPayload if it is nowhere; PayloadMissing if another replica may have it;
         CorruptData, OSError.
@@ -219,7 +242,7 @@ class DataStreams:
         found = store.payloads.find_at(offset)
         if found is not None:
             return found.payload.id
-        if offset >= store.end.offset and place.leader != self.node_id:
+        if offset >= place.high_watermark and not is_confirmed:
             raise PayloadMissing(f"of offset {offset}", "this replica, yet")
         link = store.link_at(offset)
         if link is None or store.payloads.is_given_up(link.payload.id):

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from bascule.datastream.disk.write_back import WriteBack
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol import routes
@@ -31,8 +32,8 @@ log = logging.getLogger(__name__)
 PACKETS_KEPT: Final = 256
 """Heads of packets, so that they are forwarded with the checksum with which they came. What is
 older is read again."""
-SYNC_BYTES: Final = 16 << 20
-"""A sync begins after so many bytes, so that the one at the end is short."""
+SYNC_BYTES: Final = 64 << 20
+"""A sync begins after so many bytes that were written back, so that the one at the end is short."""
 ROOM_BYTES: Final = 4 << 20
 """Between two looks at the room on the disk."""
 Key = tuple[bytes, int, str]
@@ -54,6 +55,10 @@ class SessionOwner(Protocol):
     def node_id(self) -> int: ...
     @property
     def counts(self) -> DataStreamCounts: ...
+    @property
+    def write_back_thread(self) -> Executor: ...
+    @property
+    def unwritten_max(self) -> int: ...
 
     def connect(
         self,
@@ -121,6 +126,8 @@ class Session:
         self._acknowledged = Reached(-1, -1)
         self._is_paused = False
         self._marks: File | None = None
+        self._write_back = self._write_back_from(0)
+        self._is_finishing = False
         self._is_syncing = False
         self._sync_wanted = 0
         self._room_checked = 0
@@ -157,6 +164,12 @@ class Session:
     def adopt_part(self, position: int, crc: int) -> None:
         """A part of the payload is in the file already, from before a restart."""
         self.received = ReceivedPayload(self.opening.id, position=position, crc=crc)
+        self._write_back = self._write_back_from(position)
+        self._sync_wanted = position
+
+    def _write_back_from(self, position: int) -> WriteBack:
+        thread = self._service.write_back_thread
+        return WriteBack(self._reactor, thread, on_step=self._on_written_back, start=position)
 
     def adopt_whole(self, payload: Payload, file: File) -> None:
         """The payload is whole here already: it is only forwarded and closed."""
@@ -229,9 +242,10 @@ class Session:
                 return
         if head.flags & frames.SYNC:
             self.sync_asked = self.received.position
-        if head.flags & frames.SYNC or self.received.position - self._sync_wanted >= SYNC_BYTES:
             self._sync_wanted = self.received.position
             self._sync()
+        if self.file is not None:
+            self._write_back.advance(self.file, self.received.position)
         for each in tuple(self._successors.values()):
             each.forward()
         self.report()
@@ -242,7 +256,7 @@ class Session:
         if self.closing is None:
             self.closing = payload
             if not self.is_whole:
-                self._finish(payload)
+                self._finish_if_written_back(payload)
         for each in tuple(self._successors.values()):
             each.forward()
         self._close_if_whole()
@@ -374,6 +388,30 @@ class Session:
             self._sync()
         self.report()
 
+    def _on_written_back(self, error: OSError | None) -> None:
+        """A step has ended."""
+        if self.has_ended or self.is_whole:
+            return
+        if error is not None:
+            self.closing = None
+            self.fail(error)
+            return
+        written = self._write_back.position
+        if written - self._sync_wanted >= SYNC_BYTES and self.closing is None:
+            self._sync_wanted = written
+            self._sync()
+        if self.file is not None:
+            self._write_back.advance(self.file, self.received.position)
+        if self.closing is not None:
+            self._finish_if_written_back(self.closing)
+        self.report()
+
+    def _finish_if_written_back(self, payload: Payload) -> None:
+        """The sync at the end is to find little to write: it is one of the whole rest at once."""
+        if not self._is_finishing and not self._write_back.unwritten(payload.size):
+            self._is_finishing = True
+            self._finish(payload)
+
     def _finish(self, payload: Payload) -> None:
         try:
             file = self._open_file()
@@ -395,6 +433,7 @@ class Session:
     def _on_finished(self, payload: Payload, error: OSError | None) -> None:
         if self.has_ended:
             return
+        self._is_finishing = False
         if error is not None:
             self.closing = None
             self.fail(error)
@@ -418,6 +457,8 @@ class Session:
             self._acknowledged = reached
             upstream.acknowledge(reached)
         is_far = own.written - reached.written >= self._window
+        if not self.is_whole and (unwritten := self._write_back.unwritten(own.written)):
+            is_far = is_far or unwritten >= self._service.unwritten_max
         if is_far != self._is_paused:
             self._is_paused = is_far
             upstream.set_paused(is_far)

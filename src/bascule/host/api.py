@@ -64,6 +64,16 @@ class File(Protocol):
         """
         ...
 
+    def write_back(self, start: int, end: int) -> None:
+        """Have [start, end) written to the disk, and wait for that, so that a later `sync` has less
+        to do. It promises nothing: the disk may still have it in a cache, and not know how long the
+        file is. A system without such a call does nothing.
+
+        Raises: OSError; as after a failed `sync`, the bytes may be in memory only, and a later sync
+        may not tell.
+        """
+        ...
+
     def write_again(self, position: int, length: int) -> None:
         """Read these bytes and write them again, so that the next sync writes them to the disk.
 

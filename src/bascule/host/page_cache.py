@@ -1,4 +1,4 @@
-"""Tells whether a range of a file is in the page cache, and reads it into it.
+"""Tells whether a range of a file is in the page cache, reads it into it, and writes it back.
 
 Linux 6.5 added cachestat(2), one system call for a range. Without it the range is probed: one byte
 in every `PROBE_BYTES` is read with RWF_NOWAIT, which fails if the read would wait for the disk.
@@ -7,10 +7,12 @@ in every `PROBE_BYTES` is read with RWF_NOWAIT, which fails if the read would wa
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 PROBE_BYTES: Final = 64 << 10
 """Half of the kernel's default read-ahead window, the unit in which pages are read in."""
@@ -30,6 +32,11 @@ class _Stat(ctypes.Structure):
     )
 
 
+_WRITE_AND_WAIT: Final = 1 | 2 | 4
+"""SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER."""
+_NO_SUCH_CALL: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP})
+
+
 def _load_libc() -> ctypes.PyDLL | None:
     try:
         # PyDLL keeps the interpreter lock: the call never waits.
@@ -38,7 +45,18 @@ def _load_libc() -> ctypes.PyDLL | None:
         return None
 
 
+def _load_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """It gives the interpreter lock away: it waits for the disk."""
+    try:
+        found = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return cast("Callable[[int, int, int, int], int]", found)
+
+
 _LIBC = _load_libc()
+_SYNC_FILE_RANGE: Final = _load_sync_file_range()
 
 
 def is_cached(fd: int, start: int, end: int) -> bool:
@@ -73,6 +91,19 @@ def load(fd: int, start: int, end: int) -> None:
             if loaded == 0:
                 return
             start += loaded
+
+
+def write_back(fd: int, start: int, end: int) -> None:
+    """Have the dirty pages of [start, end) written, and wait. Nothing is durable by that: the
+    size of the file and the cache of the disk are not written. Raises: OSError."""
+    if _SYNC_FILE_RANGE is None or start >= end:
+        return
+    while _SYNC_FILE_RANGE(fd, start, end - start, _WRITE_AND_WAIT):
+        number = ctypes.get_errno()
+        if number in _NO_SUCH_CALL:
+            return
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def _probe(fd: int, start: int, end: int) -> bool:

@@ -129,6 +129,9 @@ class RealFile:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def write_back(self, start: int, end: int) -> None:
+        page_cache.write_back(self._fd, start, end)
+
     def write_at(self, position: int, data: Buffer) -> None:
         view = memoryview(data)
         while view:

@@ -272,6 +272,11 @@ class SimFile:
             self._begin("finish-sync")
             self._inode.finish_sync(flight)
 
+    def write_back(self, start: int, end: int) -> None:
+        """The pages may be on the disk after a crash, as they may be without it."""
+        with self._files.lock:
+            self._begin(f"write-back {{}} {start} to {end}")
+
     def write_again(self, position: int, length: int) -> None:
         with self._files.lock:
             self._begin("write-again", " {} at {}", length, position, changes=True)

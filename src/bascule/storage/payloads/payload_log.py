@@ -7,6 +7,7 @@ from typing import Final
 
 from bascule.errors import PayloadMissing
 from bascule.host.api import Buffer, Clock, File, Files
+from bascule.record.batch import RecordBatch, scan_batches
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
 from bascule.storage.maintenance import RemovedSegments
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
@@ -192,6 +193,20 @@ class PayloadLog(PartitionLog):
         data = memoryview(part.file.read_at(part.position, part.length))
         found = links_of(data, origin=part.file.path)
         return next((link for link in found if link.offset == offset), None)
+
+    def holds(self, offset: int) -> bool:
+        """Whether there is a record at an offset. Raises: as `link_at`."""
+        end = self.end
+        if not self.start_offset <= offset < end.offset:
+            return False
+        part = self.plan_read(offset, bytes_max=1, end=end)
+        assert part is not None, "reads from the disk are allowed here"
+        data = memoryview(part.file.read_at(part.position, part.length))
+        return any(
+            record.offset == offset
+            for _, start, stop in scan_batches(data, origin=part.file.path)
+            for record in RecordBatch(data[start:stop], origin=part.file.path)
+        )
 
     def repair(self, file: File, link: PayloadLink) -> None:
         """Put a file that has been received again in the place of a damaged or lost one.

@@ -14,6 +14,7 @@ from bascule.config.addresses import parse_address
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.payloads.link_exchange import LINKS, LinkExchange
 from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
+from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.controller.cluster.views import ClusterViews
 from bascule.datastream.ports import FoundFile, OnFetched, PayloadPlace
 from bascule.datastream.protocol.chains import Links
@@ -22,6 +23,7 @@ from bascule.errors import (
     BasculeError,
     ConfigError,
     InternalStream,
+    NotLeader,
     PartitionFailed,
     PayloadMissing,
     UnknownPartition,
@@ -78,6 +80,7 @@ class ClusterPayloads:
         publisher = InternalPublisher(partitions, append)
         self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
         self.streams = DataStreams(node_id, identity, self, clock)
+        self._confirmation = LeaderConfirmation(node_id, metadata, peers)
         self._exchange = LinkExchange(node_id, peers, round_trips_ns, lambda: self.streams.rates)
         add_control(LINK, self._links.answer)
         add_control(LINKS, self._exchange.answer)
@@ -130,7 +133,7 @@ class ClusterPayloads:
                 raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
             return FoundFile(None, elsewhere)
         try:
-            id = await asyncio.to_thread(self.streams.id_at, place, offset)
+            id = await self._id_at(place, offset)
         except PayloadMissing:
             if not elsewhere:
                 raise
@@ -146,6 +149,26 @@ class ClusterPayloads:
         return FoundFile(
             found.payload, elsewhere, opened, lambda error: self.streams.on_damage(place, id, error)
         )
+
+    async def _id_at(self, place: PayloadPlace, offset: int) -> str:
+        """The payload of a record here. Raises: as `DataStreams.id_at`."""
+        try:
+            return await asyncio.to_thread(self.streams.id_at, place, offset)
+        except PayloadMissing as error:
+            if place.leader != self._node_id:
+                raise
+            try:
+                await self._confirm_leads(place)
+            except BasculeError:
+                raise error from None
+            return await asyncio.to_thread(self.streams.id_at, place, offset, is_confirmed=True)
+
+    async def _confirm_leads(self, place: PayloadPlace) -> int:
+        """See `datastream.ports.PayloadCluster`."""
+        found = self._partitions.stream_by_id(place.stream_id)
+        if not found or place.partition >= len(found):
+            raise NotLeader(None, 0)
+        return await self._confirmation.position(found[place.partition])
 
     def bootstrap(self) -> str:
         """The client listeners of the living nodes, this one first, as clients name them."""
@@ -190,7 +213,8 @@ class ClusterPayloads:
             if node is not None and node.alive:
                 replicas.append(ReplicaAddress(number, node.client, node.rack))
         here = self._partitions.stream_by_id(definition.id)
-        store = here[partition].log if here and partition < len(here) else None
+        replica = here[partition] if here and partition < len(here) else None
+        store = None if replica is None else replica.log
         return PayloadPlace(
             definition.name,
             definition.id,
@@ -200,6 +224,7 @@ class ClusterPayloads:
             len(state.replicas),
             store if isinstance(store, PayloadLog) else None,
             tuple(state.replicas),
+            0 if replica is None else replica.committed_offset,
         )
 
     def peer_address(self, node: int) -> tuple[str, int] | None:
@@ -210,6 +235,10 @@ class ClusterPayloads:
     def links_between(self, nodes: Collection[int]) -> Links:
         """See `datastream.ports.PayloadCluster`."""
         return self._exchange.known(nodes)
+
+    def confirm_leads(self, place: PayloadPlace) -> Future[int]:
+        """See `datastream.ports.PayloadCluster`."""
+        return asyncio.run_coroutine_threadsafe(self._confirm_leads(place), self._loop)
 
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]

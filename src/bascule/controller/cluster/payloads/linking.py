@@ -152,6 +152,10 @@ class PayloadLinks:
         # The record there is another one, with the message id that the client gives.
         stored = store.payloads.find_at(offset)
         if stored is None:
+            is_own = ID_HEADER.lower() not in names
+            if is_own and not await asyncio.to_thread(store.holds, offset):
+                # Its ack was lost, and the record was removed since.
+                return _ack(partition, offset, link.payload) | {"duplicate": True}
             raise ConfigError(
                 f"the message id of payload {link.id} is that of the message without payload at "
                 f"offset {offset}"

@@ -136,6 +136,10 @@ class ProcessFile:
         self._files.check_alive()
         self._file.finish_sync(flight)
 
+    def write_back(self, start: int, end: int) -> None:
+        self._files.enter("write back", self.path)
+        self._file.write_back(start, end)
+
     def write_again(self, position: int, length: int) -> None:
         self._files.enter("write again", self.path)
         self._file.write_again(position, length)

@@ -1,0 +1,153 @@
+"""What of received payloads is in memory only. Nodes are in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from bascule.datastream import service
+from bascule.datastream.disk.write_back import STEP_BYTES
+from bascule.errors import BasculeError
+from bascule.host.real import RealFile
+from bascule.payload_connection import PayloadWriter
+from bascule.wire.datastream.messages import OpenPayload
+from e2e.test_payload_chunks import ID, MIB, content, whole
+from support.payload_nodes import STREAM, PayloadNode, payload_nodes, wait_until
+
+DATA = content(24 * MIB)
+
+
+class Disk:
+    """Counts what is written back, and how much of it at once; it may stand still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_write, self.error = threading.Event(), False
+        self.steps: dict[str, list[tuple[int, int]]] = {}
+        self.running = self.most = 0
+        self._lock = threading.Lock()
+        write_back, sync = RealFile.write_back, RealFile.sync
+        disk = self
+        self.synced: list[int] = []
+        """What each sync of a payload at its end may have found in memory only."""
+
+        def counted(file: RealFile, start: int, end: int) -> None:
+            with disk._lock:
+                disk.running += 1
+                disk.most = max(disk.most, disk.running)
+            assert disk.may_write.wait(60)
+            if disk.error:
+                raise OSError(5, "input/output error")
+            write_back(file, start, end)
+            with disk._lock:
+                disk.running -= 1
+                disk.steps.setdefault(file.path, []).append((start, end))
+
+        def synced(file: RealFile) -> None:
+            if file.path.endswith(".open"):
+                steps = disk.steps.get(file.path, [(0, 0)])
+                disk.synced.append(file.size() - steps[-1][1])
+            sync(file)
+
+        monkeypatch.setattr(RealFile, "write_back", counted)
+        monkeypatch.setattr(RealFile, "sync", synced)
+
+
+def writer(node: PayloadNode, id: str = ID) -> PayloadWriter:
+    return PayloadWriter(lambda: node.address, OpenPayload(id, STREAM, 0), timeout=20)
+
+
+async def send(node: PayloadNode, id: str = ID) -> None:
+    async with writer(node, id) as out:
+        await out.write(DATA)
+
+
+def test_payloads_go_to_the_disk_in_steps_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    disk.may_write.set()
+
+    async def several(node: PayloadNode) -> None:
+        await asyncio.gather(*(send(node, f"{number:032x}") for number in range(3)))
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(several(nodes[1]))
+        assert whole(nodes[1], f"{2:032x}") == DATA
+    assert len(disk.steps) == 3
+    for steps in disk.steps.values():
+        ends = [end for _, end in steps]
+        assert [start for start, _ in steps] == [0, *ends[:-1]]
+        assert all(end - start == STEP_BYTES for start, end in steps)
+    assert disk.most == 1
+    assert max(disk.synced) < STEP_BYTES
+
+
+def test_a_sender_waits_for_a_disk_that_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in memory only is bounded, and goes on once the disk does."""
+    monkeypatch.setattr(service, "UNWRITTEN_BYTES_MAX", 8 * MIB)
+    disk = Disk(monkeypatch)
+
+    async def work(node: PayloadNode) -> None:
+        sending = asyncio.create_task(send(node))
+        counts = node.streams.counts
+        before = -1
+        while counts.bytes_received != before or not before:
+            before = counts.bytes_received
+            await asyncio.sleep(1)
+        # The packet at hand, and the reads of one turn, may come beside it.
+        assert 8 * MIB <= before <= 12 * MIB
+        disk.may_write.set()
+        await sending
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(work(nodes[1]))
+        assert whole(nodes[1]) == DATA
+
+
+def test_payloads_share_what_may_be_in_memory_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "UNWRITTEN_BYTES_MAX", 16 * MIB)
+    disk = Disk(monkeypatch)
+
+    async def work(node: PayloadNode) -> None:
+        sending = [asyncio.create_task(send(node, f"{number:032x}")) for number in range(4)]
+        counts = node.streams.counts
+        before = -1
+        while counts.bytes_received != before or not before:
+            before = counts.bytes_received
+            await asyncio.sleep(1)
+        assert before <= 4 * 8 * MIB
+        disk.may_write.set()
+        await asyncio.gather(*sending)
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(work(nodes[1]))
+        for number in range(4):
+            assert whole(nodes[1], f"{number:032x}") == DATA
+
+
+def test_a_disk_that_fails_ends_the_payload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync after a failed write may succeed though the bytes are lost."""
+    disk = Disk(monkeypatch)
+    disk.error = True
+    disk.may_write.set()
+    with payload_nodes(tmp_path, 1) as nodes:
+        out = PayloadWriter(lambda: nodes[1].address, OpenPayload(ID, STREAM, 0), timeout=1)
+
+        async def fail() -> None:
+            async with out:
+                await out.write(DATA)
+
+        with pytest.raises(BasculeError):
+            asyncio.run(fail())
+        assert not nodes[1].linked
+        assert not [file for file in nodes[1].files() if file.suffix == ".whole"]
+        wait_until("it is gone", lambda: not nodes[1].streams.counts.sessions)
