@@ -74,6 +74,9 @@ class Followed:
     def on_news(self, response: object) -> None:
         pass
 
+    def has_to_take_over(self, leader_log: object) -> bool:
+        return False
+
     def advance(self, attempt: int, end_offset: int) -> int:
         return 0
 

@@ -6,8 +6,10 @@ import pytest
 
 from bascule.errors import CorruptData, RemoteProtocolError, UnexpectedOffset
 from bascule.model import Cleanup
+from bascule.peer.replica_session import NOTHING_SAID
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
+from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.wire.messages.peer.replica_fetch import (
@@ -281,15 +283,32 @@ class RemovedKey:
             close_segment(log)
             append_keyed(log, model, [(b"last", b"value")])
             log.sync()
-        files, log = group.replicas[2].files, group.replicas[2].log
         for now_ms in (10_000, 20_000):
-            compact(files, log, now_ms=now_ms)
+            self.compact(2, now_ms=now_ms)
         group.apply(isr=(1, 2))
+
+    def compact(self, node: int, *, now_ms: int) -> None:
+        compact(self.group.replicas[node].files, self.group.replicas[node].log, now_ms=now_ms)
+
+    def cleaned(self, node: int) -> CleanedPart:
+        log, partition = self.group.replicas[node].log, self.group.replicas[node].partition
+        if Cleanup.COMPACT not in partition.definition.config.cleanup and not log.gaps_allowed:
+            return NOTHING_SAID
+        return log.replacement.cleaned_part(log_end=log.end.offset)
+
+    def take_over(self, follower: FollowedPartition) -> None:
+        """The follower hears what compaction has removed from its leader's log."""
+        cleaned = self.cleaned(self.group.state.leader)
+        assert follower.has_to_take_over(cleaned)
+        assert follower.take_over(follower.attempt, cleaned)
+        assert follower.begin()
 
     def fetch_first(self, batches: int = 1) -> None:
         """Node 3 copies some batches of its leader."""
         leader = self.group.replicas[self.group.state.leader].log
         follower = self.follow()
+        if follower.has_to_take_over(self.cleaned(self.group.state.leader)):
+            self.take_over(follower)
         for batch in held_batches(leader)[:batches]:
             start = self.log.end.offset
             flags = LogFlags(may_have_ids=False, may_have_gaps=leader.gaps_allowed)
@@ -307,14 +326,68 @@ class RemovedKey:
         return self.group.replicas[3].log
 
 
-def test_a_copy_of_a_compacted_log_begins_again_with_another_leader() -> None:
+def test_a_copy_of_a_compacted_log_begins_again_with_a_leader_that_lacks_a_tombstone() -> None:
     scene = RemovedKey()
     scene.fetch_first()
     scene.group.apply(leader=2, leader_epoch=2)
-    assert reported(scene.follow()).fetch_offset == 0
+    follower = scene.follow()
+    assert reported(follower).fetch_offset == 1, "it asks what the leader has removed"
+    scene.take_over(follower)
+    assert reported(follower).fetch_offset == 0
     assert scene.group.replicas[3].partition.committed_offset == 0
+    scene.take_over(follower)
     scene.group.copy(3)
     assert [each.key for each in held(scene.log)] == [b"other", b"last"]
+    assert scene.cleaned(3).tombstones_end == 3, "what a copy of this copy has to know"
+
+
+def test_a_copy_of_a_log_that_was_compacted_as_far_goes_on_with_another_leader() -> None:
+    scene = RemovedKey()
+    scene.compact(1, now_ms=10_000)
+    scene.fetch_first()
+    assert [each.key for each in held(scene.log)] == [b"other"]
+    scene.group.apply(leader=2, leader_epoch=2)
+    follower = scene.follow()
+    scene.take_over(follower)
+    assert reported(follower).fetch_offset == 2
+    copy = scene.log.partial_copy
+    assert (copy.epoch, copy.clean_offset, copy.begun) == (2, 3, 1)
+    scene.group.copy(3)
+    assert [each.key for each in held(scene.log)] == [b"other", b"last"]
+    assert scene.cleaned(3).tombstones_end == 3
+
+
+def test_a_copy_that_has_every_removed_tombstone_goes_on_with_another_leader() -> None:
+    scene = RemovedKey()
+    scene.fetch_first(3)
+    scene.group.apply(leader=2, leader_epoch=2)
+    follower = scene.follow()
+    scene.take_over(follower)
+    assert reported(follower).fetch_offset == 3
+    scene.group.copy(3)
+    assert [each.key for each in held(scene.log)] == [b"k", b"other", b"k", b"last"]
+    assert scene.log.partial_copy.clean_offset == 0, "as the first leader was compacted"
+
+
+def test_a_copy_begins_again_after_an_unclean_election() -> None:
+    """It may have undone the records for which the former leader's log was compacted."""
+    scene = RemovedKey()
+    scene.compact(1, now_ms=10_000)
+    scene.fetch_first()
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    assert reported(scene.follow()).fetch_offset == 0
+
+
+def test_a_copy_goes_on_with_nobody_who_does_not_say_what_it_has_removed() -> None:
+    scene = RemovedKey()
+    scene.fetch_first(3)
+    scene.group.apply(leader=2, leader_epoch=2)
+    follower = scene.follow()
+    assert follower.has_to_take_over(NOTHING_SAID)
+    assert follower.take_over(follower.attempt, NOTHING_SAID)
+    assert follower.begin()
+    assert reported(follower).fetch_offset == 0
+    assert not follower.has_to_take_over(NOTHING_SAID), "an earlier release copies as before"
 
 
 def test_a_copy_that_is_interrupted_goes_on_with_the_same_leader() -> None:
@@ -328,7 +401,9 @@ def test_a_copy_that_is_interrupted_goes_on_with_the_same_leader() -> None:
             scene.group.tell(3)
         assert reported(scene.follow()).fetch_offset == 1
     scene.group.apply(leader=2, leader_epoch=2)
-    assert reported(scene.follow()).fetch_offset == 0, "it is remembered over a restart"
+    follower = scene.follow()
+    scene.take_over(follower)
+    assert reported(follower).fetch_offset == 0, "it is remembered over a restart"
 
 
 def test_a_copy_that_is_cut_short_as_it_begins_again_begins_again() -> None:
@@ -339,7 +414,10 @@ def test_a_copy_that_is_cut_short_as_it_begins_again_begins_again() -> None:
     files, log = scene.group.replicas[3].files, scene.log
     log.start_at(0, 2)
     assert log.partial_copy.epoch == 1
-    assert reported(scene.follow()).fetch_offset == 0
+    follower = scene.follow()
+    assert reported(follower).fetch_offset == 0
+    scene.take_over(follower)
+    assert reported(follower).fetch_offset == 0
     assert PartialCopy(files, log.directory).epoch == 2
 
 

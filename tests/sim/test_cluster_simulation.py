@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import bascule
+from bascule.controller.cluster.healing import history
 from bascule.model import PartitionState
 from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
 from bascule.sim.cluster.run import ClusterOptions, run_seed
@@ -43,6 +44,18 @@ def test_damaged_replicas_heal(seed: int) -> None:
     faults = "bit flips,truncation,kill"
     result = run_seed(seed, ClusterOptions(seconds=8, streams=2, faults=faults))
     assert result.acked > 0
+
+
+@pytest.mark.parametrize("traits", ["plain", "compacted"])
+def test_an_operator_repairs_what_a_node_heals_no_more(
+    monkeypatch: pytest.MonkeyPatch, traits: str
+) -> None:
+    """As after three times in 24 h."""
+    monkeypatch.setattr(history, "PARTITION_MAX", 0)
+    options = ClusterOptions(seconds=8, streams=2, faults="bit flips", traits=traits)
+    result = run_seed(0, options)
+    assert result.repairs > 0
+    assert result.unrepaired == 0
 
 
 @pytest.mark.parametrize("traits", ["plain", "compacted"])

@@ -9,7 +9,12 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig
-from bascule.storage.truncation.partial_copy import FILE_NAME, UNKNOWN_EPOCH, PartialCopy
+from bascule.storage.truncation.partial_copy import (
+    FILE_NAME,
+    NOT_TOLD,
+    UNKNOWN_EPOCH,
+    PartialCopy,
+)
 from support.stored_batches import DIRECTORY, open_log
 
 PATH = f"{DIRECTORY}/{FILE_NAME}"
@@ -54,7 +59,21 @@ def test_a_log_about_to_be_emptied_is_the_copy_of_no_epoch() -> None:
     assert (copy.known_epoch, copy.begun) == (7, 2)
 
 
-@pytest.mark.parametrize("at", [0, 8, 12, 15])
+def test_a_copy_that_goes_on_knows_how_far_its_leaders_were_compacted() -> None:
+    files = make_files()
+    copy = PartialCopy(files, DIRECTORY)
+    assert copy.clean_offset == NOT_TOLD
+    copy.begin(7)
+    assert copy.clean_offset == NOT_TOLD
+    copy.go_on(8, 40)
+    files.crash()
+    again = PartialCopy(files, DIRECTORY)
+    assert (again.epoch, again.clean_offset, copy.begun, again.begun) == (8, 40, 1, 0)
+    again.begin(8)
+    assert again.clean_offset == NOT_TOLD, "it is empty again"
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 15, 16, 23])
 def test_a_damaged_mark_is_one_of_no_epoch(at: int) -> None:
     files = make_files()
     PartialCopy(files, DIRECTORY).begin(7)

@@ -23,7 +23,7 @@ REQUEST = ReplicaFetchRequest(
     [ForgottenPartition(STREAM, 8)],
 )  # fmt: skip
 PARTITION = ReplicaFetchPartitionResponse(
-    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, b"batches"
+    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, 40, 20, b"batches"
 )
 RESPONSE = ReplicaFetchResponse([PARTITION])
 
@@ -46,7 +46,8 @@ def test_the_bytes_are_those_of_the_document() -> None:
         bytes.fromhex("00000001")
         + STREAM
         + bytes.fromhex("00000007 00000003 0000 ffffffff ffffffffffffffff 0000000000000050")
-        + bytes.fromhex("000000000000000a 00000006 0000000000000046 01 00 00000007")
+        + bytes.fromhex("000000000000000a 00000006 0000000000000046 01 00")
+        + bytes.fromhex("0000000000000028 0000000000000014 00000007")
         + b"batches"
     )
 
@@ -62,9 +63,11 @@ def test_version_0_does_not_say_where_the_log_starts() -> None:
 def test_version_0_does_not_say_whether_the_log_may_have_gaps() -> None:
     """So a follower takes those that there are."""
     data = encoded(RESPONSE, 0)
-    assert data == encoded(RESPONSE).replace(b"\1\0\0\0\0\7b", b"\1\0\0\0\7b")
+    details = bytes.fromhex("00 0000000000000028 0000000000000014")
+    assert data == encoded(RESPONSE).replace(details + b"\0\0\0\7b", b"\0\0\0\7b")
     (found,) = decode(ReplicaFetchResponse, 0, memoryview(data)).partitions
     assert (found.may_have_ids, found.may_have_gaps) == (True, True)
+    assert (found.clean_offset, found.tombstones_end) == (-1, -1)
 
 
 @pytest.mark.parametrize("message", [REQUEST, RESPONSE])

@@ -527,12 +527,10 @@ class Node:
             checkpoint=lambda partition: self._syncer.request(partition, checkpoint=True),
         )
         self._scrubber = Scrubber(
-            self._partitions,
-            files=self._files,
-            data_directory=str(self._data),
-            clock=self._clock,
+            self._partitions, files=self._files, data_directory=str(self._data),
+            clock=self._clock, random=self._random,
             limits=ScrubLimits(limits.scrub_period_ms, limits.scrub_bytes_per_second_max),
-        )
+        )  # fmt: skip
         self._controller.scrubs.attach(self._scrubber)
         self.status.scrub = self._scrubber.counts
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts

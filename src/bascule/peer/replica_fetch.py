@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from bascule.errors import BasculeError, Closed, OffsetOutOfRange
 from bascule.host.api import Clock
-from bascule.model import PartitionState
+from bascule.model import Cleanup, PartitionState
 from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.peer.listener import PeerSession
 from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
@@ -264,10 +264,27 @@ class ReplicaFetchHandler:
         if diverging is None:
             # Counted first: what is replaced after that waits for this follower.
             self._count_position(fetched, peer)
-            fetched.is_checked = partition.commitment.may_begin_copy(fetched.report.log_end)
-            if not fetched.is_checked:
+            if partition.commitment.may_begin_copy(report.log_end):
+                try:
+                    await self._look_at_removed(store, fetched, peer.node_id)
+                except (BasculeError, OSError) as error:
+                    return self._read_failed(session, fetched, error)
+                fetched.is_checked = True
+            else:
                 session.note_later(fetched.key, REMOVAL_POLL_SECONDS)
         return diverging
+
+    async def _look_at_removed(
+        self, store: PartitionLog, fetched: FetchedPartition, node: int
+    ) -> None:
+        """Note what compaction has removed: a replica out of sync may go on with its copy of
+        another leader's log if that had lost as much."""
+        partition = fetched.partition
+        if partition.state is None or node in partition.state.isr:
+            return
+        if Cleanup.COMPACT in partition.definition.config.cleanup or store.gaps_allowed:
+            look = partial(store.replacement.cleaned_part, log_end=store.end.offset)
+            fetched.cleaned = await self._on_thread(look)
 
     def _is_replaced(self, fetched: FetchedPartition) -> bool:
         stream_id, index = fetched.key
@@ -349,6 +366,8 @@ class ReplicaFetchHandler:
             replicated_offset=news.replicated.offset,
             may_have_ids=partition.may_have_ids,
             may_have_gaps=store.gaps_allowed,
+            clean_offset=fetched.cleaned.clean_offset,
+            tombstones_end=fetched.cleaned.tombstones_end,
             records=b"" if piece is None else piece,
         )
 

@@ -9,10 +9,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import ReplicatedEnd
+from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
 
 Key: TypeAlias = tuple[bytes, int]
 """Stream id and partition."""
+NOTHING_SAID: Final = CleanedPart(-1, -1)
 NEWS_DELAY_SECONDS: Final = 0.002
 """How long a new high watermark waits for records that it can travel with, where such have come in
 that time after the one before."""
@@ -31,6 +33,7 @@ class FetchedPartition:
 
     __slots__ = (
         "attempt",
+        "cleaned",
         "fetch_offset",
         "is_checked",
         "key",
@@ -60,6 +63,8 @@ class FetchedPartition:
         self.attempt = report.attempt
         self.is_checked = False
         """Whether the follower's log was compared with this one's; its position counts then."""
+        self.cleaned = NOTHING_SAID
+        """What was removed from this log when the attempt began; said to replicas out of sync."""
         self.fetch_offset = report.fetch_offset
         """The next offset to send; -1 while records are on their way to the follower."""
         self.sent_from = -1

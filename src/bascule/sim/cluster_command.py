@@ -44,6 +44,7 @@ COUNTED: Final = (
     "payloads",
     "payloads_read",
     "unrepaired",
+    "repairs",
     "table_reads",
     "table_writes",
     "watched",

@@ -42,6 +42,7 @@ class ScrubberUnderTest:
             data_directory="/data",
             clock=self.clock,
             limits=ScrubLimits(PERIOD_MS, 0),
+            random=RealRandom(2),
         )
         self.done: list[str] = []
         self.scrubber.on_done = lambda p, _: self.done.append(p.definition.name)

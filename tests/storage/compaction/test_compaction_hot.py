@@ -106,7 +106,7 @@ def passes(twin: Twin, data: bytes) -> list[object]:
     mapped, decided = array("q", (0, 0)), array("q", (0, 0))
     actions, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
     out, places = bytearray(len(data)), array("q", bytes(8 * 2 * 5))
-    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3))
+    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3, 0))
     found = [
         hot.map_batches(data, len(data), table, 51, seed, hashes, rows, mapped),
         hot.plan_batches(
@@ -129,7 +129,7 @@ def test_twins_agree_on_invalid_plans(numbers: list[int], actions: bytes) -> Non
     for twin in TWINS:
         copying = load_twin("storage/compaction", twin)
         out, places = bytearray(len(data)), array("q", bytes(8 * 4))
-        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3))
+        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4, 3, 0))
         plans = array("q", numbers)
         good = copying.copy_batches(data, plans, 2, actions, out, places, state)
         found.append((good, bytes(out[: state[5]]), list(state), list(places)))

@@ -30,6 +30,7 @@ from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
+from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
@@ -435,6 +436,9 @@ class FollowerFetcher:
         followed.on_news(response)
         with self._lock:
             self._unheard.hear(followed, self._clock.monotonic_ns())
+        leader_log = CleanedPart(response.clean_offset, response.tombstones_end)
+        if followed.has_to_take_over(leader_log):
+            return self._repairing(followed, followed.take_over, attempt, leader_log)
         records = cast(memoryview, response.records)
         if not len(records):
             return None
@@ -500,7 +504,7 @@ class FollowerFetcher:
                 buffer.release()
 
     def _repairing(
-        self, followed: FollowedPartition, repair: Callable[..., bool], *arguments: int
+        self, followed: FollowedPartition, repair: Callable[..., bool], *arguments: object
     ) -> Callable[[], None]:
         """Repair the log on the log writer thread, then begin another attempt."""
 

@@ -22,7 +22,9 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
+from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.truncation.partial_copy import NOT_TOLD
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -98,6 +100,11 @@ class FollowedPartition:
         self._last_fetched_epoch = -1
         self._has_begun = False
         """Whether there was an attempt."""
+        self._asks = self._goes_on = False
+        """Whether the attempt has to hear first what compaction has removed from the leader's log,
+        and whether that decides if the copy goes on."""
+        self._is_told = False
+        """Whether an empty log has heard that in this leader epoch."""
         self._damaged_at = -1
         """The end of the log when damaged batches came last."""
 
@@ -151,22 +158,67 @@ class FollowedPartition:
 
         The leader of the epoch keeps the tombstones that this replica still needs. Another one may
         have removed them already, when this replica, or the one that it replaces, had them: what is
-        copied of a compacted log goes on with the leader of the same epoch, or begins again.
+        copied of a compacted log goes on with the leader of the same epoch, or with another one
+        that has them, too. Else it begins again.
         """
         copy, state = store.partial_copy, self.partition.state
+        self._asks = self._goes_on = False
         if state is None or has_whole_log(state, self._node_id):
             return
-        is_empty = store.end.offset == store.start_offset
-        if not is_empty and copy.epoch in (None, self.leader_epoch):
+        if store.end.offset == store.start_offset:
+            if not self._is_told:
+                copy.begin(self.leader_epoch)
+                self._asks = True
             return
-        if not is_empty and self._may_be_compacted(store):
-            before = store.end.offset
-            copy.end_epoch()
-            self.partition.restart_replicated(store.start_offset)
-            self._log_truncation(-1, before)
-        elif not is_empty:
+        epoch = copy.epoch
+        if epoch in (None, self.leader_epoch) or not self._may_be_compacted(store):
             return
-        copy.begin(self.leader_epoch)
+        # An unclean election may have undone what the log was compacted for.
+        self._goes_on = copy.clean_offset != NOT_TOLD and state.unclean_epoch <= (epoch or 0)
+        if not self._goes_on:
+            self._restart_copy(store)
+        self._asks = True
+
+    def has_to_take_over(self, leader_log: CleanedPart) -> bool:
+        """Whether `take_over` has to follow, before anything is appended."""
+        return self._asks and (self._goes_on or leader_log.clean_offset != NOT_TOLD)
+
+    def take_over(self, attempt: int, leader_log: CleanedPart) -> bool:
+        """Go on with the copy of another leader's log, or begin again, by what compaction has
+        removed from this leader's log; another attempt follows.
+
+        Every tombstone that this leader lacks is in the copy already, or the copy has nothing of
+        what it removes: the former leader's log was compacted as far. False if that was said of
+        another attempt. Raises: see `Partition.restart_replicated`.
+        """
+        store, state = self.partition.log, self.partition.state
+        if attempt != self.attempt or not self.is_in_force or store is None or state is None:
+            return False
+        if has_whole_log(state, self._node_id):
+            return True
+        copy, end = store.partial_copy, store.end.offset
+        clean_offset, tombstones_end = leader_log
+        is_empty = end == store.start_offset
+        if not is_empty:
+            if clean_offset == NOT_TOLD or tombstones_end > max(end, copy.clean_offset):
+                self._restart_copy(store)
+                return True
+            clean_offset = min(clean_offset, copy.clean_offset)
+        store.replacement.lack_tombstones(tombstones_end, log_end=end)
+        copy.go_on(self.leader_epoch, clean_offset)
+        self._is_told = is_empty
+        if not is_empty:
+            self._log_taken_over(end, tombstones_end)
+        return True
+
+    def _restart_copy(self, store: PartitionLog) -> None:
+        """Begin again with an empty log."""
+        before = store.end.offset
+        store.partial_copy.end_epoch()
+        self._is_told = False
+        self.partition.restart_replicated(store.start_offset)
+        self._log_truncation(-1, before)
+        store.partial_copy.begin(self.leader_epoch)
 
     def _may_be_compacted(self, store: PartitionLog) -> bool:
         return Cleanup.COMPACT in self.partition.definition.config.cleanup or store.gaps_allowed
@@ -250,7 +302,7 @@ class FollowedPartition:
         store = self.partition.log
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
-        before, epochs = store.end.offset, store.epochs
+        before, epochs, self._is_told = store.end.offset, store.epochs, False
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
         self.partition.truncate_replicated(min(end, own_end))
@@ -271,7 +323,7 @@ class FollowedPartition:
         store = self.partition.log
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
-        before = store.end.offset
+        before, self._is_told = store.end.offset, False
         if before >= log_start:
             raise RemoteProtocolError(
                 f"the leader refuses offset {before}, and its log starts at {log_start}"
@@ -306,6 +358,19 @@ class FollowedPartition:
         end = -1 if store is None else store.end.offset
         before, self._damaged_at = self._damaged_at, end
         return before == end
+
+    def _log_taken_over(self, end: int, tombstones_end: int) -> None:
+        partition = self.partition
+        log.info(
+            "copy goes on with another leader",
+            extra={
+                "stream": partition.definition.name,
+                "partition": partition.index,
+                "leader_epoch": self.leader_epoch,
+                "end_offset": end,
+                "tombstones_end": tombstones_end,
+            },
+        )
 
     def _log_truncation(self, epoch: int, before: int) -> None:
         partition, store = self.partition, self.partition.log

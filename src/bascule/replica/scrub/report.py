@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bascule.storage.scrub import DigestedRanges
+from bascule.storage.scrub.latest import LatestValues
 
 
 class ScrubState(StrEnum):
@@ -48,5 +49,7 @@ class ScrubbedLog:
     """The latest pass."""
     digests: DigestedRanges | None = None
     """Of the latest pass that read all of the log in this process."""
+    latest: LatestValues | None = None
+    """Of the latest pass, if it was requested, and the log may be compacted."""
     finished_ms: int = 0
     """When the last pass ended, also in an earlier process; Unix milliseconds, 0: never."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bascule.errors import BasculeError, Closed, CorruptData
-from bascule.host.api import Clock, Files
+from bascule.host.api import Clock, Files, Random
+from bascule.model import Cleanup
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -21,8 +22,10 @@ from bascule.replica.scrub.payloads import ScrubbedPayloads
 from bascule.replica.scrub.progress import Key, ScrubProgress, ScrubProgressFile
 from bascule.replica.scrub.report import ScrubbedLog, ScrubReport, ScrubState
 from bascule.replica.scrub.schedule import ScrubSchedule, key_of
+from bascule.storage.compaction.keys.key_map import SECRET_BYTES
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.storage.scrub import DigestedRanges, RangeDigests
+from bascule.storage.scrub.latest import LatestDigest, LatestValues
 
 log = logging.getLogger("bascule.replica")
 
@@ -33,6 +36,11 @@ SAVE_NS: Final = 60_000_000_000
 """Between two notes of the progress on the disk."""
 DIGESTS_BYTES_MAX: Final = 64 << 20
 """Of the digests in memory. Those of the log that was read longest ago are dropped first."""
+
+
+def _may_be_compacted(partition: Partition) -> bool:
+    log, cleanup = partition.log, partition.definition.config.cleanup
+    return Cleanup.COMPACT in cleanup or (log is not None and log.gaps_allowed)
 
 
 class ScrubLimits(NamedTuple):
@@ -79,8 +87,10 @@ class Scrubber:
         data_directory: str,
         clock: Clock,
         limits: ScrubLimits,
+        random: Random,
     ) -> None:
         self._partitions = partitions
+        self._random = random
         self._clock = clock
         self._limits = limits
         self._file = ScrubProgressFile(files, data_directory)
@@ -147,13 +157,13 @@ class Scrubber:
         if request is None or known.report is None or known.report.id != request.id:
             known.report = ScrubReport("" if request is None else request.id)
         loop = asyncio.get_running_loop()
-        state, digests = await loop.run_in_executor(
+        state, digests, latest = await loop.run_in_executor(
             self._thread, self._scrub, partition, known.report, request
         )
         # Nobody sees the end of a pass without its digests.
         known.report.state = state
         if known.report.is_done:
-            self._conclude(partition, known, digests)
+            self._conclude(partition, known, digests, latest)
         return True
 
     def _chosen(self) -> tuple[Partition, _Request | None] | None:
@@ -177,11 +187,15 @@ class Scrubber:
             self._digests_bytes -= self._digested.pop(key, 0)
 
     def _conclude(
-        self, partition: Partition, known: ScrubbedLog, digests: RangeDigests | None
+        self,
+        partition: Partition,
+        known: ScrubbedLog,
+        digests: RangeDigests | None,
+        latest: LatestValues | None,
     ) -> None:
         assert known.report is not None
         key, now_ms = key_of(partition), self._clock.now_ms()
-        known.finished_ms = now_ms
+        known.finished_ms, known.latest = now_ms, latest
         # Also where it failed: the next log is due.
         self._schedule.progress[key] = ScrubProgress(now_ms, now_ms)
         if known.report.state is ScrubState.OK:
@@ -205,11 +219,11 @@ class Scrubber:
 
     def _scrub(
         self, partition: Partition, report: ScrubReport, request: _Request | None
-    ) -> tuple[ScrubState, RangeDigests | None]:
+    ) -> tuple[ScrubState, RangeDigests | None, LatestValues | None]:
         """Read a log from its beginning, or from where an earlier pass ended.
 
-        Returns how the pass ended, or that it goes on, and the digests; None if a part of the log
-        was read by an earlier process.
+        Returns how the pass ended, or that it goes on, and the digests; the first is None if a part
+        of the log was read by an earlier process.
         """
         key, store = key_of(partition), partition.log
         at = self._schedule.progress[key].next if request is None else None
@@ -219,12 +233,14 @@ class Scrubber:
             failure = partition.failure
             report.found = "there is no log" if failure is None else failure.cause
             is_damage = failure is not None and failure.is_damage
-            return ScrubState.CORRUPT if is_damage else ScrubState.FAILED, None
+            return ScrubState.CORRUPT if is_damage else ScrubState.FAILED, None, None
         report.bytes_total = store.size_bytes()
         limit = partition.committed_offset if request is None else request.limit
-        digests = RangeDigests(store.start_offset, limit)
+        digests, latest = RangeDigests(store.start_offset, limit), None
         try:
             state = self._read(partition, store, report, digests, at, is_paced=request is None)
+            if state is ScrubState.OK and request is not None and _may_be_compacted(partition):
+                latest = self._read_latest(store, report, request)
         except CorruptData as error:
             state, report.found = ScrubState.CORRUPT, str(error)
             self.counts.damaged += 1
@@ -244,7 +260,26 @@ class Scrubber:
             )
         report.records = digests.records
         self._save()
-        return state, digests if is_whole else None
+        return state, digests if is_whole else None, latest
+
+    def _read_latest(
+        self, store: PartitionLog, report: ScrubReport, request: _Request
+    ) -> LatestValues | None:
+        """Digest the latest values of a log that may be compacted; None where other replicas cannot
+        be compared with it. Raises: as `PartitionLog.verify`; Closed if the node stops."""
+
+        def step(
+            at: LogPosition | None, observe: Callable[[memoryview], None]
+        ) -> LogPosition | None:
+            if self._stopping.is_set():
+                raise Closed("the node stops")
+            began_ns = self._clock.monotonic_ns()
+            at = store.verify(at, observe)
+            report.busy_ns += self._clock.monotonic_ns() - began_ns
+            return at
+
+        # The hashes of keys have no part in the digest, but who writes keys must not choose them.
+        return LatestDigest(store, request.limit, self._random.bytes(SECRET_BYTES)).read(step)
 
     def _read(
         self,

@@ -16,6 +16,7 @@ from bascule.sim.cluster.operators import (
     SettingChanges,
 )
 from bascule.sim.cluster.plan import MS, ClusterFault
+from bascule.sim.cluster.scenes import Scenes
 from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
 from bascule.sim.cluster.world.loop import NS
 
@@ -45,6 +46,7 @@ class ClusterFaults:
         self._rolling = RollingRestart(world, machines, self._operator)
         self.nodes = NodeChanges(world, machines, self._operator)
         self._settings = SettingChanges(world, self._operator)
+        self._scenes = Scenes(world, machines, self._operator, self._lose_somehow)
         self.is_active = True
         self.counts: dict[ClusterFault, int] = {}
         self._awaits_ack = False
@@ -85,6 +87,8 @@ class ClusterFaults:
             ClusterFault.ROLLING: self._rolling.begin,
             ClusterFault.NODES: self.nodes.change,
             ClusterFault.ALTER: self._settings.change,
+            ClusterFault.COPIED: self._scenes.await_copy,
+            ClusterFault.UNHEARD: self._scenes.return_unheard,
         }
 
     def start(self) -> None:
@@ -94,7 +98,7 @@ class ClusterFaults:
 
     def stop(self) -> None:
         """No faults any more: everything works again."""
-        self.is_active = False
+        self.is_active = self._scenes.is_active = False
         self._rolling.end()
         self._world.network.restore()
         for machine in self._machines.values():

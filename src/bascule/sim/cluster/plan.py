@@ -91,6 +91,10 @@ class ClusterFault(Enum):
     """A stream gets another number of replicas, or other promises."""
     RECEIVER = "loss of a receiver"
     """Of a node to which a payload is sent just now, by a client or by another node."""
+    COPIED = "loss of a copied leader"
+    """Of a leader whose log another node has copied a part of, from its beginning."""
+    UNHEARD = "return unheard"
+    """A replica leaves and comes back, and its node hears of neither meanwhile."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -113,6 +117,9 @@ DRAWN_APART: Final = (
 """With random numbers of their own, for the same reason."""
 OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
 """Drawn where payloads are."""
+
+SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD)
+"""Only where they are chosen: see `scenes`."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -190,8 +197,9 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES):
             draw_mean(fault, prng)
+    means.update((fault, FREQUENT_NS) for fault in SCENES if fault.value in faults)
     plan = ClusterPlan(
         seed=seed,
         nodes=count,

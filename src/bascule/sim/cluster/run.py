@@ -86,6 +86,8 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     unrepaired: int
     """Partitions that only a repair by hand would bring back. All others were checked to the end.
     """
+    repairs: int
+    """Requests of the operator for replicas that their nodes heal no more."""
     consumer_rounds: int
     """Heartbeats of consumers that were answered: all is well."""
     read: int
@@ -186,6 +188,7 @@ def _result(simulation: Simulation) -> ClusterResult:
         acked=sum(publisher.acked for publisher in simulation.publishers),
         starts=sum(machine.starts for machine in simulation.machines.values()),
         unrepaired=len(simulation.unrepaired()),
+        repairs=simulation.faults.operator.repairs,
         consumer_rounds=sum(member.rounds for member in simulation.members),
         read=sum(reader.has_read for reader in simulation.readers),
         table_reads=simulation.tables.reads,

@@ -179,6 +179,7 @@ class Simulation:
         operator = self.faults.operator
         if not self.faults.is_active:
             operator.delete_left()
+            operator.repair_given_up(self.unrepaired())
             for machine in self.machines.values():
                 machine.remove_aside()
         image = self._images()[:1]

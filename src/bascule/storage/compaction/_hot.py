@@ -17,11 +17,12 @@ else:
 
 IS_COMPILED: bool = cython.compiled
 
-COPY_FIELDS = 9
+COPY_FIELDS = 10
 """Numbers of `state` of `copy_batches`. In and out: current time, delete horizon for tombstones
 without one, earliest horizon of the kept tombstones, records removed, batches changed or removed.
 Out: size of the output, count of numbers in `changed_ranges`. In: the offset at which the log ends
-if all of it is compacted, else -1; the end of the tombstones that may be removed."""
+if all of it is compacted, else -1; the end of the tombstones that may be removed. In and out: the
+end of those that were."""
 GROWTH_BYTES_MAX = 10
 """Most bytes by which a record grows: its delta takes 10 bytes instead of 1, its length 1 more."""
 
@@ -249,10 +250,12 @@ def copy_batches(
     tail: cython.longlong = state[7]
     end: cython.longlong
     tombstones_end: cython.longlong = state[8]
+    removed_end: cython.longlong = state[9]
+    latest: cython.longlong
     # No difference of two times below it overflows.
     time_max: cython.longlong = 2305843009213693952
     good: cython.bint = True
-    if len(plans) < 3 * count or len(changed_ranges) < 2 * count or len(state) < 9:
+    if len(plans) < 3 * count or len(changed_ranges) < 2 * count or len(state) < 10:
         raise IndexError(f"plans, changed_ranges or state are too small for {count} batches")
     with cython.nogil:
         for row in range(count):
@@ -281,11 +284,14 @@ def copy_batches(
             is_tail = end == tail
             is_over = has_horizon and now >= horizon and not is_tail and end <= tombstones_end
             kept = 0
-            tombstones = 0
+            latest = 0
             for record in range(first, first + records):
-                if actions[record] == 1 or (actions[record] == 2 and not is_over):
-                    kept += 1
-                    tombstones += actions[record] == 2
+                latest += actions[record] == 2
+                kept += actions[record] == 1
+            tombstones = 0 if is_over else latest
+            kept += tombstones
+            if is_over and latest > 0 and end > removed_end:
+                removed_end = end
             good = True
             removed += records - kept
             if kept == 0:
@@ -333,6 +339,7 @@ def copy_batches(
     state[4] = changed
     state[5] = to
     state[6] = placed
+    state[9] = removed_end
     return good
 
 

@@ -51,7 +51,7 @@ class BatchFilter:
         self._changed_ranges = array("q", bytes(8 * 2 * BATCHES_MAX))
         horizon_ms = now_ms + tombstone_retention_ms
         last = -1 if tail is None else tail
-        state = (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last, tombstones_end)
+        state = (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last, tombstones_end, 0)
         self._state = array("q", state)
 
     @property
@@ -62,6 +62,11 @@ class BatchFilter:
     @property
     def records_removed(self) -> int:
         return self._state[3]
+
+    @property
+    def tombstones_removed_end(self) -> int:
+        """The end of the last batch of which a tombstone was removed so far; 0: none."""
+        return self._state[9]
 
     @property
     def batches_changed(self) -> int:

@@ -126,7 +126,9 @@ class Compaction:
             log.check_open()
             self._truncation_version = log.truncation_version
             log.replacement.recover()
+            log.replacement.cleaning_end = max(log.replacement.cleaning_end, self._end_offset)
             clean = read_clean_offset(files, log.directory)
+            log.replacement.lack_tombstones(0, log_end=log.end.offset)
             if not has_gaps(files, log.directory):
                 write_clean_offset(files, log.directory, clean)
             log.allow_gaps()
@@ -208,7 +210,8 @@ class Compaction:
             try:
                 added = yield from self._rewrite(group, batch_filter)
                 if added is not None:
-                    self._commit_replacement([segment for segment, _ in group], added)
+                    removed = [segment for segment, _ in group]
+                    self._commit_replacement(removed, added, batch_filter.tombstones_removed_end)
                 return
             except SegmentGone:
                 # Retention removed some of the segments. Compact the others.
@@ -279,13 +282,17 @@ class Compaction:
             index_interval_bytes=self._config.index_interval_bytes,
         )
 
-    def _commit_replacement(self, group: list[Segment], added: Segment) -> None:
+    def _commit_replacement(
+        self, group: list[Segment], added: Segment, tombstones_end: int
+    ) -> None:
         with self._lock, self._removal as is_allowed:
             self._check_log()
             if not is_allowed:
                 raise _Outdated
+            log = self._log
+            log.replacement.lack_tombstones(tombstones_end, log_end=log.end.offset)
             try:
-                self._log.replacement.replace(group, added)
+                log.replacement.replace(group, added)
             except SegmentGone:
                 self._discard()
                 raise

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 from itertools import pairwise
+from typing import NamedTuple
 
 from bascule.host.api import Files
 from bascule.storage.compaction import replacement_manifest
+from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.replacement_manifest import ReplacementManifest
+from bascule.storage.compaction.tombstones_end import raise_tombstones_end, read_tombstones_end
 from bascule.storage.maintenance import LogMaintenance
 from bascule.storage.segment import Contents, Segment
 from bascule.storage.segments import SegmentGone, Segments
@@ -21,6 +24,15 @@ class _Stage(Enum):
     """`commit` failed: a manifest may be on the disk, and it must be removed."""
     COMMITTED = auto()
     """The log has the new segments, but their files may not have their final names yet."""
+
+
+class CleanedPart(NamedTuple):
+    """What compaction has removed from a log, as a copy of it has to know."""
+
+    clean_offset: int
+    """Below it every key has one record."""
+    tombstones_end: int
+    """All tombstones that are missing in the log are below."""
 
 
 class SegmentReplacement:
@@ -36,6 +48,8 @@ class SegmentReplacement:
         self._maintenance = maintenance
         self._stage = _Stage.IDLE
         self._added: list[Segment] = []
+        self.cleaning_end = 0
+        """Up to where a run since the start of the process has compacted, or is about to."""
 
     @property
     def names_are_final(self) -> bool:
@@ -59,6 +73,21 @@ class SegmentReplacement:
             for segment, following in pairwise(segments)
             if segment.base_offset < limit
         ]
+
+    def cleaned_part(self, *, log_end: int) -> CleanedPart:
+        """What was removed from the log, which ends at `log_end`. Any thread may call it; blocks on
+        the disk. Raises: OSError."""
+        files, directory = self._files, self._directory
+        # In this order: what is removed meanwhile must not count as less.
+        clean = read_clean_offset(files, directory).offset
+        return CleanedPart(clean, read_tombstones_end(files, directory, log_end=log_end))
+
+    def lack_tombstones(self, end: int, *, log_end: int) -> None:
+        """Note, synced, that tombstones below `end` are missing, or are about to be.
+
+        Raises: OSError.
+        """
+        raise_tombstones_end(self._files, self._directory, end, log_end=log_end)
 
     def open(self, segment: Segment) -> Contents:
         """The contents of a closed segment. Raises: SegmentGone, CorruptData, OSError."""

@@ -19,7 +19,7 @@ from bascule.storage.checkpoint import (
     encode_checkpoint,
     replace_file,
 )
-from bascule.storage.compaction import clean_offset, replacement_manifest
+from bascule.storage.compaction import clean_offset, replacement_manifest, tombstones_end
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.segment import LOG_SUFFIX, segment_path
@@ -28,7 +28,7 @@ from bascule.storage.truncation.truncation_plan import new_segment_path
 FILE_NAME: Final = "reset"
 _REMOVED: Final = (
     epochs_file.FILE_NAME, synced_mark.FILE_NAME, clean_offset.FILE_NAME,
-    replacement_manifest.FILE_NAME, GAPS_FILE_NAME,
+    replacement_manifest.FILE_NAME, GAPS_FILE_NAME, tombstones_end.FILE_NAME,
 )  # fmt: skip
 _REMOVED_SUFFIXES: Final = (
     LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX, replacement_manifest.CLEANED_SUFFIX,

@@ -25,6 +25,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub import ScrubbedLog, Scrubber, ScrubState
 from bascule.storage.scrub import DigestedRanges, compare
+from bascule.storage.scrub.latest import LatestValues
 
 log = logging.getLogger("bascule.controller")
 
@@ -80,6 +81,8 @@ class _Found(msgspec.Struct, array_like=True):
     found: str
     finished_ms: int
     digests: _Digests | None
+    latest: tuple[int, int, int, int] | None = None
+    """`LatestValues`; nodes of earlier releases do not say it."""
 
 
 @dataclass(slots=True)
@@ -219,7 +222,7 @@ class Scrubs:
             differences = [
                 difference
                 for other, theirs in others
-                if (difference := _difference(mine.digests, theirs.digests, other)[1])
+                if (difference := _difference(mine, theirs, other)[1])
             ]
             if differences:
                 result, found = DIFFERS, "; ".join(differences)
@@ -281,21 +284,22 @@ class Scrubs:
 
     def _on_done(self, partition: Partition, known: ScrubbedLog) -> None:
         if known.digests is not None and not partition.deleted:
-            task = asyncio.get_running_loop().create_task(self._compare(partition, known.digests))
+            told = _told(partition.index, known, with_digests=True)
+            task = asyncio.get_running_loop().create_task(self._compare(partition, told))
             self._comparing.add(task)
             task.add_done_callback(self._comparing.discard)
 
-    async def _compare(self, partition: Partition, digests: DigestedRanges) -> None:
+    async def _compare(self, partition: Partition, mine: _Found) -> None:
         """Compare a replica of this node with those of the others."""
         key = stream_id, index = partition.definition.id, partition.index
         states = self._views.states(stream_id)
         others = states[index].replicas if index < len(states) else ()
         body = msgspec.msgpack.encode(_Question(stream_id, index, with_digests=True))
-        mine, differing = _encoded(digests), dict(self._differing.get(key, {}))
+        differing = dict(self._differing.get(key, {}))
         for node in others:
             answer = None if node == self._node_id else await self._ask(node, SCRUBBED, body)
             for each in [] if answer is None else msgspec.msgpack.decode(answer, type=list[_Found]):
-                compared, difference = _difference(mine, each.digests, node)
+                compared, difference = _difference(mine, each, node)
                 self.counts.compared += compared
                 if not difference:
                     if compared:
@@ -319,13 +323,14 @@ class Scrubs:
         self.counts.differing = len(self._differing)
 
 
-def _difference(mine: _Digests | None, theirs: _Digests | None, node: int) -> tuple[int, str]:
+def _difference(mine: _Found, theirs: _Found, node: int) -> tuple[int, str]:
     """How many offsets were compared with the replica of `node`, and how they differ."""
-    if mine is None or theirs is None:
+    if mine.digests is None or theirs.digests is None:
         return 0, ""
-    found = compare(_decoded(mine), _decoded(theirs))
+    found = compare(_decoded(mine.digests), _decoded(theirs.digests))
     if not found.differing:
-        return found.compared, ""
+        compared, difference = _latest_difference(mine.latest, theirs.latest, node)
+        return max(found.compared, compared), difference
     shown = ", ".join(f"{start} to {end}" for start, end in found.differing[:SHOWN_MAX])
     more = len(found.differing) - SHOWN_MAX
     rest = f" and {more} more ranges" if more > 0 else ""
@@ -333,15 +338,33 @@ def _difference(mine: _Digests | None, theirs: _Digests | None, node: int) -> tu
     return found.compared, text
 
 
+def _latest_difference(
+    mine: tuple[int, int, int, int] | None, theirs: tuple[int, int, int, int] | None, node: int
+) -> tuple[int, str]:
+    """As `_difference`, by the latest values of keys."""
+    if mine is None or theirs is None:
+        return 0, ""
+    ours, other = LatestValues(*mine), LatestValues(*theirs)
+    if (ours.start, ours.limit) != (other.start, other.limit):
+        return 0, ""
+    compared = ours.limit - ours.start
+    if ours == other:
+        return compared, ""
+    return compared, (
+        f"the latest values of keys at offsets {ours.start} to {ours.limit} differ from node {node}"
+        f" ({ours.records} and {other.records} records), and all CRCs are good"
+    )
+
+
 def _told(index: int, known: ScrubbedLog, with_digests: bool) -> _Found:
-    report = known.report
+    report, latest = known.report, known.latest if with_digests else None
     digests = None if known.digests is None or not with_digests else _encoded(known.digests)
     if report is None:
         state = ScrubState.WAITING if not known.finished_ms else ScrubState.OK
-        return _Found(index, "", state.value, 0, 0, 0, 0, "", known.finished_ms, digests)
+        return _Found(index, "", state.value, 0, 0, 0, 0, "", known.finished_ms, digests, latest)
     return _Found(
         index, report.id, report.state.value, report.records, report.bytes, report.bytes_total,
-        report.busy_ns, report.found, known.finished_ms, digests,
+        report.busy_ns, report.found, known.finished_ms, digests, latest,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def key_of(partition: Partition) -> Key:
 view_of: Final = attrgetter(
     "state", "leader_epoch", "failure", "commitment.role", "commitment.replication",
     "commitment.watermark.offset", "log", "log._maintenance.start_offset", "log._tail.end",
-    "log._synced.end", "log._epochs.epochs", "log.partial_copy._epoch",
+    "log._synced.end", "log._epochs.epochs", "log.partial_copy._mark",
 )  # fmt: skip
 """What the checkers look at of a replica, but for the contents of its log. Most of the time of a
 look is spent here, so it names the attributes behind the properties of the log."""

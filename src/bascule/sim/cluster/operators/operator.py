@@ -3,19 +3,22 @@ disk, purges streams, and creates some that it deletes soon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
 from bascule.errors import BasculeError, UnknownNode
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionState, StreamConfig
+from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.world.loop import NS
 
 REMOVE_NS: Final = 2 * NS
 """Between two attempts to remove a node."""
+REPAIR_NS: Final = 10 * NS
+"""Between two requests for the repair of a partition: the copy takes a while."""
 FORGOTTEN_NS: Final = 26 * NS
 """So long after its node has died nothing of a request is under way: no later attempt removes the
 node once more after it has joined."""
@@ -34,6 +37,10 @@ class ClusterOperator:
         """When the drained nodes go on; -1: none was drained yet."""
         self._short_lived: list[str] = []
         """Streams that are to be deleted."""
+        self._asked_ns: dict[Key, int] = {}
+        """Partition -> when its repair was asked for last."""
+        self.repairs = 0
+        """Requests to copy a replica once more that its node heals no more."""
 
     @property
     def is_busy(self) -> bool:
@@ -134,6 +141,30 @@ class ClusterOperator:
             alter = machine.running.controller.alter_stream
             self.run(machine, partial(alter, plan.name, {"unclean_election": True}))
         return found
+
+    def repair_given_up(self, in_need_of_loss: Collection[Key]) -> None:
+        """Ask for the copy of damaged replicas that their nodes heal no more, as they were healed
+        too often: `bascule stream repair NAME --accept-loss`. Not for partitions where that would
+        lose records."""
+        for machine in self._machines.values():
+            if not machine.is_ready or machine.running is None:
+                continue
+            held = machine.running.partitions.streams()
+            for partition in [each for partitions in held.values() for each in partitions]:
+                key, standing = key_of(partition), machine.running.controller.views.standing
+                is_given_up = standing(partition).startswith("not healed: ")
+                was_asked_ns = self._world.loop.now_ns - self._asked_ns.get(key, -REPAIR_NS)
+                if is_given_up and key not in in_need_of_loss and was_asked_ns >= REPAIR_NS:
+                    self._repair(machine, key)
+
+    def _repair(self, machine: Machine, key: Key) -> None:
+        assert machine.running is not None
+        (name, index), controller = key, machine.running.controller
+        self._world.note(machine.node, f"is asked to repair {name} {index}")
+        self._asked_ns[key] = self._world.loop.now_ns
+        self.repairs += 1
+        repair = partial(controller.repair_stream, name, partition=index, accept_loss=True)
+        self.run(machine, repair)
 
     # -- replicas, leaders and nodes ----------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Mutants of whole nodes: what a cluster promises, broken in one place.
 
 ```
+compacted_copies  copies of compacted logs, replicas that leave and come back
 copies     logs that differ, acks that are early, ids that are forgotten
 groups     members of groups, and their commits
 in_sync    who is in sync, who may lead, what is committed
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.sim.mutants.cluster import (
+    compacted_copies,
     copies,
     groups,
     in_sync,
@@ -29,10 +31,11 @@ from bascule.sim.mutants.cluster import (
 )
 from bascule.sim.mutants.cluster.base import ClusterMutant
 
+MODULES: Final = (
+    compacted_copies, copies, groups, in_sync, messages, payloads, reads, tables, upkeep,
+)  # fmt: skip
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
-    mutant.name: mutant
-    for module in (copies, groups, in_sync, messages, payloads, reads, tables, upkeep)
-    for mutant in module.MUTANTS
+    mutant.name: mutant for module in MODULES for mutant in module.MUTANTS
 }
 """All mutants by name."""
 

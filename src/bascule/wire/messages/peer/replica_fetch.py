@@ -87,6 +87,11 @@ class ReplicaFetchPartitionResponse(Structure):
     may_have_gaps: Annotated[Bool, Versions("1+")] = True
     """Whether offsets may be missing between batches: the log was compacted, or may be. A leader
     that does not say may have such a log."""
+    clean_offset: Annotated[Int64, Versions("1+")] = -1
+    """To a replica out of sync, where the leader's log may be compacted: up to where it was as the
+    attempt began. -1: not said."""
+    tombstones_end: Annotated[Int64, Versions("1+")] = -1
+    """With `clean_offset`: all tombstones that the leader's log lacked then are below."""
     records: Records = None
     """Whole batches; the last one may be cut short, and is sent again as a whole."""
 

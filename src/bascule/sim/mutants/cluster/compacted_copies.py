@@ -1,0 +1,28 @@
+"""Mutants of copies of compacted logs: decision 86."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bascule.model import PartitionState
+from bascule.sim.cluster.run import ClusterOptions
+from bascule.sim.mutants.cluster.base import COMPACTION, IDENTICAL, ClusterMutant
+
+
+def _forget_since(_: Any) -> Any:
+    def mutant(*_: Any) -> int:
+        """Take a log for the same one, whatever happened in between."""
+        return 0
+
+    return mutant
+
+
+_RETURNS: Final = ClusterOptions(
+    groups=0, nodes=4, seconds=20, streams=1, traits="compacted", faults="return unheard"
+)
+MUTANTS: Final = (
+    ClusterMutant(
+        "log kept by a replica that left", (COMPACTION, IDENTICAL),
+        PartitionState, "replica_since", _forget_since, _RETURNS,
+    ),
+)  # fmt: skip
