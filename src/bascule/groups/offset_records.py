@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from bascule.errors import OffsetOutOfRange, PartitionFailed
+from bascule.model import StreamDefinition
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -55,6 +56,8 @@ class OffsetChange(msgspec.Struct, gc=False):
     error: str = ""
     is_checked: bool = False
     """Whether the coordinator has written it."""
+    record_offset: int = -1
+    """Of a removal, once it is committed."""
     group: str | None = None
     """The group whose record it is, if it is no commit."""
     member_id: str | None = None
@@ -73,6 +76,14 @@ def dated_commit(commit: Commit, ms: int) -> Commit:
         metadata=commit.metadata,
         committed_ms=ms,
     )
+
+
+def is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
+    """Whether a commit was made for this stream, not for an earlier one of its name."""
+    if stored.stream_id is not None:
+        return stored.stream_id == stream.id.hex()
+    # A commit over NATS names no stream id, and one of release 0.1.0 has none.
+    return stored.appended_ms >= stream.created_ms
 
 
 def read_changes(
@@ -113,7 +124,9 @@ def _change_of(record: Record) -> OffsetChange:
         repaired = headers.get(REPAIRS_HEADER)
         read_up_to = None if repaired is None else int(repaired)
         if record.value is None:
-            return OffsetChange(key, None, read_up_to, is_checked=is_checked)
+            return OffsetChange(
+                key, None, read_up_to, is_checked=is_checked, record_offset=record.offset
+            )
         stream_id = headers.get(STREAM_ID_HEADER)
         stored = StoredCommit(
             decode_commit(record.value),
