@@ -258,13 +258,16 @@ def test_who_waits_when_the_node_stops_gets_no_answer(requests: GroupRequests) -
         for offset in range(3):
             assert await it.commit(offset) == ErrorCode.NONE
 
+        begun = asyncio.Event()
+
         async def never(*_: object) -> int:
+            begun.set()
             return await asyncio.get_running_loop().create_future()
 
         publisher: Any = offsets._publisher
         publisher.publish_encodable = never
         waiting = asyncio.create_task(it.commit(9))
-        await asyncio.sleep(0)
+        await begun.wait()
         await offsets._appends.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -26,13 +26,13 @@ from bascule.groups.offset_appends import (
 from bascule.groups.offset_records import (
     REPAIRS_HEADER,
     OffsetChange,
+    OffsetsCounts,
     StoredCommit,
     dated_commit,
     is_for,
     read_changes,
     resolve_offset,
 )
-from bascule.groups.offsets_counts import OffsetsCounts
 from bascule.groups.prepared_commits import (
     PreparedCommit,
     commit_headers,

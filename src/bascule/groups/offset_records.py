@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -76,6 +77,23 @@ def dated_commit(commit: Commit, ms: int) -> Commit:
         metadata=commit.metadata,
         committed_ms=ms,
     )
+
+
+@dataclass(slots=True)
+class OffsetsCounts:
+    """Counters for metrics; all but `held` only grow."""
+
+    commits: int = 0
+    """Commits read from the stream, including those read at start."""
+    removals: int = 0
+    malformed: int = 0
+    """Records that are not valid commits, and commits over NATS beyond COMMITS_MAX."""
+    repairs: int = 0
+    """Commits published again because a malformed record had replaced them."""
+    fenced: int = 0
+    """Commits and removals over NATS for groups with members, which are ignored."""
+    held: int = 0
+    """Commits in memory now."""
 
 
 def is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:

@@ -135,10 +135,9 @@ def split_commit(frame: cython.const[cython.uchar][::1]) -> tuple | None:
         return None
     flexible = version >= 8
     if cython.compiled:
-        form: bytes = PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, cython.address(frame[0])), end
-        )
+        form: bytes = PyBytes_FromStringAndSize(cython.NULL, end)
         target = form
+        memcpy(target, cython.address(frame[0]), end)
         memset(target + 4, 0, 4)
     else:
         form = bytearray(frame)
