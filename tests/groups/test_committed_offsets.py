@@ -238,6 +238,51 @@ def test_a_stale_repair_does_not_move_a_consumer_back(harness: OffsetsHarness) -
     assert values[-1].startswith(b'{"offset":20,')
 
 
+def test_a_stale_repair_does_not_bring_back_a_removed_commit(harness: OffsetsHarness) -> None:
+    async def test(offsets: CommittedOffsetStore) -> None:
+        await harness.put(b'{"offset": 12}')
+        await harness.put(b"rubbish")
+        await harness.put(None)
+        # The repair of a node that had read only the first two records.
+        await harness.put(b'{"offset": 12}', headers=((REPAIRS_HEADER, b"1"),))
+        await offsets.wait_caught_up()
+        assert committed(offsets) == {}
+        await harness.wait_until(lambda: offsets.counts.repairs > 0, offsets)
+        await offsets.wait_caught_up()
+
+    harness.run(test)
+    assert stored(harness)[-1].value is None
+    assert committed(harness.run(settled)) == {}
+
+
+def test_a_repair_may_follow_an_earlier_removal(harness: OffsetsHarness) -> None:
+    async def test(offsets: CommittedOffsetStore) -> None:
+        await harness.put(None)
+        await harness.put(b'{"offset": 12}')
+        await harness.put(b"rubbish")
+        await harness.wait_until(lambda: offsets.counts.repairs > 0, offsets)
+        await offsets.wait_caught_up()
+        assert committed(offsets) == {KEY: 12}
+
+    harness.run(test)
+
+
+def test_a_commit_that_waits_when_its_stream_is_deleted_is_removed(
+    harness: OffsetsHarness,
+) -> None:
+    async def test(offsets: CommittedOffsetStore) -> None:
+        waiting = offsets.store_checked([(KEY, Commit(offset=5))])
+        (gone,) = harness.partitions.remove(harness.flights.definition)
+        assert gone.log is not None
+        gone.log.close()
+        await offsets.remove_deleted("flights", None)
+        assert waiting.done()
+        assert offsets.keys("billing") == []
+
+    harness.run(test)
+    assert stored(harness)[-1].value is None
+
+
 ACTIONS = st.lists(
     st.tuples(
         st.integers(0, 4),

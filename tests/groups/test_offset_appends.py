@@ -20,7 +20,7 @@ from bascule.groups.offset_appends import (
     OffsetRecord,
 )
 from bascule.groups.offset_records import OffsetChange, StoredCommit
-from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
+from bascule.replica.internal_publisher import EncodableRecord, InternalPublisher, InternalRecord
 from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import Commit, OffsetKey
 from support.virtual_time import elapse, run_virtually
@@ -37,9 +37,11 @@ class HeldPublisher(InternalPublisher):
         self._under_way: list[asyncio.Future[int]] = []
         self._end = 100
 
-    async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
+    async def publish_encodable(
+        self, stream: str, partition: int, records: Sequence[EncodableRecord]
+    ) -> int:
         assert (stream, partition) == ("_offsets", 0)
-        self.batches.append([record.subject for record in records])
+        self.batches.append([_subject(headers) for _, _, headers in records])
         stored = asyncio.get_running_loop().create_future()
         self._under_way.append(stored)
         return await stored
@@ -51,6 +53,12 @@ class HeldPublisher(InternalPublisher):
 
     def fail(self, error: Exception) -> None:
         self._under_way.pop().set_exception(error)
+
+
+def _subject(headers: bytes | tuple[tuple[str, bytes | None], ...]) -> str:
+    (name, subject), *_ = headers
+    assert (name, type(subject)) == ("subject", bytes)
+    return subject.decode()
 
 
 class Appends:
@@ -132,14 +140,15 @@ def test_behind_a_batch_of_many_requests_the_next_one_is_gathered() -> None:
     async def test() -> None:
         it = Appends()
         await it.store_a_large_batch()
+        await elapse(0.000_1)
         assert [len(each) for each in it.publisher.batches] == [1, GATHERED_MIN]
-        for _ in range(GATHERED_MIN // 2 - 1):
+        for _ in range(GATHERED_MIN * 3 // 4 - 1):
             it.start("b")
         await elapse(0.000_1)
         assert len(it.publisher.batches) == 2
         it.start("b")
         await elapse(0.000_1)
-        assert it.publisher.batches[2:] == [["b"] * (GATHERED_MIN // 2)]
+        assert it.publisher.batches[2:] == [["b"] * (GATHERED_MIN * 3 // 4)]
         await it.appends.close()
 
     run(test())

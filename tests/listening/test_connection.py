@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from bascule.listening.connection import ServedConnection
+from bascule.listening.connection import Answer, ServedConnection, Shortcut
 from bascule.listening.deferred import Deferred
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import RefusalLog
@@ -24,7 +24,9 @@ VERSION: Final = 0
 class Served:
     """A connection of a client that sends heartbeats; their generation is the error they get."""
 
-    def __init__(self, limits: ListenerLimits | None = None) -> None:
+    def __init__(
+        self, limits: ListenerLimits | None = None, *, shortcut: Shortcut | None = None
+    ) -> None:
         self.client, server = socket.socketpair()
         self.client.setblocking(False)
         server.setblocking(False)
@@ -41,6 +43,7 @@ class Served:
             statistics=self.statistics,
             refusals=RefusalLog(lambda: 0.0),
             run_on_thread=lambda _: pytest.fail("no large response here"),
+            shortcut=shortcut,
         )
         self.task = self.connection.start()
 
@@ -314,5 +317,133 @@ def test_bytes_that_come_one_at_a_time_are_one_request() -> None:
         assert served.handled == [7]
         served.client.close()
         await asyncio.wait([served.task])
+
+    run(scene)
+
+
+class EvenNumbers:
+    """A shortcut that answers heartbeats of even generations; the test says when."""
+
+    name = "Even"
+
+    def __init__(self) -> None:
+        self.begun: dict[int, tuple[bytes, Callable[[Answer], None]]] = {}
+        self.decoded: list[int] = []
+
+    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool:
+        head = len(b"\0\x0c\0\0\0\0\0\0") + 2 + len("test")
+        generation = int.from_bytes(frame[head + 2 : head + 6], "big")
+        if generation % 2:
+            return False
+        self.begun[generation] = bytes(frame[4:8]), on_answer
+        return True
+
+    def on_decoded(self, request: ReceivedRequest) -> None:
+        assert isinstance(request.message, HeartbeatRequest)
+        self.decoded.append(request.message.generation_id)
+
+    def answer(self, number: int) -> None:
+        correlation_id, on_answer = self.begun[number]
+        on_answer(b"\0\0\0\x06" + correlation_id + number.to_bytes(2, "big"))
+
+
+async def begun(shortcut: EvenNumbers, number: int) -> None:
+    while number not in shortcut.begun:
+        await turns(1)
+
+
+def test_a_shortcut_answers_without_decoding() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        for number in range(1, 5):
+            await served.send(number)
+            if number % 2 == 0:
+                await begun(shortcut, number)
+                shortcut.answer(number)
+            assert await served.received(1) == [number]
+        assert shortcut.decoded == served.handled == [1, 3]
+        assert served.statistics.requests == {"Heartbeat": 2, "Even": 2}
+        assert served.statistics.request_ns["Even"].count == 2
+        served.connection.close_when_answered()
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_requests_behind_a_shortcut_keep_their_order() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        await served.send(2, 3, 4)
+        await begun(shortcut, 2)
+        await turns()
+        assert served.handled == []
+        shortcut.answer(2)
+        assert await served.received(3) == [2, 3, 4]
+        assert list(shortcut.begun) == [2], "what is not alone is decoded"
+        served.connection.close_when_answered()
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_a_shortcut_may_leave_the_response_to_be_encoded() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+
+        async def wait(number: int) -> Message:
+            await turns(1)
+            return response_of(number)
+
+        for number, answer in ((2, response_of(2)), (4, wait(4))):
+            await served.send(number)
+            await begun(shortcut, number)
+            shortcut.begun[number][1](answer)
+            assert await served.received(1) == [number]
+        served.connection.close_when_answered()
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_a_shortcut_without_an_answer_closes() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        await served.send(2)
+        await begun(shortcut, 2)
+        shortcut.begun[2][1](None)
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_a_shortcut_may_answer_a_connection_that_is_closed() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        await served.send(2)
+        await begun(shortcut, 2)
+        served.connection.abort()
+        assert await served.ends()
+        shortcut.answer(2)
+
+    run(scene)
+
+
+def test_closing_waits_for_a_shortcut() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        await served.send(2)
+        await begun(shortcut, 2)
+        served.connection.close_when_answered()
+        await turns()
+        assert not served.task.done()
+        shortcut.answer(2)
+        assert await served.received(1) == [2]
+        assert await served.ends()
 
     run(scene)

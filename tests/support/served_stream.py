@@ -18,9 +18,11 @@ from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, No
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import UnstampedBatch
-from bascule.record.batch import Record
+from bascule.record._hot_encode import encode_records
+from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
-from bascule.replica.internal_publisher import InternalRecord
+from bascule.record.header import HEADER_BYTES, seal
+from bascule.replica.internal_publisher import EncodableRecord, InternalRecord, encodable
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -147,15 +149,21 @@ class DirectPublisher:
         self._partitions = partitions
 
     async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
+        return await self.publish_encodable(stream, partition, [encodable(r) for r in records])
+
+    async def publish_encodable(
+        self, stream: str, partition: int, records: list[EncodableRecord]
+    ) -> int:
+        """As the real one: what is encoded and decoded again has its headers as tuples."""
+        batch = encode_records(records, HEADER_BYTES)
+        seal(batch, record_count=len(records), base_timestamp=0, max_timestamp=0)
         found = self._partitions.stream(stream)
         assert found is not None
         base = found[partition].high_watermark.offset
+        decoded = RecordBatch(memoryview(batch), origin="test")
         append(
             found[partition],
-            [
-                Record(base + row, 0, r.key, r.value, (("subject", r.subject.encode()), *r.headers))
-                for row, r in enumerate(records)
-            ],
+            [Record(base + row, 0, r.key, r.value, r.headers) for row, r in enumerate(decoded)],
         )
         return base
 

@@ -31,8 +31,9 @@ new leader of the partition knows them, and they go on without joining again.
 """
 
 from bascule.groups.administration import GroupAdministration
-from bascule.groups.committed_offsets import OFFSETS_CONFIG, CommittedOffsetStore, OffsetsCounts
+from bascule.groups.committed_offsets import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.groups.coordinator import GroupCoordinator
+from bascule.groups.offset_records import OffsetsCounts
 from bascule.groups.running import GroupCounts
 
 __all__ = [

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from bascule.errors import (
@@ -19,15 +17,29 @@ from bascule.errors import (
     UnknownPartition,
     UnknownStream,
 )
-from bascule.groups.offset_appends import STORE_SECONDS_MAX, OffsetAppends, OffsetRecord
+from bascule.groups.offset_appends import (
+    STORE_SECONDS_MAX,
+    OffsetAppends,
+    OffsetRecord,
+    OnStored,
+)
 from bascule.groups.offset_records import (
-    CHECKED_HEADER,
     REPAIRS_HEADER,
     OffsetChange,
+    OffsetsCounts,
     StoredCommit,
     dated_commit,
+    is_for,
     read_changes,
     resolve_offset,
+)
+from bascule.groups.prepared_commits import (
+    PreparedCommit,
+    commit_headers,
+    encode_prepared,
+    hexadecimal,
+    prepare_commits,
+    record_key,
 )
 from bascule.host.api import Clock
 from bascule.host.lasting_tasks import start_lasting
@@ -38,7 +50,6 @@ from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import (
     OFFSETS_STREAM,
     OFFSETS_SUBJECT,
-    STREAM_ID_HEADER,
     Commit,
     OffsetKey,
     commit_subject,
@@ -66,28 +77,11 @@ OFFSETS_CONFIG: Final = StreamConfig(
 COMMITS_MAX: Final = 1_000_000
 """Commits kept in memory, about 600 MB. Beyond it commits with a new key are refused, and those
 over NATS are ignored."""
-KEYS_CACHED: Final = 4_096
-"""Of records that are written again and again, about 500 bytes each."""
 RECORD_BYTES: Final = 200
 """Of the record of a group or member in memory, beyond its key and its value; measured: 130."""
+REMOVALS_KEPT: Final = 10_000
+"""A repair is stored within seconds after the commit was read that it repeats."""
 RETRY_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class OffsetsCounts:
-    """Counters for metrics; all but `held` only grow."""
-
-    commits: int = 0
-    """Commits read from the stream, including those read at start."""
-    removals: int = 0
-    malformed: int = 0
-    """Records that are not valid commits, and commits over NATS beyond COMMITS_MAX."""
-    repairs: int = 0
-    """Commits published again because a malformed record had replaced them."""
-    fenced: int = 0
-    """Commits and removals over NATS for groups with members, which are ignored."""
-    held: int = 0
-    """Commits in memory now."""
 
 
 class CommittedOffsetStore:
@@ -100,6 +94,8 @@ class CommittedOffsetStore:
         self._commits: dict[OffsetKey, StoredCommit] = {}
         self._keys_by_consumer: dict[str, set[OffsetKey]] = {}
         """The keys of `_commits`."""
+        self._removed: dict[OffsetKey, int] = {}
+        """The offsets of the last removals: a stale repair must not undo them."""
         self._to_repair: set[OffsetKey] = set()
         """Keys whose last record in the stream is malformed or not a member's."""
         self.group_states: dict[str, bytes] = {}
@@ -202,14 +198,33 @@ class CommittedOffsetStore:
         The result is the offset of the first record, once all are stored. They are in memory if
         `has_read` says so, or else after `wait_read`. Raises, and has errors: as `commit`.
         """
-        held, now = len(self._commits), self._clock.now_ms()
-        if held + len(commits) > COMMITS_MAX:
-            added = sum(key not in self._commits for key, _ in commits)
-            if added and held + added > COMMITS_MAX:
-                raise LimitExceeded("the limit of committed offsets", COMMITS_MAX, held + added)
+        now = self._clock.now_ms()
+        self._check_room([key for key, _ in commits])
         return self._appends.append(
             [self._commit_record(key, commit, now) for key, commit in commits]
         )
+
+    def prepare(self, commits: Sequence[tuple[OffsetKey, str]]) -> list[PreparedCommit]:
+        """Commits with this metadata of streams that are here, for `store_prepared`. Raises:
+        InvalidName, UnknownStream."""
+        return prepare_commits(commits, self._stream_id)
+
+    def store_prepared(
+        self, prepared: Sequence[PreparedCommit], values: Sequence[int], on_stored: OnStored
+    ) -> None:
+        """As `store_checked`, with the offset and the leader epoch of each in turn in `values`."""
+        if len(self._commits) + len(prepared) > COMMITS_MAX:
+            self._check_room([each.key for each in prepared])
+        records, changes, size = encode_prepared(prepared, values, self._clock.now_ms())
+        self._appends.append_encodable(records, changes, size, on_stored)
+
+    def _check_room(self, keys: Sequence[OffsetKey]) -> None:
+        """Raises: LimitExceeded."""
+        held = len(self._commits)
+        if held + len(keys) > COMMITS_MAX:
+            added = sum(key not in self._commits for key in keys)
+            if added and held + added > COMMITS_MAX:
+                raise LimitExceeded("the limit of committed offsets", COMMITS_MAX, held + added)
 
     def has_read(self, offset: int, count: int) -> bool:
         """Whether `count` records from `offset` on are in memory."""
@@ -237,16 +252,22 @@ class CommittedOffsetStore:
         """Remove the commits for a deleted stream. Those for `present`, the stream that has its
         name by now, stay. Raises: as `commit`.
         """
+        # Commits that were taken before the stream was closed may still wait to be stored.
+        await self._appends.wait_stored()
         await self.wait_caught_up()
         keys = sorted(self._keys(consumer=None, stream=stream))
         if present is not None:
-            keys = [key for key in keys if not _is_for(self._commits[key], present)]
+            keys = [key for key in keys if not is_for(self._commits[key], present)]
         if keys:
             await self.remove_keys(keys)
 
     async def remove_keys(self, keys: Sequence[OffsetKey]) -> None:
         """Remove commits in one batch, as their coordinator. Raises: as `commit`."""
         await self._publish([self._removal_record(key) for key in keys])
+
+    def streams(self) -> set[str]:
+        """The names of the streams that have commits. It takes a time for each commit."""
+        return {key.stream for key in self._commits}
 
     def consumers(self) -> list[str]:
         """The names of those that have commits, in the order of their first ones."""
@@ -331,7 +352,7 @@ class CommittedOffsetStore:
         stream = self._partitions.stream(key.stream)
         if stored is None or not stream:
             return stored
-        return stored if _is_for(stored, stream[0].definition) else None
+        return stored if is_for(stored, stream[0].definition) else None
 
     def _keys(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
@@ -363,10 +384,10 @@ class CommittedOffsetStore:
 
     def _commit_record(self, key: OffsetKey, commit: Commit, now_ms: int) -> OffsetRecord:
         found = self._partitions.stream(key.stream)
-        stream_id = _hexadecimal(found[0].definition.id) if found else None
-        subject, record_key = _record_key(key)
+        stream_id = hexadecimal(found[0].definition.id) if found else None
+        subject, key_bytes = record_key(key)
         dated = dated_commit(commit, now_ms)
-        record = InternalRecord(subject, record_key, encode_commit(dated), _headers(stream_id))
+        record = InternalRecord(subject, key_bytes, encode_commit(dated), commit_headers(stream_id))
         if stream_id is None:
             return OffsetRecord(record, None)  # whether it is valid depends on its timestamp
         stored = StoredCommit(dated, now_ms, -1, stream_id)
@@ -374,7 +395,7 @@ class CommittedOffsetStore:
 
     def _removal_record(self, key: OffsetKey) -> OffsetRecord:
         subject = commit_subject(key)
-        headers = _headers(self._stream_id(key.stream))
+        headers = commit_headers(self._stream_id(key.stream))
         record = InternalRecord(subject, subject.encode(), None, headers)
         return OffsetRecord(record, OffsetChange(key, is_checked=True))
 
@@ -394,7 +415,7 @@ class CommittedOffsetStore:
 
     def _stream_id(self, stream: str) -> str | None:
         found = self._partitions.stream(stream)
-        return _hexadecimal(found[0].definition.id) if found else None
+        return hexadecimal(found[0].definition.id) if found else None
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -465,6 +486,7 @@ class CommittedOffsetStore:
             self._commits.clear()
             self._keys_by_consumer.clear()
             self._to_repair.clear()
+            self._removed.clear()
             self.group_states.clear()
             self.member_states.clear()
             self._state_bytes.clear()
@@ -499,18 +521,21 @@ class CommittedOffsetStore:
             self._to_repair.add(key)
             return True
         present = self._commits.get(key)
-        is_stale_repair = (
-            read_up_to is not None and present is not None and present.record_offset > read_up_to
-        )
+        is_stale_repair = False
+        if read_up_to is not None:
+            last = self._removed.get(key, -1) if present is None else present.record_offset
+            is_stale_repair = last > read_up_to
         if change.error or is_stale_repair:
-            # A stale repair replaced a commit that its publisher had not read: repair that commit.
-            if present is not None:
+            # A stale repair replaced a commit, or a removal, that its publisher had not read:
+            # repair that.
+            if present is not None or is_stale_repair:
                 self._to_repair.add(key)
             return not change.error
         self._to_repair.discard(key)
         if stored is None:
             self.counts.removals += 1
             self._remove(key)
+            self._note_removal(key, change.record_offset)
         elif change.is_checked or present is not None or len(self._commits) < COMMITS_MAX:
             # What the coordinator has acknowledged is kept; it refuses what is too much.
             self.counts.commits += 1
@@ -537,6 +562,12 @@ class CommittedOffsetStore:
         if not self._state_bytes[name]:
             del self._state_bytes[name]
 
+    def _note_removal(self, key: OffsetKey, offset: int) -> None:
+        self._removed.pop(key, None)
+        self._removed[key] = offset
+        if len(self._removed) > REMOVALS_KEPT:
+            del self._removed[next(iter(self._removed))]
+
     def _remove(self, key: OffsetKey) -> None:
         if self._commits.pop(key, None) is not None:
             keys = self._keys_by_consumer[key.consumer]
@@ -559,7 +590,7 @@ class CommittedOffsetStore:
             for key, commit in repairs:
                 subject = commit_subject(key)
                 value = None if commit is None else encode_commit(commit)
-                headers = (header, *_headers(self._stream_id(key.stream)))
+                headers = (header, *commit_headers(self._stream_id(key.stream)))
                 record = InternalRecord(subject, subject.encode(), value, headers)
                 async with asyncio.timeout(STORE_SECONDS_MAX):
                     await self._publisher.publish(OFFSETS_STREAM, 0, [record])
@@ -567,29 +598,3 @@ class CommittedOffsetStore:
         except (BasculeError, TimeoutError) as error:
             self._to_repair.update(key for key, _ in repairs)
             log.warning("commit repair failed", extra={"error": str(error)})
-
-
-def _is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
-    """Whether a commit was made for this stream, not for an earlier one of its name."""
-    if stored.stream_id is not None:
-        return stored.stream_id == stream.id.hex()
-    # A commit over NATS names no stream id, and one of release 0.1.0 has none.
-    return stored.appended_ms >= stream.created_ms
-
-
-@lru_cache(maxsize=KEYS_CACHED)
-def _record_key(key: OffsetKey) -> tuple[str, bytes]:
-    """The subject of a commit's record, and its key. Raises: InvalidName."""
-    subject = commit_subject(key)
-    return subject, subject.encode()
-
-
-@lru_cache(maxsize=KEYS_CACHED)
-def _hexadecimal(id: bytes) -> str:
-    return id.hex()
-
-
-@lru_cache(maxsize=KEYS_CACHED)
-def _headers(stream_id: str | None) -> tuple[tuple[str, bytes | None], ...]:
-    checked = (CHECKED_HEADER, None)
-    return (checked,) if stream_id is None else ((STREAM_ID_HEADER, stream_id.encode()), checked)

@@ -114,6 +114,8 @@ class GroupCoordinator:
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._memory = GroupMemory(offsets, self._limits.total_bytes_max)
+        self.on_loaded: Callable[[], None] = lambda: None
+        """Called once all groups are loaded, each time that this node begins to lead."""
         self._rebalances = 0
         self._expired = 0
 
@@ -248,7 +250,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Why offsets are not committed, or NONE. Who is no member has a generation below 0."""
         error = self.error(name)
-        if error:
+        if error is not ErrorCode.NONE:
             return error
         running = self._groups.get(name)
         if running is None:
@@ -481,7 +483,9 @@ class GroupCoordinator:
 
     def error(self, name: str | None = None) -> ErrorCode:
         """Why this node does not answer for a group now, or for all of them (None), or NONE."""
-        self.refresh()
+        partition = self._led()
+        if partition is None or partition.leader_epoch != self._epoch or partition.failure:
+            self.refresh()
         if self._epoch is not None:
             if self._is_cut_off():
                 # Its members are to look for the other coordinator before their sessions end there.
@@ -489,7 +493,6 @@ class GroupCoordinator:
             if self._to_load and name not in self._groups:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return ErrorCode.NONE
-        partition = self._led()
         if partition is None:
             return ErrorCode.NOT_COORDINATOR
         if partition.failure is not None:
@@ -545,6 +548,7 @@ class GroupCoordinator:
             return
         extra = {"groups": len(self._groups), "leader_epoch": self._epoch}
         log.info("groups loaded", extra=extra)
+        self.on_loaded()
 
     def _go_on_loading(self) -> None:
         self._next_slice = None

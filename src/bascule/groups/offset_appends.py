@@ -8,14 +8,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from bascule.errors import BasculeError, Indeterminate, NotLeader
 from bascule.groups.offset_records import OffsetChange
 from bascule.publish.acks import not_stored
-from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
+from bascule.replica.internal_publisher import (
+    EncodableRecord,
+    InternalPublisher,
+    InternalRecord,
+    encodable,
+)
 from bascule.wire.ack_codes import publish_error
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -42,23 +47,29 @@ class OffsetRecord(msgspec.Struct, gc=False):
     """A commit in it gets its `record_offset` then. None: it has to be read back."""
 
 
+OnStored: TypeAlias = Callable[[int, BaseException | None], None]
+"""Takes the offset of the first record, or -1 and the error; CancelledError: the node stops."""
+
+
 class _Waiting(NamedTuple):
-    records: Sequence[OffsetRecord]
+    records: Sequence[EncodableRecord]
+    changes: Sequence[OffsetChange | None]
     size: int
     taken: int
     """Of WAITING_BYTES_MAX."""
     epoch: int
     """The leader epoch in which they were found to be in order. Another leader may have taken
     others since, which they must not replace."""
-    done: asyncio.Future[int]
+    on_stored: OnStored
 
 
 class OffsetAppends:
     """At most one batch is under way: a hundred commits that wait for a sync cost one sync.
 
-    Behind a batch of many requests the next one is gathered: until half as many requests wait, or a
-    moment has passed. Otherwise the first of those who commit again would be a batch of its own. A
-    client that commits alone, again and again, never waits for others.
+    Behind a batch of many requests the next one is gathered: until three quarters as many wait as
+    were there at once lately, or a moment has passed. Otherwise the first of those who commit again
+    would be a batch of its own. A client that commits alone, again and again, never waits for
+    others.
     """
 
     def __init__(
@@ -81,6 +92,8 @@ class OffsetAppends:
         """Begins the next batch, which is being gathered."""
         self._gathered = 0
         """As soon as so many requests wait, the next batch begins."""
+        self._seen_max = 0
+        """As many requests were there at once lately: those of a batch, and those behind it."""
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -98,18 +111,48 @@ class OffsetAppends:
         size = 0
         for each in records:
             size += len(each.record.key or b"") + len(each.record.value or b"")
+        self.append_encodable(
+            [encodable(each.record) for each in records],
+            [each.change for each in records],
+            size,
+            partial(_settle, done),
+            is_accounted=is_accounted,
+        )
+        if self._is_closed:
+            done.cancel()
+        return done
+
+    def append_encodable(
+        self,
+        records: Sequence[EncodableRecord],
+        changes: Sequence[OffsetChange | None],
+        size: int,
+        on_stored: OnStored,
+        *,
+        is_accounted: bool = False,
+    ) -> None:
+        """As `append`; `changes` has what each record changes, `size` is the bytes of their keys
+        and values, and `on_stored` is called later, once."""
         epoch, taken = self._leader_epoch(), 0
         if not is_accounted:
             taken = size + RECORD_BYTES * len(records)
             if self._waiting_bytes and self._waiting_bytes + taken > WAITING_BYTES_MAX:
                 raise _refused("too many commits wait to be stored")
-        self._waiting.append(_Waiting(records, size, taken, epoch, done))
-        self._waiting_bytes += taken
         if self._is_closed:
-            done.cancel()
-        elif self._task is None and len(self._waiting) >= self._gathered:
+            self._find_loop().call_soon(on_stored, -1, asyncio.CancelledError())
+            return
+        self._waiting.append(_Waiting(records, changes, size, taken, epoch, on_stored))
+        self._waiting_bytes += taken
+        if self._task is None and len(self._waiting) >= self._gathered:
             self._begin()
-        return done
+
+    async def wait_stored(self) -> None:
+        """Return once everything is stored that waits or is under way. Raises: as the future of
+        `append` where that is not certain."""
+        if self._task is not None or self._waiting:
+            stored: asyncio.Future[int] = self._find_loop().create_future()
+            self.append_encodable((), (), 0, partial(_settle, stored), is_accounted=True)
+            await stored
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop; to ask asyncio costs a system call."""
@@ -128,8 +171,10 @@ class OffsetAppends:
 
     def _gather(self, stored: int) -> None:
         """Begin the next batch, or gather it, after one of `stored` requests."""
+        seen = stored + len(self._waiting)
+        self._seen_max = max(seen, self._seen_max - self._seen_max // 8)
         if stored >= GATHERED_MIN:
-            self._gathered = stored // 2
+            self._gathered = self._seen_max - self._seen_max // 4
         if len(self._waiting) >= max(self._gathered, 1):
             self._begin()
         elif self._gathered:
@@ -179,21 +224,25 @@ class OffsetAppends:
         if self._leader_epoch() != batch[0].epoch:
             raise NotLeader(None, batch[0].epoch)
         records = list(chain.from_iterable(each.records for each in batch))
+        changes = list(chain.from_iterable(each.changes for each in batch))
+        if not records:
+            _answer(batch, -1)
+            return
         try:
             async with asyncio.timeout(STORE_SECONDS_MAX):
-                base = await self._publisher.publish(OFFSETS_STREAM, 0, [r.record for r in records])
+                base = await self._publisher.publish_encodable(OFFSETS_STREAM, 0, records)
         except TimeoutError:
             self._refuse_waiting()
             raise Indeterminate(f"the commit is not stored after {STORE_SECONDS_MAX} s") from None
-        changes = [each.change for each in records]
         for offset, change in enumerate(changes, base):
-            if change is not None and change.stored is not None:
+            if change is None:
+                continue
+            if change.stored is not None:
                 change.stored.record_offset = offset
+            else:
+                change.record_offset = offset
         self._on_committed(base, changes)
-        for each in batch:
-            if not each.done.done():
-                each.done.set_result(base)
-            base += len(each.records)
+        _answer(batch, base)
 
     def _refuse_waiting(self) -> None:
         """Those who waited behind a batch that is not stored in time have waited long enough."""
@@ -208,12 +257,28 @@ def _refused(reason: str) -> BasculeError:
     return publish_error(why.code, why.err_code, why.description)
 
 
+def _settle(done: asyncio.Future[int], base: int, error: BaseException | None) -> None:
+    if isinstance(error, asyncio.CancelledError):
+        done.cancel()
+    elif done.done():
+        return  # its client has left
+    elif error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(base)
+
+
+def _answer(batch: Iterable[_Waiting], base: int) -> None:
+    for each in batch:
+        each.on_stored(base, None)
+        base += len(each.records)
+
+
 def _cancel(batch: Iterable[_Waiting]) -> None:
     for each in batch:
-        each.done.cancel()
+        each.on_stored(-1, asyncio.CancelledError())
 
 
-def _fail(batch: Sequence[_Waiting], error: BasculeError) -> None:
+def _fail(batch: Iterable[_Waiting], error: BasculeError) -> None:
     for each in batch:
-        if not each.done.done():
-            each.done.set_exception(error)
+        each.on_stored(-1, error)

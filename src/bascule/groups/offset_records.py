@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from bascule.errors import OffsetOutOfRange, PartitionFailed
+from bascule.model import StreamDefinition
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -55,6 +57,8 @@ class OffsetChange(msgspec.Struct, gc=False):
     error: str = ""
     is_checked: bool = False
     """Whether the coordinator has written it."""
+    record_offset: int = -1
+    """Of a removal, once it is committed."""
     group: str | None = None
     """The group whose record it is, if it is no commit."""
     member_id: str | None = None
@@ -73,6 +77,31 @@ def dated_commit(commit: Commit, ms: int) -> Commit:
         metadata=commit.metadata,
         committed_ms=ms,
     )
+
+
+@dataclass(slots=True)
+class OffsetsCounts:
+    """Counters for metrics; all but `held` only grow."""
+
+    commits: int = 0
+    """Commits read from the stream, including those read at start."""
+    removals: int = 0
+    malformed: int = 0
+    """Records that are not valid commits, and commits over NATS beyond COMMITS_MAX."""
+    repairs: int = 0
+    """Commits published again because a malformed record had replaced them."""
+    fenced: int = 0
+    """Commits and removals over NATS for groups with members, which are ignored."""
+    held: int = 0
+    """Commits in memory now."""
+
+
+def is_for(stored: StoredCommit, stream: StreamDefinition) -> bool:
+    """Whether a commit was made for this stream, not for an earlier one of its name."""
+    if stored.stream_id is not None:
+        return stored.stream_id == stream.id.hex()
+    # A commit over NATS names no stream id, and one of release 0.1.0 has none.
+    return stored.appended_ms >= stream.created_ms
 
 
 def read_changes(
@@ -113,7 +142,9 @@ def _change_of(record: Record) -> OffsetChange:
         repaired = headers.get(REPAIRS_HEADER)
         read_up_to = None if repaired is None else int(repaired)
         if record.value is None:
-            return OffsetChange(key, None, read_up_to, is_checked=is_checked)
+            return OffsetChange(
+                key, None, read_up_to, is_checked=is_checked, record_offset=record.offset
+            )
         stream_id = headers.get(STREAM_ID_HEADER)
         stored = StoredCommit(
             decode_commit(record.value),

@@ -18,6 +18,7 @@ from bascule.kafka.handlers.context import (
     ServedTables,
     TopicAdministration,
 )
+from bascule.kafka.repeated_commits import RepeatedCommits
 from bascule.listening.connection import ServedConnection
 from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
@@ -69,13 +70,14 @@ class ClientListener(FrameListener):
     def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
         host, port = self._advertised or sock.getsockname()[:2]
         context = self._context(host, port, peer)
+        protocol = ServerConnection(
+            served=SERVED_VERSIONS,
+            requests=SERVED_REQUESTS,
+            frame_bytes_max=self._limits.request_bytes_max,
+        )
         return ServedConnection(
             sock,
-            ServerConnection(
-                served=SERVED_VERSIONS,
-                requests=SERVED_REQUESTS,
-                frame_bytes_max=self._limits.request_bytes_max,
-            ),
+            protocol,
             lambda request: handle(request, context),
             peer=peer,
             limits=self._limits,
@@ -83,6 +85,7 @@ class ClientListener(FrameListener):
             refusals=self._refusals,
             run_on_thread=self._run_on_thread,
             take_over=lambda sock: self._on_datastream(sock, peer),
+            shortcut=RepeatedCommits(context, protocol),
         )
 
     def _context(self, host: str, port: int, peer: str) -> Context:

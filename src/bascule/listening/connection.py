@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from bascule.errors import Broken, RemoteProtocolError
 from bascule.listening.deferred import Deferred
@@ -16,8 +16,8 @@ from bascule.listening.first_bytes import PEEK_BYTES, is_datastream
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
 from bascule.listening.sending import RunOnThread, Sender
-from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
-from bascule.wire.frame import CHUNK_BYTES
+from bascule.wire.connection import ReceivedRequest, ServerConnection
+from bascule.wire.frame import CHUNK_BYTES, SIZE_BYTES
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, memoize
 
@@ -38,20 +38,45 @@ Handle: TypeAlias = Callable[[ReceivedRequest], Message | Awaitable[Message]]
 connection instead of a response."""
 
 
+Answer: TypeAlias = "bytes | Message | Awaitable[Message] | None"
+"""A frame, or a response to be encoded; None: the node stops, and the connection is closed."""
+
+
+class Shortcut(Protocol):
+    """Answers some requests of one connection without their being decoded."""
+
+    name: str
+    """Of these requests, as they are counted."""
+
+    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool:
+        """Answer a request, later and once, by `on_answer`; False: it has to be decoded.
+
+        Only requests of up to 1 KiB may be answered: the memory of others is accounted.
+        """
+        ...
+
+    def on_decoded(self, request: ReceivedRequest) -> None:
+        """The request that `begin` has refused last, or one that it was not asked for."""
+        ...
+
+
 class _Begun:
     """A request that is being answered."""
 
     __slots__ = ("decoded", "name", "request", "response", "rest", "started")
 
-    def __init__(self, request: ReceivedRequest, name: str, started: float, decoded: int) -> None:
+    def __init__(
+        self, request: ReceivedRequest | memoryview, name: str, started: float, decoded: int
+    ) -> None:
         self.request = request
+        """The frame, if it was not decoded."""
         self.name = name
         """Of the request, as it is counted."""
         self.started = started
         """Loop time."""
         self.decoded = decoded
         """Accounted bytes of the request."""
-        self.response: Message | Awaitable[Message] | None = None
+        self.response: Answer = None
         self.rest: Sequence[Piece] = ()
         """What is still to be sent of the response."""
 
@@ -79,16 +104,20 @@ class ServedConnection:
         on_pipelined: Callable[[], None] | None = None,
         on_closed: Callable[[], None] | None = None,
         take_over: Callable[[socket.socket], None] | None = None,
+        shortcut: Shortcut | None = None,
     ) -> None:
         """`peer` is the address and port of the other end. `on_pipelined` is called when bytes
         arrive while a request is answered, `on_closed` once the connection has ended. `take_over`
-        gets the socket if its first bytes, still unread, are those of data streaming."""
+        gets the socket if its first bytes, still unread, are those of data streaming. `shortcut`
+        is asked first for each request that comes alone."""
         self._socket = sock
         self._protocol = protocol
+        self._frames = protocol.frames
         self._handle = handle
         self._on_pipelined = on_pipelined
         self._on_closed = on_closed
         self._take_over = take_over
+        self._shortcut = shortcut
         self._peer = peer
         self._refusals = refusals
         self._client_id: str | None = None
@@ -193,24 +222,55 @@ class ServedConnection:
             await self._answer(self._begun)
         finally:
             self._end()
-        if self._protocol.buffered_bytes:
+        if self._frames.buffered_bytes:
             await asyncio.sleep(0)  # let other connections run between pipelined requests
 
     def _serve_now(self, waiting: asyncio.Future[None]) -> None:
         """Answer the next request without a turn of the task, or leave it to the task if it has to
         wait, or has failed."""
         try:
-            self._begin_next()
-            begun = self._begun
-            if begun is None:
+            frame = self._protocol.next_frame()
+            if frame is None:
                 self._note_reading()
                 return
+            shortcut = self._shortcut
+            if shortcut is not None and shortcut.begin(frame, self._on_answer):
+                self._deadline = inf
+                self._begun = _Begun(frame, shortcut.name, self._loop.time(), 0)
+                self._statistics.requests[shortcut.name] += 1
+                return
+            self._begin(frame)
+            begun = self._begun
+            assert begun is not None
             response = begun.response
             if isinstance(response, Deferred):
                 response.done.add_done_callback(self._on_deferred)
                 return
             if isinstance(response, Message):
                 self._answer_now(begun, response)
+        except Exception as error:  # boundary: the task ends the connection
+            waiting.set_exception(error)
+            return
+        self._go_on(waiting)
+
+    def _on_answer(self, answer: Answer) -> None:
+        """What the shortcut answers to the request that it has begun."""
+        waiting, begun = self._waiting, self._begun
+        if waiting is None or waiting.done() or begun is None:
+            return  # the connection ends
+        if answer is None:
+            waiting.cancel()
+            return
+        try:
+            if isinstance(answer, bytes):
+                begun.rest = self._sender.send_now((answer,))
+                begun.response = answer
+                if not begun.rest:
+                    self._note_answered(begun)
+                    self._end()
+            else:
+                assert isinstance(begun.request, memoryview)
+                begun.request, begun.response = self._protocol.decode(begun.request), answer
         except Exception as error:  # boundary: the task ends the connection
             waiting.set_exception(error)
             return
@@ -238,6 +298,7 @@ class ServedConnection:
         """Send a response, if it is small and the socket buffer has room for it."""
         if response.is_large:
             return
+        assert isinstance(begun.request, ReceivedRequest)
         begun.rest = self._sender.send_now(self._protocol.send(begun.request, response))
         if not begun.rest:
             self._note_answered(begun)
@@ -245,7 +306,7 @@ class ServedConnection:
 
     def _go_on(self, waiting: asyncio.Future[None]) -> None:
         """Wait for the next request, or have the task do what there is to do."""
-        if self._begun is not None or self._protocol.buffered_bytes or self._closing:
+        if self._begun is not None or self._frames.buffered_bytes or self._closing:
             _set_done(waiting)
         else:
             self._note_reading()
@@ -255,15 +316,17 @@ class ServedConnection:
 
         Raises: RemoteProtocolError, and what the handler raises.
         """
-        protocol = self._protocol
-        before = protocol.buffered_bytes
-        event = protocol.next_event()
-        if event is NEED_DATA:
-            return
+        frame = self._protocol.next_frame()
+        if frame is not None:
+            self._begin(frame)
+
+    def _begin(self, frame: memoryview) -> None:
+        """Have a request handled. `_end` has to follow. Raises: as `_begin_next`."""
+        event = self._protocol.decode(frame)
         # The deadline of the state before must not end a long wait of the handler.
         self._deadline = inf
         started = self._loop.time()
-        decoded = _above_base_buffer(DECODED_FACTOR * (before - protocol.buffered_bytes))
+        decoded = _above_base_buffer(DECODED_FACTOR * (SIZE_BYTES + len(frame)))
         name = _api_name(type(event.message))
         begun = self._begun = _Begun(event, name, started, decoded)
         if not self._account(decoded):
@@ -272,6 +335,8 @@ class ServedConnection:
         self._client_id = event.client_id and event.client_id[:TEXT_LENGTH_MAX]
         self._statistics.requests[name] += 1
         self._statistics.trailing_bytes += event.trailing_bytes
+        if self._shortcut is not None:
+            self._shortcut.on_decoded(event)
         begun.response = self._handle(event)
 
     def _end(self) -> None:
@@ -286,6 +351,8 @@ class ServedConnection:
         if response is None:
             return  # there is no memory for it
         if not begun.rest:
+            assert not isinstance(response, bytes)
+            assert isinstance(begun.request, ReceivedRequest)
             if not isinstance(response, Message):
                 response = await response
             if response.is_large:
@@ -355,7 +422,7 @@ class ServedConnection:
 
     def _note_reading(self) -> None:
         """Set the deadline of a connection that waits for a request, or for the rest of one."""
-        partial = self._protocol.buffered_bytes > 0
+        partial = self._frames.buffered_bytes > 0
         if not partial:
             self._deadline = self._answered_at + self._limits.idle_ms_max / 1000
             self._deadline_reason = "the client has been idle for too long"
@@ -375,17 +442,14 @@ class ServedConnection:
             self._loop.remove_reader(self._socket.fileno())
 
     def _on_readable(self) -> None:
-        if (
-            self._begun is not None
-            and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes
-        ):
+        if self._begun is not None and self._frames.buffered_bytes >= self._limits.read_ahead_bytes:
             self._pause_reading()
             return
         if self._take_over is not None and self._is_taken_over(self._take_over):
             return
-        before = self._protocol.allocated_bytes
-        room = self._protocol.get_buffer()
-        after = self._protocol.allocated_bytes
+        before = self._frames.allocated_bytes
+        room = self._frames.get_buffer()
+        after = self._frames.allocated_bytes
         if after != before and not self._account(
             _above_base_buffer(after) - _above_base_buffer(before)
         ):
@@ -402,7 +466,7 @@ class ServedConnection:
             self._pause_reading()
             return
         self._statistics.bytes_in += count
-        self._protocol.received(count)
+        self._frames.received(count)
         if self._begun is not None:
             if self._on_pipelined is not None:
                 self._on_pipelined()

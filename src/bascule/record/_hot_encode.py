@@ -52,11 +52,31 @@ def _write_sized(out: cython.uchar[::1], to: cython.Py_ssize_t, value: bytes | N
     return to + length
 
 
+def encode_headers(headers: tuple) -> bytes:
+    """The headers of a record behind their number; each is a name and a value (bytes or None)."""
+    header: tuple
+    name: bytes
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t = varint_bytes(len(headers))
+    for header in headers:
+        name = header[0].encode()
+        size += _sized_bytes(name) + _sized_bytes(header[1])
+    block: bytearray = bytearray(size)
+    out: cython.uchar[::1] = memoryview(block)
+    at = write_varint(out, 0, len(headers))
+    for header in headers:
+        name = header[0].encode()
+        at = _write_sized(out, at, name)
+        at = _write_sized(out, at, header[1])
+    assert at == size
+    return bytes(block)
+
+
 def encode_records(records: list, room: cython.Py_ssize_t) -> bytearray:
     """Records with the offset deltas 0, 1, 2, ... and no timestamp deltas, behind `room` bytes.
 
-    A record is a tuple of key, value (bytes or None) and headers, which are tuples of a name and a
-    value (bytes or None).
+    A record is a tuple of key, value (bytes or None) and headers: tuples of a name and a value
+    (bytes or None), or the bytes of `encode_headers`.
     """
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t = room
@@ -64,34 +84,35 @@ def encode_records(records: list, room: cython.Py_ssize_t) -> bytearray:
     sizes: list = []
     total: cython.Py_ssize_t = room
     record: tuple
-    header: tuple
-    headers: tuple
-    name: bytes
+    headers: bytes
+    length: cython.Py_ssize_t
+    source: cython.p_char
+    encoded: list = []
     for row in range(len(records)):
         record = records[row]
-        headers = record[2]
+        headers = record[2] if type(record[2]) is bytes else encode_headers(record[2])
+        encoded.append(headers)
         size = 2 + varint_bytes(row) + _sized_bytes(record[0]) + _sized_bytes(record[1])
-        size += varint_bytes(len(headers))
-        for header in headers:
-            name = header[0].encode()
-            size += _sized_bytes(name) + _sized_bytes(header[1])
+        size += len(headers)
         sizes.append(size)
         total += varint_bytes(size) + size
     batch: bytearray = bytearray(total)
     out: cython.uchar[::1] = memoryview(batch)
     for row in range(len(records)):
         record = records[row]
-        headers = record[2]
+        headers = encoded[row]
         at = write_varint(out, at, sizes[row])
         out[at] = 0  # attributes
         out[at + 1] = 0  # timestamp delta
         at = write_varint(out, at + 2, row)
         at = _write_sized(out, at, record[0])
         at = _write_sized(out, at, record[1])
-        at = write_varint(out, at, len(headers))
-        for header in headers:
-            name = header[0].encode()
-            at = _write_sized(out, at, name)
-            at = _write_sized(out, at, header[1])
+        length = len(headers)
+        if cython.compiled:
+            source = headers
+            memcpy(cython.address(out[at]), source, length)
+        else:
+            out[at : at + length] = headers
+        at += length
     assert at == total
     return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,12 @@ class InternalRecord(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+EncodableRecord: TypeAlias = tuple[
+    bytes | None, bytes | None, "bytes | tuple[tuple[str, bytes | None], ...]"
+]
+"""Key, value and headers, as `record._hot_encode.encode_records` takes them."""
 
 
 class ClientMessage(NamedTuple):
@@ -66,6 +72,12 @@ class InternalPublisher:
         Raises: UnknownStream, UnknownPartition, PublishRejected where it is not stored,
         Indeterminate where it may or may not be.
         """
+        return await self.publish_encodable(stream, partition, [encodable(r) for r in records])
+
+    async def publish_encodable(
+        self, stream: str, partition: int, records: list[EncodableRecord]
+    ) -> int:
+        """As `publish`."""
         found = self._partitions.stream(stream)
         if found is None:
             raise UnknownStream(stream)
@@ -164,14 +176,13 @@ def _record(config: StreamConfig, row: int, message: ClientMessage) -> Record:
     return Record(row, 0, key, message.value, headers)
 
 
-def _encode(records: Sequence[InternalRecord]) -> bytearray:
-    batch = encode_records(
-        [
-            (each.key, each.value, (("subject", each.subject.encode()), *each.headers))
-            for each in records
-        ],
-        HEADER_BYTES,
-    )
+def encodable(record: InternalRecord) -> EncodableRecord:
+    """The record with its subject as the first header."""
+    return record.key, record.value, (("subject", record.subject.encode()), *record.headers)
+
+
+def _encode(records: list[EncodableRecord]) -> bytearray:
+    batch = encode_records(records, HEADER_BYTES)
     seal(batch, record_count=len(records), base_timestamp=0, max_timestamp=0)
     return batch
 

@@ -83,7 +83,7 @@ class ServerConnection:
     """
 
     __slots__ = (
-        "_client_id", "_failure", "_frames", "_id_bytes", "_id_end", "_requests", "_served",
+        "_client_id", "_failure", "_id_bytes", "_id_end", "_requests", "_served", "frames",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +96,8 @@ class ServerConnection:
         """`requests` has the class of each api key."""
         self._served = served
         self._requests = requests
-        self._frames = FrameReader(frame_bytes_max=frame_bytes_max)
+        self.frames = FrameReader(frame_bytes_max=frame_bytes_max)
+        """Takes the bytes that are received."""
         self._failure: RemoteProtocolError | None = None
         self._client_id: str | None = None
         """That of the last request, its bytes, and its end in the frame; 0: there was none."""
@@ -106,24 +107,16 @@ class ServerConnection:
     @property
     def buffered_bytes(self) -> int:
         """Bytes received that are not yet decoded to requests."""
-        return self._frames.buffered_bytes
+        return self.frames.buffered_bytes
 
     @property
     def allocated_bytes(self) -> int:
         """Memory of the receive buffer."""
-        return self._frames.allocated_bytes
-
-    def get_buffer(self) -> memoryview:
-        """A buffer to receive the next bytes into."""
-        return self._frames.get_buffer()
-
-    def received(self, count: int) -> None:
-        """`count` bytes of the room were filled."""
-        self._frames.received(count)
+        return self.frames.allocated_bytes
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes that were received elsewhere."""
-        self._frames.feed(data)
+        self.frames.feed(data)
 
     def next_event(self) -> ReceivedRequest | Literal[Need.DATA]:
         """The next request, or NEED_DATA.
@@ -131,11 +124,24 @@ class ServerConnection:
         Raises: RemoteProtocolError. The connection has then failed, and every later call raises
         the same error.
         """
+        frame = self.next_frame()
+        return NEED_DATA if frame is None else self.decode(frame)
+
+    def next_frame(self) -> memoryview | None:
+        """The frame of the next request, or None if more bytes are needed. Raises: as
+        `next_event`."""
         if self._failure is not None:
             raise self._failure
         try:
-            frame = self._frames.next_frame()
-            return NEED_DATA if frame is None else self._decode(frame)
+            return self.frames.next_frame()
+        except RemoteProtocolError as failure:
+            self._failure = failure
+            raise
+
+    def decode(self, frame: memoryview) -> ReceivedRequest:
+        """The request in a frame of `next_frame`. Raises: as `next_event`."""
+        try:
+            return self._decode(frame)
         except RemoteProtocolError as failure:
             self._failure = failure
             raise

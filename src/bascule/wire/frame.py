@@ -32,12 +32,15 @@ class FrameReader:
     bytes received, so a claimed size alone takes no memory.
     """
 
-    __slots__ = ("_buffer", "_eager_bytes", "_frame_bytes_max", "_size", "_start", "_stop")
+    __slots__ = ("_buffer", "_eager_bytes", "_frame_bytes_max", "_size", "_start", "_stop",
+                 "allocated_bytes")  # fmt: skip
 
     def __init__(self, *, frame_bytes_max: int, eager_bytes: int = 64 << 10) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._eager_bytes = eager_bytes
         self._buffer = bytearray()
+        self.allocated_bytes = 0
+        """Memory of the buffer."""
         self._start = 0
         """Start of the first frame that is not yet returned."""
         self._stop = 0
@@ -50,20 +53,15 @@ class FrameReader:
         """Bytes received and not yet returned as frames."""
         return self._stop - self._start
 
-    @property
-    def allocated_bytes(self) -> int:
-        """Memory of the buffer."""
-        return len(self._buffer)
-
     def get_buffer(self) -> memoryview:
         """A buffer of at least one byte to receive into. Then call `received`."""
-        if self._stop == len(self._buffer):
+        if self._stop == self.allocated_bytes:
             self._make_room()
         return memoryview(self._buffer)[self._stop :]
 
     def received(self, count: int) -> None:
         """The first `count` bytes of `get_buffer()` were received."""
-        assert 0 <= count <= len(self._buffer) - self._stop
+        assert 0 <= count <= self.allocated_bytes - self._stop
         self._stop += count
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -112,6 +110,7 @@ class FrameReader:
         fresh = bytearray(max(want, 2 * have) if have >= want else want)
         fresh[:have] = memoryview(self._buffer)[self._start : self._stop]
         self._buffer, self._start, self._stop = fresh, 0, have
+        self.allocated_bytes = len(fresh)
 
 
 def frame_pieces(parts: Sequence[Piece]) -> list[Piece]:

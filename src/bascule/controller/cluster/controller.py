@@ -23,6 +23,7 @@ import msgspec
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.groups import ENDS, OFFSETS, ClusterGroups, PartitionEnds
+from bascule.controller.cluster.groups.commit_removal import CommitRemoval
 from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
@@ -74,7 +75,6 @@ from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
 from bascule.wire.nats import NatsRefused
-from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.controller")
 
@@ -165,6 +165,11 @@ class ClusterController:
         )  # fmt: skip
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self.follower
+        )
+        self._removal = CommitRemoval(
+            partitions,
+            streams=lambda: self.image.streams,
+            wait_followed=lambda: self.follower.wait_followed(metadata.applied),
         )
         self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
         self._purges = Purges(node_id, partitions, metadata, peers, reserve)
@@ -279,9 +284,10 @@ class ClusterController:
     def attach_groups(
         self, offsets: CommittedOffsetStore, groups: GroupCoordinator
     ) -> tuple[ClusterGroups, PartitionEnds]:
-        """Remove the committed offsets of a stream with it from now on; return what operates on
+        """Remove the committed offsets of deleted streams from now on; return what operates on
         the groups of the cluster, and what knows the ends of their partitions."""
-        self._repairs.offsets = offsets
+        self._repairs.offsets = self._removal.offsets = offsets
+        groups.on_loaded = lambda: self.follower.request(self._removal.remove_orphans())
         ends = PartitionEnds(self._node_id, self._partitions, self.views, self.peers)
         found = ClusterGroups(
             self._node_id, self._partitions, offsets, groups, ends, self.views, self.peers
@@ -306,7 +312,7 @@ class ClusterController:
             changed = _definitions(before, image, touched)
             gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
-            self.follower.request(self._remove_commits(name))
+            self.follower.request(self._removal.remove_deleted(name))
         if self._announcer is not None:
             if touched is None:
                 self._announcer.on_streams(image.streams)
@@ -316,22 +322,6 @@ class ClusterController:
             self._on_nodes(image)
         self.duties.on_image(image)
         self.follower.on_image(touched)
-
-    async def _remove_commits(self, stream: str) -> None:
-        """Remove the commits of a deleted stream, on the node that holds them.
-
-        A stream of this name created later has other commits; this frees the memory.
-        """
-        offsets = self._repairs.offsets
-        held = self._partitions.stream(OFFSETS_STREAM)
-        if offsets is None or held is None or not held[0].is_leader:
-            return
-        try:
-            await offsets.remove_deleted(stream, self.image.streams.get(stream))
-        except BasculeError as error:
-            log.warning(
-                "commits of a deleted stream stay", extra={"stream": stream, "error": str(error)}
-            )
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from bascule.groups.administration import GroupOffsets
 from bascule.groups.classic import JoinAnswer, JoinRequest, SyncAnswer
 from bascule.groups.consumer import ConsumerGroup, MemberAnswer, MemberHeartbeat
 from bascule.groups.described import RunningGroups
+from bascule.groups.offset_appends import OnStored
+from bascule.groups.prepared_commits import PreparedCommit
 from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
@@ -103,6 +105,16 @@ class ServedOffsets(GroupOffsets, Protocol):
 
         Raises, or has as error: BasculeError.
         """
+        ...
+
+    def prepare(self, commits: Sequence[tuple[OffsetKey, str]]) -> list[PreparedCommit]:
+        """Commits with this metadata, for `store_prepared`. Raises: BasculeError."""
+        ...
+
+    def store_prepared(
+        self, prepared: Sequence[PreparedCommit], values: Sequence[int], on_stored: OnStored
+    ) -> None:
+        """As `store_checked`, with the offset and the leader epoch of each in turn in `values`."""
         ...
 
     def has_read(self, offset: int, count: int) -> bool:

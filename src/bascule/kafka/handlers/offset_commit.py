@@ -48,7 +48,7 @@ def handle_offset_commit(
     try:
         stored = context.offsets.store_checked(list(commits.items()))
     except BasculeError as error:
-        return _failed(response, request.group_id, error)
+        return failed_commit(response, request.group_id, error)
     finish = partial(_stored, response, request.group_id, len(commits), context.offsets, stored)
     return Deferred(stored, finish)
 
@@ -63,7 +63,7 @@ def _stored(
     """The response once the commits are stored, or are not."""
     error = stored.exception()
     if isinstance(error, BasculeError):
-        return _failed(response, group, error)
+        return failed_commit(response, group, error)
     offset = stored.result()
     if offsets.has_read(offset, count):
         return response
@@ -76,13 +76,14 @@ async def _read(
     try:
         await read
     except BasculeError as error:
-        return _failed(response, group, error)
+        return failed_commit(response, group, error)
     return response
 
 
-def _failed(
+def failed_commit(
     response: OffsetCommitResponse, group: str, error: BasculeError
 ) -> OffsetCommitResponse:
+    """The response, with the error for each partition that has none."""
     log.warning("offsets not committed", extra={"group": group, "error": str(error)})
     for partition in (p for t in response.topics for p in t.partitions if not p.error_code):
         partition.error_code = offsets_error_code(error)
@@ -114,7 +115,7 @@ def _validate_topic(
     stream, unknown = find_stream(context, name=topic.name, id=topic.topic_id)
     responses = []
     for requested in topic.partitions:
-        code = request_error or unknown or _partition_error(requested, len(stream))
+        code = request_error or unknown or partition_error(requested, len(stream))
         responses.append(OffsetCommitPartitionResponse(requested.partition_index, code))
         if not code:
             key = OffsetKey(group, stream[0].definition.name, requested.partition_index)
@@ -127,7 +128,8 @@ def _validate_topic(
     return OffsetCommitTopicResponse(topic.name, topic.topic_id, responses)
 
 
-def _partition_error(requested: OffsetCommitPartition, partition_count: int) -> ErrorCode:
+def partition_error(requested: OffsetCommitPartition, partition_count: int) -> ErrorCode:
+    """Why an offset cannot be committed whatever the state of the group, or NONE."""
     if not 0 <= requested.partition_index < partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if requested.committed_offset < 0:
