@@ -119,6 +119,24 @@ def test_http_never_sends_damaged_bytes(cluster: RunningCluster) -> None:
         assert httpx.get(url, headers=good, timeout=30).content == data[:10]
 
 
+@pytest.mark.parametrize("door", ["client", "http"])
+def test_readers_have_a_file_that_is_gone_fetched_again(cluster: RunningCluster, door: str) -> None:
+    name, data = f"gone-{door}", content(6)
+    http = cluster.alive()[0].addresses["http"]
+    send(http, name, data, 3)
+    cluster.wait_in_sync(name)
+    victim = cluster.leader(name)
+    file = linked(cluster.replica(victim, name))
+    file.unlink()
+    if door == "client":
+        assert read(cluster.nodes[victim].addresses["http"], name) == data
+    else:
+        url = f"{cluster.nodes[victim].addresses['http']}/v1/streams/{name}/partitions/0/payloads/0"
+        answer = httpx.get(url, follow_redirects=True, timeout=30)
+        assert (answer.status_code, answer.content) == (200, data)
+    wait_content(file, data)
+
+
 @pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
 def test_the_scrubber_reads_payloads(cluster: RunningCluster, damage: str) -> None:
     name, data = f"scrub-{damage}", content(3)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 from crc32c import crc32c
@@ -11,7 +14,7 @@ from crc32c import crc32c
 from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.host.real import RealRandom
 from bascule.record.payload_links import Payload, PayloadLink
-from bascule.sim.disk import SimFiles
+from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.payloads.block_sums import (
     BLOCK_BYTES,
     BlockSums,
@@ -188,6 +191,46 @@ def test_sums_that_were_not_written_to_their_end_are_removed() -> None:
     assert stored.names() == ["linked", "sums", "new"]
     PayloadFiles(stored.files, "/p", threading.Lock())
     assert stored.names() == ["linked", "sums"]
+
+
+def read_all(stored: Stored) -> None:
+    assert stored.read(0, -1) == DATA
+
+
+def read_part(stored: Stored) -> None:
+    assert stored.read(3, 9) == DATA[3:9]
+
+
+def verify(stored: Stored) -> None:
+    verify_payload(stored.payloads, PayloadLink(7, PAYLOAD), lambda _: None)
+
+
+@pytest.mark.parametrize("use", [read_all, read_part, verify])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EMFILE, SHORT])
+@pytest.mark.parametrize("sums", ["none", "good", "damaged"])
+def test_sums_that_cannot_be_read_or_written_do_no_harm(
+    use: Callable[[Stored], None], error: int, sums: str
+) -> None:
+    """They are made again from the payload, which is right."""
+    failed_at = set()
+    for operation in count(1):
+        stored = Stored(with_sums=sums != "none")
+        if sums == "damaged":
+            stored.files.open(f"/p/payloads/{ID}.sums").write_at(9, b"x")
+        done = len(stored.files.operations)
+        stored.files.fail(operation, error)
+        try:
+            use(stored)
+        except OSError:
+            assert ".sums" not in stored.files.operations[done + operation - 1]
+        if stored.files.fault_pending():
+            break
+        failed_at.add(stored.files.operations[done + operation - 1].split()[0])
+        assert not {"sums.new", "new"} & set(stored.names()), "of each file its name is known"
+        use(stored)
+        verify(stored)
+        assert stored.names() == ["linked", "sums"]
+    assert sums == "good" or {"create", "truncate", "write", "rename"} <= failed_at
 
 
 def test_a_repair_replaces_the_file() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -35,7 +34,12 @@ from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
 from bascule.storage.payloads.block_sums import SumsBuilder
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
-from bascule.storage.payloads.verified_file import VerifiedFile, build_sums, open_verified
+from bascule.storage.payloads.verified_file import (
+    VerifiedFile,
+    build_sums,
+    is_damage,
+    open_verified,
+)
 from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import (
     FetchPayload,
@@ -487,10 +491,9 @@ class DataStreams:
         self._reactor.call(lambda: self._fetching.repair(place, link))
 
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None:
-        """Somebody has read damaged bytes of a payload here. Any thread may call it."""
-        if isinstance(error, PayloadDamaged) or (
-            isinstance(error, OSError) and error.errno == errno.EIO
-        ):
+        """Somebody could not read a payload here. If its file is damaged or lost, it is replaced.
+        Any thread may call it."""
+        if is_damage(error):
             self.pool.submit(self._find_damaged, place, id, error)
 
     def _find_damaged(self, place: PayloadPlace, id: str, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bascule.errors import PayloadDamaged, PayloadMissing
@@ -10,7 +10,7 @@ from bascule.record.header import HEADER_BYTES
 from bascule.record.payload_links import PayloadLink, links_of
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.payloads.payload_log import PayloadLog, have_links
-from bascule.storage.payloads.verified_file import verify_payload
+from bascule.storage.payloads.verified_file import is_damage, verify_payload
 
 
 class DamagedPayload(NamedTuple):
@@ -38,18 +38,18 @@ class ScrubbedPayloads:
         else:
             self._links += links_of(data)
 
-    def verify(self, on_block: Callable[[int], None]) -> list[DamagedPayload]:
-        """Read the payloads of all links observed since the last call; those that are not right.
+    def verify(self, on_block: Callable[[int], None]) -> Iterator[DamagedPayload]:
+        """Read the payloads of all links observed since the last call; those that are not right,
+        each as soon as it is found.
 
-        Raises: what `on_block` raises, CorruptData, OSError of the log.
+        Raises: what `on_block` raises; CorruptData; OSError of the log, and where a payload cannot
+        be read although its file may be right.
         """
         links, self._links = self._links, []
-        damaged = []
         for link in links:
             found = self._verify_one(link, on_block)
             if found:
-                damaged.append(DamagedPayload(link, found))
-        return damaged
+                yield DamagedPayload(link, found)
 
     def _verify_one(self, link: PayloadLink, on_block: Callable[[int], None]) -> str:
         store = self._store
@@ -57,6 +57,8 @@ class ScrubbedPayloads:
         try:
             verify_payload(store.payloads, link, on_block)
         except (PayloadDamaged, PayloadMissing, OSError) as error:
+            if not is_damage(error):
+                raise
             # Not if retention, compaction or a truncation has removed the record meanwhile.
             is_there = store.link_at(link.offset) == link
             return str(error) if is_there else ""

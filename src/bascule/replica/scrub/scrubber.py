@@ -352,12 +352,13 @@ class Scrubber:
                 raise Closed("the node stops")
             began_ns = self._clock.monotonic_ns()
 
-        damaged = payloads.verify(on_block)
-        for link, found in damaged:
+        damaged = 0
+        for link, found in payloads.verify(on_block):
+            damaged += 1
             self.counts.payloads_damaged += 1
             report.found = f"payload of offset {link.offset}: {found}"
             self._partitions.on_payload_damaged(partition, link)
-        return len(damaged)
+        return damaged
 
     def _save(self, *, is_due: bool = False) -> None:
         """Note the progress on the disk, now and then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from errno import EBADF, EIO
 from typing import Final, NamedTuple
 
@@ -305,32 +305,38 @@ class PayloadFiles:
     # -- damage ---------------------------------------------------------------------------------
 
     def load_sums(self, payload: Payload) -> BlockSums | None:
-        """The checksums of a payload's blocks; None if they have not been written, or are damaged.
-
-        Raises: OSError.
-        """
+        """The checksums of a payload's blocks; None if they have not been written, are damaged, or
+        cannot be read: the payload itself says then what they are."""
         if payload.size <= BLOCK_BYTES:
             return sums_of_one_block(payload)
         try:
             sums = decode_sums(self._files.read_bytes(self._sums_path(payload.id)))
-        except FileNotFoundError:
+        except OSError:
             return None
         return sums if sums is not None and sums.crc == payload.crc else None
 
     def save_sums(self, id: str, sums: BlockSums) -> None:
-        """Write the checksums of a payload's blocks, if it has several. Raises: OSError."""
+        """Write the checksums of a payload's blocks, if it has several.
+
+        Where that fails, as on a full disk, they are made again when they are needed: what can be
+        made again from the payload must not stop who reads, copies or repairs it.
+        """
         if sums.size <= BLOCK_BYTES:
             return
-        path = self._sums_path(id)
-        new = f"{path}.new"
         with self._lock:
             if self._found(id) is None or self._is_closed:
                 return
-            file = self._files.open(new, create=True)
-            file.truncate(0)
-            file.write_at(0, encode_sums(sums))
-            file.close()
-            self._files.rename(new, path)
+            path = self._sums_path(id)
+            new = f"{path}.new"
+            try:
+                file = self._files.open(new, create=True)
+                file.truncate(0)
+                file.write_at(0, encode_sums(sums))
+                file.close()
+                self._files.rename(new, path)
+            except OSError:
+                with suppress(OSError):
+                    self._remove(new)
 
     def replace(self, file: File, payload: Payload) -> bool:
         """Put a file that `create` has made in the place of a damaged one of a linked payload.

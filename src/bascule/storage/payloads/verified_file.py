@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import EIO, ENOENT
 from typing import Final
 
 from crc32c import crc32c
 
-from bascule.errors import PayloadDamaged
+from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.host.api import File
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.block_sums import (
@@ -76,6 +77,14 @@ class VerifiedFile:
             self._payloads.save_sums(payload.id, sums)
 
 
+def is_damage(error: Exception) -> bool:
+    """Whether who has read a payload of a record learnt that its file is damaged or lost. Any other
+    error says nothing of the file: this node lacks memory, descriptors or rights."""
+    if isinstance(error, OSError):
+        return error.errno in (EIO, ENOENT)
+    return isinstance(error, PayloadDamaged | PayloadMissing)
+
+
 def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> VerifiedFile:
     """The bytes [start, end) of a whole payload; `end` -1: up to its end.
 
@@ -116,7 +125,7 @@ def build_sums(file: File, payload: Payload, on_block: OnBlock = _NOTHING) -> Bl
 def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock) -> None:
     """Read the payload of a record, and compare it with what the record says.
 
-    Missing checksums of its blocks, and wrong ones, are written.
+    Missing checksums of its blocks, and wrong ones, are written if that is possible.
 
     Raises: PayloadMissing, PayloadDamaged, OSError; what `on_block` raises.
     """
@@ -131,6 +140,7 @@ def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock)
 __all__ = [
     "VerifiedFile",
     "build_sums",
+    "is_damage",
     "open_verified",
     "sums_of_one_block",
     "verify_payload",
