@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_records_are_given_up_only_when_asked(committed: int) -> None:
             return committed if (stream, partition) == ("a", 0) else 0
 
     async def repair(node: ControlledNode) -> None:
-        node.controller.attach_groups(Offsets(), None)
+        node.controller.attach_groups(Offsets(), SimpleNamespace())
         with pytest.raises(UnknownPartition):
             await node.controller.repair_stream("a", partition=2, accept_loss=True)
         with pytest.raises(UnknownStream):
