@@ -351,3 +351,13 @@ def test_a_command_that_reads_nothing_loads_no_arrow() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_a_place_without_a_backup_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "none")
+    assert main(["backup", place, "--list"]) == exit_codes.OK
+    assert "has no backup" in " ".join(capsys.readouterr().out.split())
+    assert main(["backup", place, "--at", "2020"]) == exit_codes.USAGE
+    assert "--verify" in capsys.readouterr().err

@@ -91,6 +91,8 @@ def backup(
     repository = _repository(place)
     if show and check:
         raise ConfigError("--list and --verify exclude each other")
+    if at and not check:
+        raise ConfigError("--at chooses the backup that --verify checks; give --verify as well")
     if show:
         _list(repository, json=json)
     elif check:
@@ -277,7 +279,9 @@ def _list(repository: Repository, *, json: bool) -> None:
             }
         )
         return
-    table = Table(box=None, pad_edge=False)
+    if not manifests:
+        out.print(f"{repository.place.address} has no backup")
+    table = Table(box=None, pad_edge=False, show_header=bool(manifests))
     for column in ("backup", "taken", "streams", "partitions", "size", "complete"):
         table.add_column(column, justify="right" if column in ("streams", "size") else "left")
     for each in manifests:
