@@ -107,13 +107,10 @@ packages_installed() {
         "$(find "$packages" -maxdepth 1 -name '*.dist-info' | wc -l)" "$(last_line "$1")"
 }
 
-# Spark has no wheel, so pip builds one: its jars are compressed already. What is imported is
-# compiled to bytecode then, which is a third of the packages.
 install_packages() {
     packages=$(echo "$1"/lib/python*/site-packages)
     detail=packages_installed while_saying "installing the packages of requirements.lock (Spark alone is 450 MB; a few minutes)" \
-        "$1/bin/pip" install --disable-pip-version-check --progress-bar off --no-compile \
-        --config-settings=--build-option=--compression=stored --require-hashes \
+        "$1/bin/pip" install --disable-pip-version-check --progress-bar off --require-hashes \
         -r requirements.lock
 }
 
