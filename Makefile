@@ -116,25 +116,14 @@ FOREIGN_SPARK := build/foreign-spark/.installed
 $(FOREIGN_SPARK): tests/support/foreign_spark.txt | $(VENV)/.installed
 	@echo "installing the Spark that Iceberg and Delta have jars for, for tests of foreign tables (450 MB)"
 	@rm -rf $(@D)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --target $(@D) \
-		--config-settings=--build-option=--compression=stored -r $<
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --target $(@D) -r $<
 	@touch $@
 
 .PHONY: foreign-spark
 foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta, for the tests of foreign tables
 
-SPARK_CLASSES := build/spark-classes/spark.jsa
-
-# A JVM maps them; otherwise each start of Spark loads and verifies them again.
-$(SPARK_CLASSES): tests/support/spark_java.py $(VENV)/.packages $(VENV)/.system | $(VENV)/.installed
-	@echo "writing the archive of Spark's classes, for the Sparks of the tests (190 MB)"
-	@PYTHONPATH=tests $(BIN)/python -m support.spark_java $@ >build/spark-classes.log 2>&1 || { cat build/spark-classes.log; false; }
-
-.PHONY: spark-classes
-spark-classes: $(SPARK_CLASSES) ## an archive of Spark's classes, for a quicker start of the Sparks of the tests
-
 .PHONY: test-spark
-test-spark: setup $(FOREIGN_SPARK) $(SPARK_CLASSES) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
+test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
 	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "not long" tests/spark
 
 .PHONY: test-long
@@ -200,8 +189,7 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 torture: setup ## five nodes under drawn faults for SECONDS=60, every ack checked; VERSIONS=1 rolls two releases; kill -9 ROUNDS=20 times; damage in every byte
 	cd tests && ../$(BIN)/python -m torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(VERSIONS),--versions) $(if $(OUT),--out $(abspath $(OUT)))
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
-		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py \
-		tests/e2e/test_raft_store_kill.py tests/e2e/test_table_oplog_kill.py
+		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py
 	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py tests/torture
 
 .PHONY: torture-spark

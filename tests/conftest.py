@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import children, slow_first, spark_java, timeouts
+from support import children, slow_first, timeouts
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
@@ -39,8 +39,6 @@ settings.load_profile("usual")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Of every Spark that a test starts, in this process or with a program of its own.
-    os.environ.update(spark_java.environment())
     for plugin in (children, slow_first, timeouts):
         config.pluginmanager.register(plugin)
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from support import http_calls, spark_java
+from support import http_calls
 from support.children import child_pids, kill_trees
 from support.documents import network
 from support.documents.pages import ROOT, Page, Step, read_page
@@ -183,7 +183,8 @@ def page_environment(home: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "TERM": "xterm",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        **spark_java.environment(),
+        # A short run spends most of its time in the warm-up of the JVM.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 
