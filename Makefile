@@ -189,7 +189,8 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 torture: setup ## five nodes under drawn faults for SECONDS=60, every ack checked; VERSIONS=1 rolls two releases; kill -9 ROUNDS=20 times; damage in every byte
 	cd tests && ../$(BIN)/python -m torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(VERSIONS),--versions) $(if $(OUT),--out $(abspath $(OUT)))
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
-		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py
+		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py \
+		tests/e2e/test_raft_store_kill.py tests/e2e/test_table_oplog_kill.py
 	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py tests/torture
 
 .PHONY: torture-spark
