@@ -280,12 +280,14 @@ def test_a_writer_gives_up_where_nodes_answer_and_nothing_goes_on() -> None:
     """Each node opens the payload, and closes the connection with the first packet."""
 
     async def serve(reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        answer.write(encode_message(frames.HELLO, StreamHello()))
-        await reader.read(10)
-        answer.write(encode_message(frames.OPENED, PayloadOpened(0, 0, 16 * MIB, 0)))
-        await reader.read(1 << 16)
-        await asyncio.sleep(0.05)
-        answer.transport.abort()
+        try:
+            answer.write(encode_message(frames.HELLO, StreamHello()))
+            await reader.read(10)
+            answer.write(encode_message(frames.OPENED, PayloadOpened(0, 0, 16 * MIB, 0)))
+            await reader.read(1 << 16)
+            await asyncio.sleep(0.05)
+        finally:  # also where the test ends first
+            answer.transport.abort()
 
     async def test() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
