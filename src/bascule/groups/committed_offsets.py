@@ -199,7 +199,7 @@ class CommittedOffsetStore:
         `has_read` says so, or else after `wait_read`. Raises, and has errors: as `commit`.
         """
         now = self._clock.now_ms()
-        self._check_room([key for key, _ in commits])
+        self._check_room(len(commits), (key for key, _ in commits))
         return self._appends.append(
             [self._commit_record(key, commit, now) for key, commit in commits]
         )
@@ -213,15 +213,14 @@ class CommittedOffsetStore:
         self, prepared: Sequence[PreparedCommit], values: Sequence[int], on_stored: OnStored
     ) -> None:
         """As `store_checked`, with the offset and the leader epoch of each in turn in `values`."""
-        if len(self._commits) + len(prepared) > COMMITS_MAX:
-            self._check_room([each.key for each in prepared])
+        self._check_room(len(prepared), (each.key for each in prepared))
         records, changes, size = encode_prepared(prepared, values, self._clock.now_ms())
         self._appends.append_encodable(records, changes, size, on_stored)
 
-    def _check_room(self, keys: Sequence[OffsetKey]) -> None:
+    def _check_room(self, count: int, keys: Iterable[OffsetKey]) -> None:
         """Raises: LimitExceeded."""
         held = len(self._commits)
-        if held + len(keys) > COMMITS_MAX:
+        if held + count > COMMITS_MAX:
             added = sum(key not in self._commits for key in keys)
             if added and held + added > COMMITS_MAX:
                 raise LimitExceeded("the limit of committed offsets", COMMITS_MAX, held + added)
