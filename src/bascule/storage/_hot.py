@@ -14,6 +14,11 @@ except ModuleNotFoundError:
 
 from crc32c import crc32c
 
+if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
+else:
+    from bascule._hot_number import read_number
+
 IS_COMPILED: bool = cython.compiled
 
 HEADER_BYTES: cython.Py_ssize_t = 61
@@ -27,37 +32,6 @@ ENTRY_FIELDS = 3
 STATE_FIELDS = 5
 """Numbers of `state`: position in the buffer, next offset, largest timestamp, entries written, and
 the position in the file from which the next batch gets an index entry."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int64(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    step: cython.Py_ssize_t
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    for step in range(1, 8):
-        value = value * 256 + buf[at + step]
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int32(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    return ((value * 256 + buf[at + 1]) * 256 + buf[at + 2]) * 256 + buf[at + 3]
 
 
 def skip_batches(
@@ -77,10 +51,10 @@ def skip_batches(
     while size - at >= HEADER_BYTES:
         if buf[at + 16] != 2:
             break
-        length = _int32(buf, at + 8)
-        delta = _int32(buf, at + 23)
+        length = read_number(buf, at + 8, 4)
+        delta = read_number(buf, at + 23, 4)
         # Subtract: with a damaged base offset the sum could overflow 64 bits.
-        if length < 49 or delta < 0 or _int64(buf, at) >= offset - delta:
+        if length < 49 or delta < 0 or read_number(buf, at, 8) >= offset - delta:
             break
         at += 12 + length
     return at
@@ -113,14 +87,18 @@ def check_headers(
     if at < 0:
         raise IndexError("the position is before the buffer")
     while size - at >= HEADER_BYTES:
-        base = _int64(buf, at)
-        length = _int32(buf, at + 8)
-        delta = _int32(buf, at + 23)
+        base = read_number(buf, at, 8)
+        length = read_number(buf, at + 8, 4)
+        delta = read_number(buf, at + 23, 4)
         if buf[at + 16] != 2 or length < 49 or delta < 0:
             break
         if base != offset and (base < offset or not gaps_allowed):
             break
-        if base >= epoch_end or base > OFFSET_MAX - delta - 1 or _int32(buf, at + 12) != epoch:
+        if (
+            base >= epoch_end
+            or base > OFFSET_MAX - delta - 1
+            or read_number(buf, at + 12, 4) != epoch
+        ):
             break
         offset = base + delta + 1
         at += 12 + length
@@ -175,19 +153,19 @@ def check_batches(
     count = 0
     entry = 0
     while size - at >= HEADER_BYTES and entry + 3 <= room:
-        base = _int64(buf, at)
-        length = _int32(buf, at + 8)
-        delta = _int32(buf, at + 23)
+        base = read_number(buf, at, 8)
+        length = read_number(buf, at + 8, 4)
+        delta = read_number(buf, at + 23, 4)
         if buf[at + 16] != 2 or length < 49 or length > size - at - 12 or delta < 0:
             break
         if base != offset and (base < offset or not gaps_allowed):
             break
         if base > OFFSET_MAX - delta - 1:
             break
-        if epoch != -2 and (base >= epoch_end or _int32(buf, at + 12) != epoch):
+        if epoch != -2 and (base >= epoch_end or read_number(buf, at + 12, 4) != epoch):
             break
         end = at + 12 + length
-        crc = _int32(buf, at + 17)
+        crc = read_number(buf, at + 17, 4)
         if crc < 0:
             crc += 0x100000000
         if crc32c(data[at + CRC_START : end]) != crc:
@@ -198,7 +176,7 @@ def check_batches(
             entries[entry + 2] = timestamp_max
             entry += 3
             entry_at = origin + at + interval
-        timestamp = _int64(buf, at + 35)
+        timestamp = read_number(buf, at + 35, 8)
         if timestamp > timestamp_max:
             timestamp_max = timestamp
         offset = base + delta + 1
@@ -256,24 +234,24 @@ def digest_batches(
     at = state[0]
     offset = state[1]
     while size - at >= HEADER_BYTES:
-        base = _int64(buf, at)
-        length = _int32(buf, at + 8)
-        delta = _int32(buf, at + 23)
+        base = read_number(buf, at, 8)
+        length = read_number(buf, at + 8, 4)
+        delta = read_number(buf, at + 23, 4)
         if base < 0 or length < 49 or delta < 0 or base > OFFSET_MAX - delta - width:
             break
         end = base + delta + 1
         if base >= offset:
-            records = _int32(buf, at + 57)
+            records = read_number(buf, at + 57, 4)
             if end <= limit and base // width >= first:
                 if (end - 1) // width - first >= rows:
                     is_over = True
                     break
-                crc = _int32(buf, at + 17)
+                crc = read_number(buf, at + 17, 4)
                 if crc < 0:
                     crc += 0x100000000
                 # The end of splitmix64 spreads a difference in one bit over all bits.
                 hashed = (base * 0x100000000 + crc) & ALL_BITS
-                hashed = hashed ^ (length * 0x10001 + _int32(buf, at + 12))
+                hashed = hashed ^ (length * 0x10001 + read_number(buf, at + 12, 4))
                 hashed = ((hashed ^ (hashed >> 30)) * 0xBF58476D1CE4E5B9) & ALL_BITS
                 hashed = ((hashed ^ (hashed >> 27)) * 0x94D049BB133111EB) & ALL_BITS
                 hashed = hashed ^ (hashed >> 31)

@@ -23,26 +23,13 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython
 
 if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy, memset
+else:
+    from bascule._hot_number import read_number
 
 IS_COMPILED: bool = cython.compiled
-
-
-@cython.cfunc
-@cython.inline
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.int):
-    """The signed number of `size` bytes. The caller has checked the range."""
-    value: cython.longlong = buf[at]
-    position: cython.Py_ssize_t
-    if value >= 128:
-        value -= 256
-    for position in range(at + 1, at + size):
-        value = value * 256 + buf[position]
-    return value
 
 
 @cython.cfunc
@@ -63,7 +50,7 @@ def _length(
     if not flexible:
         if end - at < size:
             return 0, -1
-        return _number(buf, at, size), at + size
+        return read_number(buf, at, size), at + size
     if at >= end:
         return 0, -1
     value = buf[at]
@@ -128,9 +115,9 @@ def split_commit(frame: cython.const[cython.uchar][::1]) -> tuple | None:
     flexible: cython.bint
     target: cython.p_uchar
     values: list = []
-    if end < 8 or _number(frame, 0, 2) != 8:
+    if end < 8 or read_number(frame, 0, 2) != 8:
         return None
-    version = _number(frame, 2, 2)
+    version = read_number(frame, 2, 2)
     if version < 2 or version > 10:
         return None
     flexible = version >= 8
@@ -168,14 +155,14 @@ def split_commit(frame: cython.const[cython.uchar][::1]) -> tuple | None:
             partitions -= 1
             if end - at < (16 if version >= 6 else 12):
                 return None
-            values.append(_number(frame, at + 4, 8))
+            values.append(read_number(frame, at + 4, 8))
             if cython.compiled:
                 memset(target + at + 4, 0, 8)
             else:
                 form[at + 4 : at + 12] = bytes(8)
             at += 12
             if version >= 6:
-                values.append(_number(frame, at, 4))
+                values.append(read_number(frame, at, 4))
                 if cython.compiled:
                     memset(target + at, 0, 4)
                 else:

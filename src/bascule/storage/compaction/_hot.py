@@ -10,9 +10,11 @@ except ModuleNotFoundError:
 from crc32c import crc32c
 
 if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
     from cython.cimports.bascule.record._hot_varint import read_varint, write_varint
     from cython.cimports.libc.string import memcpy
 else:
+    from bascule._hot_number import read_number
     from bascule.record._hot_varint import read_varint, write_varint
 
 IS_COMPILED: bool = cython.compiled
@@ -25,37 +27,6 @@ if all of it is compacted, else -1; the end of the tombstones that may be remove
 end of those that were."""
 GROWTH_BYTES_MAX = 10
 """Most bytes by which a record grows: its delta takes 10 bytes instead of 1, its length 1 more."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int64(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    step: cython.Py_ssize_t
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    for step in range(1, 8):
-        value = value * 256 + buf[at + step]
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int32(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    return ((value * 256 + buf[at + 1]) * 256 + buf[at + 2]) * 256 + buf[at + 3]
 
 
 @cython.cfunc
@@ -270,7 +241,7 @@ def copy_batches(
                 _copy(buf, at, stop - at, out, to)
                 to += stop - at
                 continue
-            records = _int32(buf, at + 57)
+            records = read_number(buf, at + 57, 4)
             if first < 0:
                 removed += records
                 changed += 1
@@ -279,8 +250,8 @@ def copy_batches(
             if records < 0 or first + records > len(actions):
                 break
             has_horizon = (buf[at + 22] & 0x40) != 0
-            horizon = _int64(buf, at + 27) if has_horizon else horizon_new
-            end = _int64(buf, at) + _int32(buf, at + 23) + 1
+            horizon = read_number(buf, at + 27, 8) if has_horizon else horizon_new
+            end = read_number(buf, at, 8) + read_number(buf, at + 23, 4) + 1
             is_tail = end == tail
             is_over = has_horizon and now >= horizon and not is_tail and end <= tombstones_end
             kept = 0
@@ -297,7 +268,7 @@ def copy_batches(
             if kept == 0:
                 changed += 1
                 continue
-            time = _int64(buf, at + 35)
+            time = read_number(buf, at + 35, 8)
             gets_horizon = False
             is_rebased = False
             if buf[at + 22] & 8 and -time_max < time < time_max and -time_max < horizon < time_max:

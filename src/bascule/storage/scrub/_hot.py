@@ -8,31 +8,16 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
     from cython.cimports.bascule.record._hot_varint import read_varint
 else:
+    from bascule._hot_number import read_number
     from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 
 LATEST_FIELDS = 2
 """Numbers of `sums` of `digest_latest`: the sum of the hashes, the count of the records."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int64(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    step: cython.Py_ssize_t
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    for step in range(1, 8):
-        value = value * 256 + buf[at + step]
-    return value
 
 
 @cython.cfunc
@@ -109,8 +94,8 @@ def digest_latest(
             good = False
             if at < 0 or stop - at < 61 or stop > len(buf):
                 break
-            base = _int64(buf, at)
-            records = _int64(buf, at + 53) & 0x7FFFFFFF
+            base = read_number(buf, at, 8)
+            records = read_number(buf, at + 53, 8) & 0x7FFFFFFF
             if first + records > len(actions):
                 break
             good = True

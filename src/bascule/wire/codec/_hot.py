@@ -21,8 +21,11 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython
 
 if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
+else:
+    from bascule._hot_number import read_number
 
 IS_COMPILED: bool = cython.compiled
 
@@ -58,22 +61,6 @@ else:
 @cython.inline
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.int):
-    """The signed number of `size` bytes. The caller has checked the range."""
-    value: cython.longlong = buf[at]
-    position: cython.Py_ssize_t
-    if value >= 128:
-        value -= 256
-    for position in range(at + 1, at + size):
-        value = value * 256 + buf[position]
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
 @cython.returns((cython.longlong, cython.Py_ssize_t))
 def _length(
     buf: cython.const[cython.uchar][::1],
@@ -90,7 +77,7 @@ def _length(
     if not flexible:
         if end - at < size:
             return 0, -1
-        return _number(buf, at, size), at + size
+        return read_number(buf, at, size), at + size
     while at < end and shift < 35:
         byte = buf[at]
         at += 1
@@ -141,7 +128,7 @@ def _decode(
         elif operation <= _INT64:
             if end - at < operation:
                 return None
-            arguments.append(_number(buf, at, operation))
+            arguments.append(read_number(buf, at, operation))
             at += operation
         elif operation == _STRING:
             length, at = _length(buf, at, end, flexible, 2)

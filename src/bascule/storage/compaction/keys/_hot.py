@@ -15,9 +15,11 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule._hot_number import read_number
     from cython.cimports.bascule.record._hot_varint import read_varint
     from cython.cimports.libc.string import memcpy
 else:
+    from bascule._hot_number import read_number
     from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
@@ -48,37 +50,6 @@ DROP_WHOLE = -2
 """Actions for whole batches, in place of the index of a batch's first action."""
 PLAN_FIELDS = 3
 """Numbers per batch of `plans`: its start and end, and the index of its first action."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int64(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    step: cython.Py_ssize_t
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    for step in range(1, 8):
-        value = value * 256 + buf[at + step]
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _int32(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
-    value: cython.longlong
-    value = buf[at]
-    if value >= 128:
-        value -= 256
-    return ((value * 256 + buf[at + 1]) * 256 + buf[at + 2]) * 256 + buf[at + 3]
 
 
 @cython.cfunc
@@ -378,9 +349,9 @@ def map_batches(
             status = 3
             if end - at < 61:
                 break
-            length = _int32(buf, at + 8)
-            count = _int32(buf, at + 57)
-            base = _int64(buf, at)
+            length = read_number(buf, at + 8, 4)
+            count = read_number(buf, at + 57, 4)
+            base = read_number(buf, at, 8)
             if length < 49 or length > end - at - 12 or count < 0 or base >> 62 != 0:
                 break
             stop = at + 12 + length
@@ -531,9 +502,9 @@ def plan_batches(
             status = 3
             if end - at < 61:
                 break
-            length = _int32(buf, at + 8)
-            count = _int32(buf, at + 57)
-            base = _int64(buf, at)
+            length = read_number(buf, at + 8, 4)
+            count = read_number(buf, at + 57, 4)
+            base = read_number(buf, at, 8)
             if length < 49 or length > end - at - 12 or count < 0 or base >> 62 != 0:
                 break
             stop = at + 12 + length
@@ -543,7 +514,7 @@ def plan_batches(
             plans[plan] = at
             plans[plan + 1] = stop
             plans[plan + 2] = decided + pending
-            if base + _int32(buf, at + 23) < start_offset:
+            if base + read_number(buf, at + 23, 4) < start_offset:
                 plans[plan + 2] = -2
             elif base >= end_offset or buf[at + 21] & 0xBF or buf[at + 22] & 0xB0:
                 plans[plan + 2] = -1
