@@ -1,9 +1,9 @@
-"""Atomic replacement of files, and the checkpoint file of a log."""
+"""Atomic replacement of files, files of a few numbers, and the checkpoint file of a log."""
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -34,6 +34,40 @@ class Checkpoint(NamedTuple):
     timestamp_max: int
     """The largest timestamp below the recovery point, -1 if there is no record."""
     written_ms: int
+
+
+class CheckedStruct:
+    """A file with a few numbers of a log, and a checksum. Integers are big-endian::
+
+    | 8 magic | 4 CRC-32C of what follows | numbers |
+    """
+
+    def __init__(self, magic: bytes, numbers: str) -> None:
+        """`numbers` as in a format of `struct`, without the order of bytes."""
+        self._magic = magic
+        self._body = Struct(f">{numbers}")
+        self._size = _HEADER.size + self._body.size
+
+    def encode(self, *numbers: int) -> bytes:
+        """The whole file."""
+        body = self._body.pack(*numbers)
+        return _HEADER.pack(self._magic, crc32c(body)) + body
+
+    def decode(self, data: bytes, *, path: str) -> tuple[Any, ...]:
+        """The numbers of a whole file.
+
+        Raises: CorruptData.
+        """
+        if len(data) != self._size:
+            at = min(len(data), self._size)
+            raise CorruptData(path, at, f"{self._size} bytes", f"{len(data)} bytes")
+        magic, crc = _HEADER.unpack_from(data)
+        if magic != self._magic:
+            raise CorruptData(path, 0, self._magic.decode(), repr(magic))
+        body = memoryview(data)[_HEADER.size :]
+        if crc32c(body) != crc:
+            raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
+        return self._body.unpack(body)
 
 
 def replace_file(files: Files, path: str, data: Buffer) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
-from bascule.storage.checkpoint import replace_file
+from bascule.storage.checkpoint import CheckedStruct, replace_file
 
 FILE_NAME: Final = "clean-offset"
 MAGIC: Final = b"BscClen1"
 NO_HORIZON: Final = -1
-_HEADER: Final = Struct(">8sI")
-_BODY: Final = Struct(">qq")
+_FORMAT: Final = CheckedStruct(MAGIC, "qq")
 
 
 class CleanOffset(NamedTuple):
@@ -32,8 +28,7 @@ NOTHING_CLEAN: Final = CleanOffset(0, None)
 
 def encode_clean_offset(clean: CleanOffset) -> bytes:
     horizon = NO_HORIZON if clean.horizon_ms is None else clean.horizon_ms
-    body = _BODY.pack(clean.offset, horizon)
-    return _HEADER.pack(MAGIC, crc32c(body)) + body
+    return _FORMAT.encode(clean.offset, horizon)
 
 
 def decode_clean_offset(data: bytes, *, path: str) -> CleanOffset:
@@ -41,16 +36,7 @@ def decode_clean_offset(data: bytes, *, path: str) -> CleanOffset:
 
     Raises: CorruptData.
     """
-    size = _HEADER.size + _BODY.size
-    if len(data) != size:
-        raise CorruptData(path, min(len(data), size), f"{size} bytes", f"{len(data)} bytes")
-    magic, crc = _HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
-    body = memoryview(data)[_HEADER.size :]
-    if crc32c(body) != crc:
-        raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
-    offset, horizon = _BODY.unpack(body)
+    offset, horizon = _FORMAT.decode(data, path=path)
     return CleanOffset(offset, None if horizon == NO_HORIZON else horizon)
 
 

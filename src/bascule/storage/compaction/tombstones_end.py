@@ -9,25 +9,20 @@ big-endian::
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
-
-from crc32c import crc32c
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.storage.appended_batches import has_gaps
-from bascule.storage.checkpoint import replace_file
+from bascule.storage.checkpoint import CheckedStruct, replace_file
 
 FILE_NAME: Final = "tombstones-end"
 MAGIC: Final = b"BscTomb1"
-_HEADER: Final = Struct(">8sI")
-_BODY: Final = Struct(">q")
+_FORMAT: Final = CheckedStruct(MAGIC, "q")
 
 
 def encode_tombstones_end(end: int) -> bytes:
-    body = _BODY.pack(end)
-    return _HEADER.pack(MAGIC, crc32c(body)) + body
+    return _FORMAT.encode(end)
 
 
 def decode_tombstones_end(data: bytes, *, path: str) -> int:
@@ -35,15 +30,7 @@ def decode_tombstones_end(data: bytes, *, path: str) -> int:
 
     Raises: CorruptData.
     """
-    size = _HEADER.size + _BODY.size
-    if len(data) != size:
-        raise CorruptData(path, min(len(data), size), f"{size} bytes", f"{len(data)} bytes")
-    (magic, crc), body = _HEADER.unpack_from(data), data[_HEADER.size :]
-    if magic != MAGIC:
-        raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
-    if crc32c(body) != crc:
-        raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
-    (end,) = _BODY.unpack(body)
+    (end,) = _FORMAT.decode(data, path=path)
     return int(end)
 
 

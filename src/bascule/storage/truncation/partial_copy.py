@@ -11,22 +11,19 @@ big-endian::
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from bascule.errors import CorruptData
 from bascule.host.api import Files
-from bascule.storage.checkpoint import replace_file
+from bascule.storage.checkpoint import CheckedStruct, replace_file
 
 FILE_NAME: Final = "partial-copy"
 MAGIC: Final = b"BscCopy1"
 UNKNOWN_EPOCH: Final = -1
 """Of a mark that is damaged. No leader has that epoch."""
-_HEADER: Final = Struct(">8sI")
 NOT_TOLD: Final = -1
 """The clean offset where no leader has said it."""
-_BODY: Final = Struct(">iq")
+_FORMAT: Final = CheckedStruct(MAGIC, "iq")
 
 
 class CopyMark(NamedTuple):
@@ -42,18 +39,15 @@ _DAMAGED: Final = CopyMark(UNKNOWN_EPOCH)
 
 
 def encode_partial_copy(mark: CopyMark) -> bytes:
-    body = _BODY.pack(*mark)
-    return _HEADER.pack(MAGIC, crc32c(body)) + body
+    return _FORMAT.encode(*mark)
 
 
 def decode_partial_copy(data: bytes) -> CopyMark:
     """A whole file; one of UNKNOWN_EPOCH if it is damaged."""
-    if len(data) != _HEADER.size + _BODY.size:
+    try:
+        return CopyMark(*_FORMAT.decode(data, path=FILE_NAME))
+    except CorruptData:
         return _DAMAGED
-    (magic, crc), body = _HEADER.unpack_from(data), data[_HEADER.size :]
-    if magic != MAGIC or crc32c(body) != crc:
-        return _DAMAGED
-    return CopyMark(*_BODY.unpack(body))
 
 
 class PartialCopy:
