@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from itertools import count
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bascule.client.admin import Admin
@@ -96,9 +95,7 @@ class TableClient:
         self._publish = publish
         self._reader = reader
         self._consistency = consistency
-        self._message_ids = RealRandom().bytes(MESSAGE_ID_BYTES).hex() + "-"
-        """What the message ids of this object begin with."""
-        self._writes = count()
+        self._random = RealRandom()
         self._keys: TableKeys | None = None
         self._seen = 0
         """A position of a session: everything below was written or read here."""
@@ -349,7 +346,7 @@ class TableClient:
     ) -> int:
         keys = self._keys or await self._load_keys()
         # A repetition with the same id gets the first ack, and is not compared again.
-        id = f"{self._message_ids}{next(self._writes)}"
+        id = self._random.bytes(MESSAGE_ID_BYTES).hex()
         headers = message_headers(
             sequence=sequence,
             message_id=id,
