@@ -12,7 +12,7 @@ from bascule.model import NO_LEADER, SyncPolicy
 from bascule.publish.acks import AckError
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
-from bascule.replica.maintenance.purging import purge
+from bascule.replica.maintenance.purging import follow_start, purge
 from bascule.replica.opening import close_partition
 from bascule.replica.roles import PartitionRole, commitment
 from bascule.replica.roles.batch_positions import position_of
@@ -424,6 +424,34 @@ def test_a_follower_whose_log_ends_below_the_leader_s_start_begins_anew() -> Non
     group.replicate(3)
     assert (follower.start_offset, follower.committed_offset) == (6, 10)
     assert group.replicas[3].log.end.offset == 10
+
+
+def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None:
+    """A follower removes later what retention has removed from its leader's log: it would hardly
+    ever start where that does."""
+    group = ReplicaGroup(segment_bytes_max=500)
+    group.apply(isr=(1, 2))
+    leader = group.leader
+    for _ in range(10):
+        leader.append(message())
+    group.replicate(2, 3)
+
+    def wanted() -> tuple[int, ...] | None:
+        return leader.commitment.wanted_isr({}, log_start=leader.joining_start)
+
+    assert wanted() == (1, 2, 3)
+    group.replicas[1].log.advance_start(4, high_watermark=10)
+    assert (leader.start_offset, leader.joining_start) == (4, 0)
+    assert wanted() == (1, 2, 3)
+    purge(leader, to_offset=6, before_ms=None)
+    assert wanted() is None
+    follow_start(group.replicas[3].partition, 6)
+    group.report(3)
+    assert wanted() == (1, 2, 3)
+    group.replicas[1].log.advance_start(8, high_watermark=10)
+    assert leader.joining_start == 6
+    group.apply(leader_epoch=2)
+    assert leader.joining_start == 8, "before this leader it may have been purged"
 
 
 def test_roles_change_in_order_with_appends() -> None:

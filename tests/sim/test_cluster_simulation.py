@@ -65,7 +65,7 @@ def test_an_operator_repairs_what_a_node_heals_no_more(
         ("rolling restart", 1),
         ("node changes,kill", 3),  # a node joins, is to be removed, and that is taken back or not
         ("other settings,kill,power loss", 5),
-        ("ring cut,pause and kill", 5),
+        ("ring cut,pause and kill", 4),
     ],
 )
 def test_operators_and_networks_do_more_than_fail(faults: str, times: int, traits: str) -> None:

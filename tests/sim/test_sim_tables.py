@@ -18,10 +18,17 @@ from bascule.sim.cluster.simulation import make_prng
 from bascule.sim.cluster.tables.checks import OPLOG, RISING, WATCHED, TableChecks
 from bascule.sim.cluster.tables.contents import StoredOperation, StoredRow, StoredTable
 from bascule.sim.cluster.tables.databases import NOW, SimConnection, TableDatabases
-from bascule.sim.cluster.world.disk import MachineFiles, ProcessFiles
+from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles
 
 PATH: Final = "/data/tables/t/0.db"
 COMMITS: Final = 20
+
+
+class FastDisk(DiskTimes):
+    """A disk that takes no time, for threads outside a simulated loop."""
+
+    def wait_sync(self) -> None:
+        """Sync at once."""
 
 
 class Disk:
@@ -32,9 +39,7 @@ class Disk:
         self.files.make_dirs("/data/tables/t")
         self.databases = TableDatabases(self.files, make_prng(seed))
         self.reports: list[str] = []
-        self.times = SimpleNamespace(
-            factor=1, free_bytes=1 << 40, wait_answer=lambda: None, wait_sync=lambda: None
-        )
+        self.times = FastDisk(make_prng(seed), sync_ns=0, jitter_ns=0)
         self.in_thread = True
         loop = SimpleNamespace(report=lambda name, _, **__: self.reports.append(name))
         machine = SimpleNamespace(times=self.times)
@@ -43,7 +48,7 @@ class Disk:
 
     def open(self) -> SimConnection:
         self.process.loop.is_in_thread = True
-        files = ProcessFiles(self.process, self.files, cast("Any", self.times))
+        files = ProcessFiles(self.process, self.files, self.times)
         found = self.databases.connect(self.process, files, PATH)
         found._prng = cast("Any", SimpleNamespace(happens=lambda _: False))
         found.execute("pragma journal_mode = wal")

@@ -234,10 +234,9 @@ class LeaderReplication:
 
         A member that has not been at the end of the log for `lag_ns_max` is left out. A replica
         that has reached the high watermark and the start of this leader epoch is added, if it was
-        heard of within that time and its log does not start before `log_start`, where the leader's
-        starts: what is purged must not come back with another leader. `heard_ns` says when
-        followers that fetch this partition were last heard of, where that is later than their last
-        fetch of it.
+        heard of within that time and its log does not start before `log_start`: what is purged
+        must not come back with another leader. `heard_ns` says when followers that fetch this
+        partition were last heard of, where that is later than their last fetch of it.
         """
         if self.pending_isr is not None:
             return None
