@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import urllib.error
 from pathlib import Path
 
 import pytest
 
 import bascule
+from bascule.config.addresses import parse_address
+from bascule.log_connection import LogConnection
+from bascule.wire.error_codes import ErrorCode
 from bascule.wire.offsets import OFFSETS_STREAM
 from support import http_calls
-from support.clusters import RunningCluster
+from support.clusters import RunningCluster, running_cluster
 from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
-from support.processes import Node, wait_for
+from support.processes import NatsServer, Node, wait_for
+from support.wire_members import ClassicWireMembers, commit
 
 PARTITIONS = 6
 SESSION_MS_STOPPED = 12_000
 """Long enough to notice that a node hangs, and to find the next one."""
+CUT_OFF_SECONDS_MAX = 4.5
+"""3 s without a controller, and what a machine that is loaded takes to answer. A node notices by
+itself: nobody reaches it."""
 
 
 def publish(cluster: RunningCluster, first: int, count: int) -> None:
@@ -164,3 +172,58 @@ def test_members_go_on_when_their_coordinator_ends_and_comes_back(
         is_same = number is signal.SIGSTOP
         check_nobody_has_joined_again(coordinator, begun[coordinator] if is_same else 0)
         members.check_order()
+
+
+@pytest.mark.parametrize("controls", [True, False])
+def test_a_coordinator_that_is_cut_off_refuses_its_members_soon(
+    tmp_path: Path, nats_server: NatsServer, controls: bool
+) -> None:
+    """Its listener stays open: only what it answers leads its members to the next coordinator."""
+    wire = ClassicWireMembers()
+    with (
+        running_cluster(tmp_path, nats=nats_server.url, linked=True) as cluster,
+        contextlib.ExitStack() as at_end,
+    ):
+        assert cluster.links is not None
+        cluster.wait_in_sync(OFFSETS_STREAM)
+        controller = cluster.info()["controller"]
+        others = [node for node in cluster.nodes if node != controller]
+        before = elect(cluster, OFFSETS_STREAM, controller if controls else others[0])
+        connections = {
+            number: LogConnection(*parse_address(node.addresses["client"]), timeout=60)
+            for number, node in cluster.nodes.items()
+        }
+        for connection in connections.values():
+            at_end.callback(connection.close)
+        joined = wire.join(connections[before], "billing")
+
+        held = [
+            link
+            for node in cluster.nodes
+            if node != before
+            for link in ((node, before), (before, node))
+        ]
+        cluster.links.hold(held)
+        began = time.monotonic()
+        while (code := wire.heartbeat(connections[before], joined)) == ErrorCode.NONE:
+            assert time.monotonic() - began < CUT_OFF_SECONDS_MAX
+            time.sleep(0.05)
+        assert code == ErrorCode.NOT_COORDINATOR
+        assert commit(connections[before], "billing", joined.generation, joined.member_id) == code
+
+        def successor() -> int | None:
+            """The node where the member goes on, without another join."""
+            return next(
+                (
+                    node
+                    for node, connection in connections.items()
+                    if node != before and wire.heartbeat(connection, joined) == ErrorCode.NONE
+                ),
+                None,
+            )
+
+        some = cluster.nodes[before]
+        assert wait_for(successor, some.process, some.log) != before
+        assert wire.heartbeat(connections[before], joined) == ErrorCode.NOT_COORDINATOR
+        cluster.links.release(held)
+        cluster.wait_in_sync(OFFSETS_STREAM)
