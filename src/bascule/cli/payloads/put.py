@@ -167,8 +167,9 @@ def _report(file: str, ack: PayloadAck, *, json: bool) -> None:
         print_json(fields, indent=False)
         return
     synced = "synced" if ack.synced else "not synced"
+    replicas = "1 replica" if ack.replicas == 1 else f"{ack.replicas} replicas"
     out.print(
         f"{file}: {ack.payload_bytes:,} bytes at offset {ack.offset} of {ack.stream}, partition "
-        f"{ack.partition}, on {ack.replicas} replicas, {synced}",
+        f"{ack.partition}, on {replicas}, {synced}",
         markup=False,
     )

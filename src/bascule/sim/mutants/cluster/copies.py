@@ -17,6 +17,7 @@ from bascule.replication.leader import LeaderReplication
 from bascule.sim.mutants.cluster.base import (
     DEATHS,
     FLIPS,
+    IN_LOGS,
     LOST,
     MOVES,
     NO_EXCEPTION,
@@ -160,7 +161,7 @@ def _accept_damage(append: Any) -> Any:
 
 MUTANTS: Final = (
     ClusterMutant(
-        "truncate by watermark", LOST,
+        "truncate by watermark", (IN_LOGS, *LOST),
         FollowedPartition, "begin", _truncate_by_watermark, DEATHS, first_seed=1,
     ),
     ClusterMutant(

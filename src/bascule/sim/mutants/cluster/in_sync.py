@@ -19,6 +19,7 @@ from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
     CUTS,
     DEATHS,
+    IN_LOGS,
     LOST,
     ONE_LEADER,
     ONE_OFFSET,
@@ -217,7 +218,7 @@ MUTANTS: Final = (
         StreamDefinition, "needed_in_sync", _need_nobody, _STRICT,
     ),
     ClusterMutant(
-        "watermark beyond the log", ("watermarks are in logs",),
+        "watermark beyond the log", (IN_LOGS,),
         FollowerWatermark, "on_leader", _believe_watermark, _SLOW, first_seed=1,
     ),
 )  # fmt: skip
