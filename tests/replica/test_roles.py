@@ -348,7 +348,7 @@ def test_a_proposal_is_of_the_state_in_force() -> None:
     group.leader.append(message())
     group.leader.sync()
     group.replicate(2, 3)
-    wanted = commitment.wanted_isr({}, log_start=0)
+    wanted = commitment.wanted_isr({})
     assert wanted == (1, 2, 3)
     assert group.leader.state is not None
     assert commitment.on_isr_proposed(wanted, group.leader.state)
@@ -406,7 +406,7 @@ def test_a_leader_alone_commits_what_it_syncs_and_gets_followers_later() -> None
     assert "error" in decode_acks(group.leader.append(message(b"in.0")))["in.0"]
     group.apply(replicas=(1, 2, 3), isr=(1,))
     group.replicate(2)
-    assert group.leader.commitment.wanted_isr({}, log_start=0) == (1, 2)
+    assert group.leader.commitment.wanted_isr({}) == (1, 2)
     group.apply(isr=(1, 2))
     group.leader.append(message(b"in.1"))
     assert decode_acks(group.replicate(2))["in.1"]["replicas"] == 2
@@ -436,22 +436,22 @@ def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None
         leader.append(message())
     group.replicate(2, 3)
 
-    def wanted() -> tuple[int, ...] | None:
-        return leader.commitment.wanted_isr({}, log_start=leader.joining_start)
-
-    assert wanted() == (1, 2, 3)
+    assert leader.commitment.wanted_isr({}) == (1, 2, 3)
     group.replicas[1].log.advance_start(4, high_watermark=10)
-    assert (leader.start_offset, leader.joining_start) == (4, 0)
-    assert wanted() == (1, 2, 3)
+    assert leader.commitment.wanted_isr({}) == (1, 2, 3)
     purge(leader, to_offset=6, before_ms=None)
-    assert wanted() is None
+    assert leader.commitment.wanted_isr({}) is None
     follow_start(group.replicas[3].partition, 6)
     group.report(3)
-    assert wanted() == (1, 2, 3)
+    assert leader.commitment.wanted_isr({}) == (1, 2, 3)
+
     group.replicas[1].log.advance_start(8, high_watermark=10)
-    assert leader.joining_start == 6
     group.apply(leader_epoch=2)
-    assert leader.joining_start == 8, "before this leader it may have been purged"
+    group.replicate(2, 3)
+    assert leader.commitment.wanted_isr({}) is None, "a leader before may have purged it"
+    follow_start(group.replicas[3].partition, 8)
+    group.report(3)
+    assert leader.commitment.wanted_isr({}) == (1, 2, 3)
 
 
 def test_roles_change_in_order_with_appends() -> None:

@@ -16,11 +16,17 @@ def state(*isr: int, version: int = 1, replicas: tuple[int, ...] = (1, 2, 3)) ->
 
 
 def leading(
-    *isr: int, end: int = 0, min_isr: int = 2, high_watermark: int = 0, counts_synced: bool = True
+    *isr: int,
+    end: int = 0,
+    min_isr: int = 2,
+    high_watermark: int = 0,
+    log_start: int = 0,
+    counts_synced: bool = True,
 ) -> LeaderReplication:
     return LeaderReplication(
         1, state(*isr), min_isr=min_isr, own_synced=end, now_ns=0, lag_ns_max=LAG,
-        epoch_start=end, high_watermark=high_watermark, counts_synced=counts_synced,
+        epoch_start=end, high_watermark=high_watermark, log_start=log_start,
+        counts_synced=counts_synced,
     )  # fmt: skip
 
 
@@ -158,20 +164,26 @@ def test_a_replica_is_added_at_the_watermark_and_the_start_of_the_epoch() -> Non
     assert leader.high_watermark == 20
 
 
-def test_a_replica_whose_log_starts_earlier_is_not_added() -> None:
-    leader = leading(1, end=10, min_isr=2)
-    leader.on_fetch(2, 1, 10, 10, 1, 10, log_start=4)
-    assert leader.wanted_isr(2, log_start=5) is None
-    leader.on_fetch(2, 1, 10, 10, 2, 10, log_start=5)
-    assert leader.wanted_isr(3, log_start=5) == (1, 2)
+def test_a_replica_that_has_what_is_purged_is_not_added() -> None:
+    leader = leading(1, end=10, min_isr=2, log_start=3)
+    leader.on_fetch(2, 1, 10, 10, 1, 10, log_start=2)
+    assert leader.wanted_isr(2) is None
+    leader.on_fetch(2, 1, 10, 10, 2, 10, log_start=3)
+    assert leader.wanted_isr(3) == (1, 2)
+    leader.on_purged(5)
+    leader.on_purged(4)
+    assert leader.wanted_isr(3) is None
+    leader.on_fetch(2, 1, 10, 10, 3, 10, log_start=5)
+    assert leader.wanted_isr(4) == (1, 2)
     leader.configure(state(1, 2, version=2), 2)
-    assert leader.wanted_isr(4, log_start=6) is None, "who is in sync follows soon"
+    leader.on_purged(6)
+    assert leader.wanted_isr(4) is None, "who is in sync follows soon"
 
 
 def test_a_replica_that_does_not_say_where_its_log_starts_is_added() -> None:
-    leader = leading(1, end=10, min_isr=2)
+    leader = leading(1, end=10, min_isr=2, log_start=5)
     leader.on_fetch(2, 1, 10, 10, 1, 10, log_start=UNKNOWN)
-    assert leader.wanted_isr(2, log_start=5) == (1, 2)
+    assert leader.wanted_isr(2) == (1, 2)
 
 
 def test_a_replica_that_is_not_heard_of_is_not_added() -> None:

@@ -426,7 +426,7 @@ class ReplicaFetchHandler:
             # Before the look: the log writer may give the partition another ISR meanwhile.
             self._unsettled.discard(partition)
             commitment = partition.commitment
-            isr = commitment.wanted_isr(heard, log_start=partition.joining_start)
+            isr = commitment.wanted_isr(heard)
             if isr is not None or not commitment.is_settled:
                 self._unsettled.add(partition)
             if isr is not None and partition.state is not None:

@@ -81,8 +81,6 @@ class Partition:
         """Whether this leader leaves messages to its successor, which is about to lead."""
         self.told_start_offset = 0
         """Where the log of another replica starts; retention has this one start there, too."""
-        self.purged_to = 0
-        """The end of what was purged from this log since the node started."""
         self.on_position: Callable[[Partition], None] | None = None
         """Called by any thread after a sync, and after the start of the log has moved."""
         self.watchers: set[Callable[[], None]] = set()
@@ -117,7 +115,6 @@ class Partition:
         )
         self.commitment = Commitment(log, self._ack_format, clock, config.sync)
         self._epoch_start = 0  # the end of the log when this node began to lead
-        self._first_start = 0  # where the log started then
         self._log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
         self._failed_checkpoints = FailureRun()
@@ -171,13 +168,6 @@ class Partition:
     def knows_end(self) -> bool:
         """Whether all is committed here that an earlier leader may have committed (KIP-207)."""
         return self.committed_offset >= self._epoch_start
-
-    @property
-    def joining_start(self) -> int:
-        """Where the log of a replica has to start, at least, before it is added to the ISR of this
-        leader: above what was purged. Not above what retention removes meanwhile, which a follower
-        always removes later."""
-        return min(max(self._first_start, self.purged_to), self.start_offset)
 
     @property
     def start_offset(self) -> int:
@@ -388,7 +378,6 @@ class Partition:
                 self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
             self.told_start_offset = min(self.told_start_offset, store.end.offset)
-            self._first_start = store.start_offset
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
             store, state, node_id, min_isr=self.definition.needed_in_sync(state),

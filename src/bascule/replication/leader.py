@@ -64,15 +64,16 @@ class LeaderReplication:
         epoch_start: int,
         high_watermark: int = 0,
         log_end: int | None = None,
+        log_start: int = 0,
         counts_synced: bool = True,
     ) -> None:
         """`node_id` is the leader in `state`.
 
         `own_synced` is the leader's own position, `log_end` the end of its log (default: the same),
-        and `epoch_start` the end of its log when the epoch began. `high_watermark` is the one that
-        this node knows. `counts_synced`: only synced records count (`sync = always`); else
-        positions are ends of logs. A member of the ISR that has not been at the end of the log for
-        `lag_ns_max` is to be removed; at the start each gets that time.
+        `log_start` its start, and `epoch_start` its end when the epoch began. `high_watermark` is
+        the one that this node knows. `counts_synced`: only synced records count (`sync = always`);
+        else positions are ends of logs. A member of the ISR that has not been at the end of the log
+        for `lag_ns_max` is to be removed; at the start each gets that time.
         """
         assert state.leader == node_id, f"node {node_id} does not lead {state}"
         self.node_id = node_id
@@ -81,6 +82,7 @@ class LeaderReplication:
         self.lag_ns_max = lag_ns_max
         self.counts_synced = counts_synced
         self.epoch_start = epoch_start
+        self._purged_to = log_start
         self.high_watermark = high_watermark
         """The first offset that is not committed."""
         self.pending_isr: tuple[int, ...] | None = None
@@ -227,16 +229,21 @@ class LeaderReplication:
 
     # -- the in-sync replica set ---------------------------------------------------------------
 
+    def on_purged(self, offset: int) -> None:
+        """The leader's log was purged up to `offset`."""
+        self._purged_to = max(self._purged_to, offset)
+
     def wanted_isr(
-        self, now_ns: int, heard_ns: Mapping[int, int] = _NEVER_HEARD, *, log_start: int = 0
+        self, now_ns: int, heard_ns: Mapping[int, int] = _NEVER_HEARD
     ) -> tuple[int, ...] | None:
         """The ISR to propose, sorted; None if it is as it should be, or a proposal is under way.
 
         A member that has not been at the end of the log for `lag_ns_max` is left out. A replica
         that has reached the high watermark and the start of this leader epoch is added, if it was
-        heard of within that time and its log does not start before `log_start`: what is purged
-        must not come back with another leader. `heard_ns` says when followers that fetch this
-        partition were last heard of, where that is later than their last fetch of it.
+        heard of within that time and its log has nothing that may be purged, here or by a leader
+        before: else that could come back. What retention has removed since the epoch began may be
+        there: followers remove it later than the leader. `heard_ns` says when followers that fetch
+        this partition were last heard of, where that is later than their last fetch of it.
         """
         if self.pending_isr is not None:
             return None
@@ -247,7 +254,7 @@ class LeaderReplication:
             else:
                 heard = max(follower.fetched_ns, heard_ns.get(node, 0))
                 is_heard = now_ns - heard <= self.lag_ns_max
-                keeps = is_heard and self._may_join(follower, log_start)
+                keeps = is_heard and self._may_join(follower)
                 if keeps:
                     follower.caught_up_ns = max(follower.caught_up_ns, now_ns)
             if keeps:
@@ -273,11 +280,13 @@ class LeaderReplication:
             return False
         return now_ns - follower.caught_up_ns > self.lag_ns_max
 
-    def _may_join(self, follower: _Follower, log_start: int) -> bool:
+    def _may_join(self, follower: _Follower) -> bool:
         """Whether its log has what a member of the ISR has to have, and nothing that is purged."""
         position, start = follower.position, follower.log_start
         has_reached = position >= max(self.high_watermark, self.epoch_start)
-        return position != UNKNOWN and has_reached and (start == UNKNOWN or start >= log_start)
+        return (
+            position != UNKNOWN and has_reached and (start == UNKNOWN or start >= self._purged_to)
+        )
 
     def _latest_ns(self) -> int:
         return max((f.caught_up_ns for f in self._followers.values()), default=0)

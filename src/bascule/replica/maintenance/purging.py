@@ -27,7 +27,7 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
     sync_to(partition, store, offset)
     with partition.maintenance_lock:
         store.advance_start(offset, high_watermark=committed.offset)
-        partition.purged_to = max(partition.purged_to, offset)
+        partition.commitment.on_purged(offset)
     partition.notify()
 
 

@@ -136,7 +136,7 @@ class Commitment:
                     node_id, state, min_isr=min_isr, own_synced=own.offset,
                     now_ns=self._clock.monotonic_ns(), lag_ns_max=lag_ns_max,
                     epoch_start=epoch_start, high_watermark=known, log_end=log.end.offset,
-                    counts_synced=counts_synced,
+                    log_start=log.start_offset, counts_synced=counts_synced,
                 )  # fmt: skip
                 assert position is not None, "only nowait finds nothing"
                 self.watermark = LeaderWatermark(log, replication, position, self._clock)
@@ -386,13 +386,19 @@ class Commitment:
             if (replication := self.replication) is not None:
                 replication.on_forgotten(node, node_epoch)
 
-    def wanted_isr(self, heard_ns: Mapping[int, int], *, log_start: int) -> tuple[int, ...] | None:
+    def on_purged(self, offset: int) -> None:
+        """The start of this leader's log was moved to `offset` for good."""
+        with self._lock:
+            if (replication := self.replication) is not None:
+                replication.on_purged(offset)
+
+    def wanted_isr(self, heard_ns: Mapping[int, int]) -> tuple[int, ...] | None:
         """The ISR to propose now; see `LeaderReplication.wanted_isr`."""
         with self._lock:
             replication = self.replication
             if replication is None:
                 return None
-            return replication.wanted_isr(self._clock.monotonic_ns(), heard_ns, log_start=log_start)
+            return replication.wanted_isr(self._clock.monotonic_ns(), heard_ns)
 
     @property
     def proposed_isr(self) -> tuple[int, ...]:

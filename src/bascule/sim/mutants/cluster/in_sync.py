@@ -45,10 +45,10 @@ def _accept_stale_change(change: Any) -> Any:
         version: int,
         members: Iterable[tuple[int, int]],
     ) -> Any:
-        """Change an ISR whatever has changed since its leader looked."""
+        """Change an ISR whoever asks, and whatever has changed since then."""
         states = image.partitions.get(stream_id, ())
         if partition < len(states):
-            leader_epoch = states[partition].leader_epoch
+            leader, leader_epoch = states[partition].leader, states[partition].leader_epoch
             version = states[partition].version
         return change(
             image,

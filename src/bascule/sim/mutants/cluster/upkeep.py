@@ -59,10 +59,11 @@ def _await_nobody(_: Any) -> Any:
     return mutant
 
 
-def _join_with_an_earlier_start(wanted: Any) -> Any:
-    def mutant(self: Any, now_ns: int, heard_ns: Any, *, log_start: int) -> Any:
+def _join_with_an_earlier_start(may_join: Any) -> Any:
+    def mutant(self: LeaderReplication, follower: Any) -> bool:
         """Take replicas for in sync that have records which are purged."""
-        return wanted(self, now_ns, heard_ns)
+        self._purged_to = 0
+        return bool(may_join(self, follower))
 
     return mutant
 
@@ -124,7 +125,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "in sync with an earlier start", ("what is purged stays so",),
-        LeaderReplication, "wanted_isr", _join_with_an_earlier_start, _PURGES_AND_ELECTIONS,
+        LeaderReplication, "_may_join", _join_with_an_earlier_start, _PURGES_AND_ELECTIONS,
     ),
     ClusterMutant(
         "tombstones not awaited", (COMPACTION,),
