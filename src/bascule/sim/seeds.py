@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ K = TypeVar("K")
 
 FAILED: Final = 1
 USAGE: Final = 2
+INTERRUPTED: Final = 130
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 out = Console(highlight=False, soft_wrap=True)
@@ -66,7 +68,10 @@ def run_parallel(
     if jobs == 1:
         yield from map(run, parts)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    # Ctrl-C reaches all processes of a terminal; the one that waits reports what there is.
+    with ProcessPoolExecutor(
+        jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         running: set[Future[T]] = set()
         try:
             while True:
@@ -120,6 +125,8 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     failures: list[SimulationFailed] = field(default_factory=list)
+    is_interrupted: bool = False
+    """Whether Ctrl-C ended the run before the last seed."""
 
     def add(self, result: SeedResult | SimulationFailed) -> None:
         """Count a run."""
@@ -142,6 +149,7 @@ class Tally:
         """The tally for programs."""
         return {
             "runs": self.runs,
+            "interrupted": self.is_interrupted,
             "simulated_seconds": round(self.simulated_seconds, 1),
             "core_seconds": round(self.core_seconds, 1),
             "simulated_per_core_second": round(self.speed, 1),
@@ -200,8 +208,11 @@ def run_many(
     chunk: int,
     keep_going: bool,
 ) -> None:
-    """Add the results of the seeds to `tally` and show the progress; ends at the first failure."""
-    with progress() as bar:
+    """Add the results of the seeds to `tally` and show the progress.
+
+    Ends at the first failure, unless it is to keep going, and at Ctrl-C.
+    """
+    with progress() as bar, _noting_interrupt(tally):
         task = bar.add_task("seeds", total=len(seeds), speed="")
         for seconds, found in run_parallel(run, seeds, jobs=jobs, chunk=chunk):
             tally.core_seconds += seconds
@@ -215,6 +226,15 @@ def run_many(
                 break
 
 
+@contextmanager
+def _noting_interrupt(tally: Tally) -> Iterator[None]:
+    """Have Ctrl-C end what is inside, and not the program: hours of seeds are worth a report."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tally.is_interrupted = True
+
+
 def report_one(result: msgspec.Struct, text: str, *, as_json: bool) -> None:
     """Print the result of one seed: `text`, or all of it as JSON."""
     if as_json:
@@ -224,7 +244,8 @@ def report_one(result: msgspec.Struct, text: str, *, as_json: bool) -> None:
 
 
 def report_many(tally: Tally, *, as_json: bool) -> None:
-    """Print the tally. Raises: Exit with status FAILED after a failed seed."""
+    """Print the tally. Raises: Exit with status FAILED after a failed seed, INTERRUPTED after
+    Ctrl-C."""
     if as_json:
         sys.stdout.write(json.dumps(tally.as_json(), indent=2) + "\n")
     else:
@@ -234,12 +255,15 @@ def report_many(tally: Tally, *, as_json: bool) -> None:
             f"{times:,} {name.replace('_', ' ')}" for name, times in tally.counts.items()
         )
         out.print(
+            f"{'interrupted: ' if tally.is_interrupted else ''}"
             f"{tally.runs:,} seeds, {len(tally.failures)} failed; "
             f"{tally.simulated_seconds:,.0f} s simulated in {tally.core_seconds:,.1f} core s "
             f"({tally.speed:,.1f} to 1)\n{counts}\nfaults: {faults_text(tally.faults)}"
         )
     if tally.failures:
         raise typer.Exit(FAILED)
+    if tally.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def faults_text(faults: Mapping[str, int]) -> str:
