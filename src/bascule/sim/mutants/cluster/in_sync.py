@@ -133,7 +133,7 @@ def _allow_losses(create: Any) -> Any:
 
 
 def _let_in(_: Any) -> Any:
-    def mutant(self: LeaderReplication, follower: Any, _: int) -> bool:
+    def mutant(self: LeaderReplication, follower: Any) -> bool:
         """Take a replica for in sync that lacks what is committed."""
         return bool(follower.position != UNKNOWN)
 
