@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -59,12 +61,13 @@ def batches_of(
     """
     log = partition.log
     assert log is not None
+    segments = _Segments(files, log.directory)
     at = start
     while at < end:
         piece = log.plan_read(at, bytes_max=READ_BYTES, end=log.end, nowait=True)
         if piece is None:
             # The segment is not open: a process would have a thread open it.
-            path = _segment_of(files, log.directory, at)
+            path = segments.path_of(at)
             try:
                 data, position = files.read_bytes(path), 0
             except FileNotFoundError:
@@ -85,20 +88,34 @@ def batches_of(
                 return
         if at == before:
             # Compaction may have removed everything behind this offset from the segment.
-            later = [base for base in _bases(files, log.directory) if base > at]
-            if not log.gaps_allowed or not later:
+            later = segments.base_behind(at)
+            if not log.gaps_allowed or later is None:
                 raise InvariantBroken(READABLE, f"{path} has nothing at offset {at}")
-            at = min(later)
+            at = later
 
 
-def _bases(files: MachineFiles, directory: str) -> list[int]:
-    """The first offsets of the segments."""
-    return [int(each[:20]) for each in files.list_dir(directory) if each.endswith(".log")]
+class _Segments:
+    """The segments of a log at one moment. The directory is read when it is needed, and once: a log
+    may have thousands of them."""
 
+    def __init__(self, files: MachineFiles, directory: str) -> None:
+        self._files, self._directory = files, directory
 
-def _segment_of(files: MachineFiles, directory: str, offset: int) -> str:
-    base = max(base for base in _bases(files, directory) if base <= offset)
-    return f"{directory}/{base:020d}.log"
+    @cached_property
+    def _bases(self) -> list[int]:
+        """Their first offsets, ascending."""
+        names = self._files.list_dir(self._directory)
+        return [int(name[:20]) for name in names if name.endswith(".log")]
+
+    def path_of(self, offset: int) -> str:
+        """The file of the segment that has an offset, or of the last one before it."""
+        base = self._bases[bisect_right(self._bases, offset) - 1]
+        return f"{self._directory}/{base:020d}.log"
+
+    def base_behind(self, offset: int) -> int | None:
+        """The first offset of the next segment; None behind the last one."""
+        at = bisect_right(self._bases, offset)
+        return self._bases[at] if at < len(self._bases) else None
 
 
 def records_of(batch: StoredBatch) -> Iterator[StoredRecord]:
