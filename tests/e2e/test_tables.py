@@ -18,6 +18,7 @@ import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
 from bascule.errors import ConfigError, InvalidKey, NotATable, UnknownStream
+from support import http_calls
 from support.clusters import RunningCluster
 from support.processes import Node, running_node
 
@@ -61,6 +62,28 @@ def test_values_are_set_read_and_removed(client: SyncClient) -> None:
     assert table.get("never") is None
     table.set("empty", b"")
     assert table.get("empty").value == b""  # type: ignore[union-attr]
+
+
+def test_first_writes_at_once_ask_once_for_the_settings(node: Node) -> None:
+    def asked() -> float:
+        text = http_calls.get(node.addresses["http"] + "/metrics")
+        lines = [line for line in text.splitlines() if line.startswith("bascule_http_requests")]
+        return sum(float(line.split()[-1]) for line in lines if 'operation="stream"' in line)
+
+    async def write() -> None:
+        async with bascule.connect(node.addresses["http"]) as client:
+            await client.create_table("many")
+            before = await asyncio.to_thread(asked)
+            table = client.table("many")
+            one = asyncio.create_task(table.set("given up", b"0"))
+            await asyncio.sleep(0)
+            one.cancel()
+            await asyncio.gather(*(table.set(f"k{n}", b"1") for n in range(2_000)))
+            assert await asyncio.to_thread(asked) == before + 1
+            with pytest.raises(UnknownStream):
+                await client.table("nothing").set("k", b"1")
+
+    asyncio.run(write())
 
 
 def test_a_session_goes_on_with_a_table_that_is_made_anew(client: SyncClient) -> None:

@@ -97,6 +97,8 @@ class TableClient:
         self._consistency = consistency
         self._random = RealRandom()
         self._keys: TableKeys | None = None
+        self._loading: asyncio.Task[TableKeys] | None = None
+        """The request for the settings of the stream, which all first writes wait for."""
         self._seen = 0
         """A position of a session: everything below was written or read here."""
 
@@ -375,6 +377,12 @@ class TableClient:
                 return ack.offset
 
     async def _load_keys(self) -> TableKeys:
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._ask_keys())
+        # Shielded: one who gives up takes the answer from nobody.
+        return await asyncio.shield(self._loading)
+
+    async def _ask_keys(self) -> TableKeys:
         config = (await self._admin().stream(self.name)).definition.config
         if not config.table:
             raise NotATable(self.name, why_not_opened(config))
