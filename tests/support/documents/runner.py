@@ -31,7 +31,7 @@ from support.documents.shell import Shell, interrupted
 
 BIN = Path(sys.executable).parent
 INTERPRETER = Path(__file__).with_name("interpreter.py")
-STEP_SECONDS_MAX = 400.0
+STEP_SECONDS_MAX = 900.0
 NODE_SECONDS_MAX = 120.0
 STARTS_A_NODE = re.compile(r"bascule serve .*&\s*(#.*)?$", re.MULTILINE)
 TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z?")
