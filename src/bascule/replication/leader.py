@@ -82,7 +82,7 @@ class LeaderReplication:
         self.lag_ns_max = lag_ns_max
         self.counts_synced = counts_synced
         self.epoch_start = epoch_start
-        self._purged_to = log_start
+        self._purged_to = log_start  # what is before may have been purged by an earlier leader
         self.high_watermark = high_watermark
         """The first offset that is not committed."""
         self.pending_isr: tuple[int, ...] | None = None
@@ -210,6 +210,10 @@ class LeaderReplication:
         if follower is not None and follower.node_epoch == node_epoch:
             follower.position = follower.synced = follower.mark_end = UNKNOWN
 
+    def on_purged(self, offset: int) -> None:
+        """The leader's log was purged up to `offset`."""
+        self._purged_to = max(self._purged_to, offset)
+
     def configure(self, state: PartitionState, min_isr: int) -> bool:
         """Apply a committed change of the ISR, or of `min_isr`; the leader epoch is the same.
 
@@ -228,10 +232,6 @@ class LeaderReplication:
         return self._advance()
 
     # -- the in-sync replica set ---------------------------------------------------------------
-
-    def on_purged(self, offset: int) -> None:
-        """The leader's log was purged up to `offset`."""
-        self._purged_to = max(self._purged_to, offset)
 
     def wanted_isr(
         self, now_ns: int, heard_ns: Mapping[int, int] = _NEVER_HEARD
