@@ -22,10 +22,10 @@ from bascule.kafka.handlers.context import Context
 from bascule.wire import _hot as wire_hot
 from bascule.wire.codec import decode, encode
 from bascule.wire.connection import NEED_DATA, ClientConnection, ServerConnection
-from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest, FetchResponse
 from bascule.wire.messages.group.consumer_protocol import decode_assignment, decode_subscription
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, Request
 from fuzz.target import Target, agree, chunks, twins
@@ -129,7 +129,9 @@ def listener() -> ListenerUnderTest:
 
 def _events(data: bytes, chunk_seed: int) -> tuple[list[Any], bool]:
     """The requests in `data`, and whether it broke the protocol."""
-    connection = ServerConnection(served=SUPPORTED_VERSIONS, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = ServerConnection(
+        served=SUPPORTED_VERSIONS, requests=REQUESTS, frame_bytes_max=FRAME_BYTES_MAX
+    )
     found: list[Any] = []
     try:
         for piece in chunks(data, chunk_seed):
@@ -146,7 +148,9 @@ def run_listener(data: bytes) -> None:
     seed, data = (data[0], data[1:]) if data else (0, b"")
     requests, broken = _events(data, 0)
     assert _events(data, seed) == (requests, broken)
-    connection = ServerConnection(served=SUPPORTED_VERSIONS, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = ServerConnection(
+        served=SUPPORTED_VERSIONS, requests=REQUESTS, frame_bytes_max=FRAME_BYTES_MAX
+    )
     for request in requests:
         try:
             response = listener().answer(request)

@@ -19,6 +19,7 @@ from bascule.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitTopic,
 )
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.offsets import OFFSETS_STREAM, OffsetKey
 from bascule.wire.schema import NO_ID, Message
 from support.group_requests import GroupRequests
@@ -41,7 +42,9 @@ class Connection:
         self._context = requests.harness.context
         self.version = version
         self._client = ClientConnection(client_id="test", frame_bytes_max=1 << 20)
-        self._server = ServerConnection(served=SERVED_VERSIONS, frame_bytes_max=1 << 20)
+        self._server = ServerConnection(
+            served=SERVED_VERSIONS, requests=REQUESTS, frame_bytes_max=1 << 20
+        )
         self.shortcut = RepeatedCommits(self._context, self._server)
         self.repeated = 0
         """Requests that were not decoded."""

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
-from bascule.wire.messages import REQUESTS
+from bascule.wire.messages.registry import REQUESTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 

@@ -16,6 +16,7 @@ from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import RefusalLog
 from bascule.wire.connection import ClientConnection, ReceivedRequest, ServerConnection
 from bascule.wire.messages.group.heartbeat import HeartbeatRequest, HeartbeatResponse
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.schema import Message, Versions
 
 VERSION: Final = 0
@@ -36,7 +37,9 @@ class Served:
         self.statistics = ListenerStatistics()
         self.connection = ServedConnection(
             server,
-            ServerConnection(served={12: Versions("0")}, frame_bytes_max=1 << 20),
+            ServerConnection(
+                served={12: Versions("0")}, requests=REQUESTS, frame_bytes_max=1 << 20
+            ),
             self._handle,
             peer="test:1",
             limits=limits or ListenerLimits(),

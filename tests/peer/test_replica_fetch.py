@@ -35,7 +35,7 @@ STREAM = b"i" * 16
 
 
 def peer(node: int, node_epoch: int = 1) -> PeerSession:
-    session = PeerSession(ServerConnection(served={}, frame_bytes_max=1_000))
+    session = PeerSession(ServerConnection(served={}, requests={}, frame_bytes_max=1_000))
     session.node_id, session.node_epoch = node, node_epoch
     return session
 

@@ -13,8 +13,8 @@ from bascule.host.real import RealClock
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.wire.connection import NEED_DATA, ServerConnection
-from bascule.wire.messages import PEER_REQUESTS
 from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
+from bascule.wire.messages.registry import PEER_REQUESTS
 
 LIMIT_SECONDS = 60
 

@@ -19,7 +19,7 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
 from bascule.wire.codec import encode
-from bascule.wire.messages import REQUESTS
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import FieldSpec, ItemSpec, Kind, Message, Structure, field_specs
 

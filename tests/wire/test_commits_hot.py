@@ -18,6 +18,7 @@ from bascule.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitTopic,
 )
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.schema import NO_ID, Request
 
 Hot = Callable[[str], ModuleType]
@@ -91,7 +92,9 @@ def test_any_bytes_are_split_or_left(hot: Hot, version: int, data: st.DataObject
         frame[at] = byte
     end = data.draw(st.integers(0, len(frame)) | st.just(len(frame)))
     found = hot("wire/_hot_commits").split_commit(memoryview(bytes(frame[:end])))
-    server = ServerConnection(served={8: OffsetCommitRequest.VERSIONS}, frame_bytes_max=1 << 20)
+    server = ServerConnection(
+        served={8: OffsetCommitRequest.VERSIONS}, requests=REQUESTS, frame_bytes_max=1 << 20
+    )
     try:
         request = server.decode(memoryview(bytes(frame[:end]))).message
     except RemoteProtocolError:

@@ -18,7 +18,6 @@ from bascule.wire.connection import (
 )
 from bascule.wire.error_codes import ErrorCode, code_name, code_of, error_class_of
 from bascule.wire.frame import CHUNK_BYTES, FrameReader
-from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -32,6 +31,7 @@ from bascule.wire.messages.fetch import (
 )
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest, MetadataResponse
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, Versions
 
@@ -48,7 +48,7 @@ class FileSlicePiece:
 def ends() -> tuple[ClientConnection, ServerConnection]:
     return (
         ClientConnection(client_id="me", frame_bytes_max=1 << 24),
-        ServerConnection(served=SERVED, frame_bytes_max=1 << 20),
+        ServerConnection(served=SERVED, requests=REQUESTS, frame_bytes_max=1 << 20),
     )
 
 

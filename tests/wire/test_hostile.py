@@ -20,10 +20,10 @@ from bascule.wire.connection import (
     ReceivedRequest,
     ServerConnection,
 )
-from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest, FetchResponse
 from bascule.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.schema import Message
 
 SERVED = {key: kind.VERSIONS for key, kind in REQUESTS.items()}
@@ -41,7 +41,7 @@ FRAME_BYTES_MAX = 1 << 20
 
 
 def server() -> ServerConnection:
-    return ServerConnection(served=SERVED, frame_bytes_max=FRAME_BYTES_MAX)
+    return ServerConnection(served=SERVED, requests=REQUESTS, frame_bytes_max=FRAME_BYTES_MAX)
 
 
 def drain(connection: ServerConnection | ClientConnection, data: bytes) -> int:
@@ -132,7 +132,10 @@ def test_an_invalid_size_is_refused_at_once(size: int) -> None:
 
 def test_a_large_claimed_size_allocates_little_memory() -> None:
     tracemalloc.start()
-    connections = [ServerConnection(served=SERVED, frame_bytes_max=1 << 30) for _ in range(20)]
+    connections = [
+        ServerConnection(served=SERVED, requests=REQUESTS, frame_bytes_max=1 << 30)
+        for _ in range(20)
+    ]
     for connection in connections:
         connection.feed(struct.pack(">i", 1 << 30))
         assert connection.next_event() is NEED_DATA

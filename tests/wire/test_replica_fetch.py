@@ -6,7 +6,6 @@ import pytest
 
 from bascule.errors import RemoteProtocolError
 from bascule.wire.codec import decode, encode
-from bascule.wire.messages import PEER_REQUESTS, REQUESTS
 from bascule.wire.messages.peer.replica_fetch import (
     ForgottenPartition,
     ReplicaFetchPartition,
@@ -14,6 +13,7 @@ from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
+from bascule.wire.messages.registry import PEER_REQUESTS, REQUESTS
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bascule.wire.codec import decode, encode
-from bascule.wire.messages import REQUESTS
+from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import FieldSpec, Kind, Message, Structure, field_specs
 

@@ -16,13 +16,13 @@ from bascule.listening.first_bytes import PEEK_BYTES, is_datastream, peek
 from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
 from bascule.wire.connection import ReceivedRequest, ServerConnection
-from bascule.wire.messages import PEER_REQUESTS
 from bascule.wire.messages.peer.control import (
     ANY_NODE,
     ControlRequest,
     PeerHelloRequest,
     PeerHelloResponse,
 )
+from bascule.wire.messages.registry import PEER_REQUESTS
 from bascule.wire.schema import Message, Request, Versions
 
 log = logging.getLogger(__name__)

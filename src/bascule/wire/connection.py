@@ -24,7 +24,6 @@ from bascule.wire.codec import decode, decoder, encode, encode_frame
 from bascule.wire.codec.generated import Decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.frame import FrameReader, frame_bytes, frame_pieces
-from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.primitives import (
     Piece,
@@ -91,7 +90,7 @@ class ServerConnection:
         *,
         served: Mapping[int, Versions],
         frame_bytes_max: int,
-        requests: Mapping[int, type[Request[Any]]] = REQUESTS,
+        requests: Mapping[int, type[Request[Any]]],
     ) -> None:
         """`requests` has the class of each api key."""
         self._served = served
@@ -205,7 +204,15 @@ class ClientConnection:
     ApiVersions, or a request with an explicit version, can be sent.
     """
 
-    __slots__ = ("_client_id", "_correlation_id", "_failure", "_frames", "_pending", "_versions")
+    __slots__ = (
+        "_client_id",
+        "_correlation_id",
+        "_failure",
+        "_frames",
+        "_pending",
+        "_served",
+        "_versions",
+    )
 
     def __init__(self, *, client_id: str, frame_bytes_max: int) -> None:
         self._client_id = client_id
@@ -213,7 +220,10 @@ class ClientConnection:
         self._failure: RemoteProtocolError | None = None
         self._correlation_id = 0
         self._pending: deque[tuple[int, Request[Any], int]] = deque()
+        self._served: dict[int, tuple[int, int]] = {}
+        """The first and the last version that the server serves, by API key."""
         self._versions: dict[int, int] = {}
+        """What `version_of` has returned."""
 
     @property
     def in_flight(self) -> int:
@@ -222,26 +232,30 @@ class ClientConnection:
 
     def negotiate(self, response: ApiVersionsResponse) -> None:
         """Store the versions that the server serves."""
-        for api in response.api_keys:
-            known = REQUESTS.get(api.api_key)
-            if known is None:
-                continue
-            highest = min(api.max_version, known.VERSIONS.last)
-            if highest >= max(api.min_version, known.VERSIONS.first):
-                self._versions[api.api_key] = highest
+        self._served = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+        self._versions = {}
 
     def version_of(self, request: type[Request[Any]]) -> int:
         """The version that `send` uses.
 
         Raises: LocalProtocolError if the server serves no version that is known here.
         """
-        if request is ApiVersionsRequest:
-            return self._versions.get(request.API_KEY, ApiVersionsRequest.VERSIONS.last)
         version = self._versions.get(request.API_KEY)
         if version is None:
+            version = self._versions[request.API_KEY] = self._highest_version(request)
+        return version
+
+    def _highest_version(self, request: type[Request[Any]]) -> int:
+        known = request.VERSIONS
+        if request is ApiVersionsRequest and request.API_KEY not in self._served:
+            return known.last
+        first, last = self._served.get(request.API_KEY, (0, -1))
+        version = min(last, known.last)
+        if version < max(first, known.first):
             raise LocalProtocolError(
-                f"the server serves no known version of {request.__name__}, "
-                f"expected one of {request.VERSIONS}"
+                f"the server serves no known version of {request.__name__}, expected one of {known}"
             )
         return version
 

@@ -40,7 +40,6 @@ from bascule.kafka.handlers.produce import handle_produce
 from bascule.kafka.handlers.share_group_heartbeat import handle_share_group_heartbeat
 from bascule.kafka.handlers.table_reads import handle_table_reads
 from bascule.wire.connection import ReceivedRequest
-from bascule.wire.messages import OWN_REQUESTS, REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -60,6 +59,7 @@ from bascule.wire.messages.offset_commit import OffsetCommitRequest
 from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
+from bascule.wire.messages.registry import OWN_REQUESTS, REQUESTS
 from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.schema import Message, Versions
