@@ -343,6 +343,17 @@ def test_stages_of_a_piped_demo_are_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert last.startswith("publish, acked 1,000: done in ")
 
 
+def test_a_command_loads_what_it_needs() -> None:
+    """Everything that a command imports delays its start."""
+    code = (
+        "import sys; from bascule.cli.main import main; main(['stream', '--help']); "
+        "import bascule.client; print([m for m in ('bascule.cli.inspect', 'bascule.cli.tables', "
+        "'bascule.controller', 'bascule.wire.messages.registry') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_command_that_reads_nothing_loads_no_arrow() -> None:
     """numpy and pyarrow would be a quarter of the start of `bascule stream list` or `publish`."""
     code = (

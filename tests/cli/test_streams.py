@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from bascule.cli import exit_codes
 from bascule.cli.groups.tables import groups_table, offsets_table
-from bascule.cli.main import app, main
+from bascule.cli.main import command_line, main
 from bascule.cli.output import PipeConsole
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.streams.tables import (
@@ -125,7 +125,7 @@ def test_every_setting_of_a_stream_has_an_option() -> None:
 
 
 def options_of(command: str) -> set[str]:
-    group = get_command(app).commands["stream"]  # type: ignore[attr-defined]
+    group = get_command(command_line()).commands["stream"]  # type: ignore[attr-defined]
     return {name for option in group.commands[command].params for name in option.opts}
 
 

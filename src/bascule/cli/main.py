@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from bascule.cli import exit_codes
-from bascule.cli.backup import backup, restore
-from bascule.cli.cluster import cluster, node
-from bascule.cli.demo.command import demo
-from bascule.cli.dev.command import dev
-from bascule.cli.groups import groups
-from bascule.cli.inspect import inspect
 from bascule.cli.output import err, print_error
-from bascule.cli.payloads import get, put
-from bascule.cli.pipeline import pipeline
-from bascule.cli.publish import publish
-from bascule.cli.read import read
-from bascule.cli.serve import serve
-from bascule.cli.streams import streams
-from bascule.cli.streams.scrub import scrub
-from bascule.cli.tables import tables
-from bascule.cli.top import top
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
@@ -36,32 +23,52 @@ EXIT_CODES = "Exit codes: {}.".format(
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of all usage errors, which Typer does not export."""
 
-app = typer.Typer(
-    name="bascule",
-    help="Durable streams on NATS subjects, read over the Kafka wire protocol and by PySpark.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(serve)
-app.add_typer(streams, name="stream")
-app.add_typer(groups, name="group")
-app.add_typer(tables, name="table")
-app.add_typer(cluster, name="cluster")
-app.add_typer(node, name="node")
-app.add_typer(pipeline, name="pipeline")
-app.command()(publish)
-app.command()(read)
-app.command()(put)
-app.command()(get)
-app.command()(top)
-app.command()(inspect)
-app.command()(backup)
-app.command()(restore)
-app.command()(scrub)
-app.command()(demo)
-app.command()(dev)
+COMMANDS: Final = {
+    "serve": "bascule.cli.serve:serve",
+    "stream": "bascule.cli.streams:streams",
+    "group": "bascule.cli.groups:groups",
+    "table": "bascule.cli.tables:tables",
+    "cluster": "bascule.cli.cluster:cluster",
+    "node": "bascule.cli.cluster:node",
+    "pipeline": "bascule.cli.pipeline:pipeline",
+    "publish": "bascule.cli.publish:publish",
+    "read": "bascule.cli.read:read",
+    "put": "bascule.cli.payloads:put",
+    "get": "bascule.cli.payloads:get",
+    "top": "bascule.cli.top:top",
+    "inspect": "bascule.cli.inspect:inspect",
+    "backup": "bascule.cli.backup:backup",
+    "restore": "bascule.cli.backup:restore",
+    "scrub": "bascule.cli.streams.scrub:scrub",
+    "demo": "bascule.cli.demo.command:demo",
+    "dev": "bascule.cli.dev.command:dev",
+}
+"""Where each command or group of commands is, in the order of the help."""
+
+
+@functools.cache
+def command_line(wanted: str | None = None) -> typer.Typer:
+    """The command line with one of `COMMANDS`, or with all of them.
+
+    A command imports what it needs. With all of them, each would begin twice as late.
+    """
+    app = typer.Typer(
+        name="bascule",
+        help="Durable streams on NATS subjects, read over the Kafka wire protocol and by PySpark.",
+        epilog=EXIT_CODES,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in COMMANDS if wanted is None else [wanted]:
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,7 +83,6 @@ def _print_version(wanted: bool) -> None:
     raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -93,8 +99,10 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command. Return its exit code."""
+    asked = sys.argv[1:] if arguments is None else arguments
+    app = command_line(asked[0] if asked and asked[0] in COMMANDS else None)
     try:
-        ended = app(args=arguments, prog_name="bascule", standalone_mode=False)
+        ended = app(args=asked, prog_name="bascule", standalone_mode=False)
         # The code of `typer.Exit`; Typer's own is 130 after Ctrl-C. Commands return None.
         code = ended if isinstance(ended, int) else exit_codes.OK
         if code == exit_codes.INTERRUPTED:
