@@ -17,13 +17,7 @@ from bascule.cli.dev.layout import (
 )
 from bascule.config import layer_from_toml, merge
 from bascule.errors import ConfigError, CorruptData
-
-
-def listening() -> socket.socket:
-    held = socket.socket()
-    held.bind(("127.0.0.1", 0))
-    held.listen()
-    return held
+from support.ports import reserve_port_range
 
 
 def test_ports_are_consecutive_from_the_base(tmp_path: Path) -> None:
@@ -61,11 +55,14 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         open_layout(tmp_path, nodes=None, port_base=0)
 
 
-def test_a_port_that_is_taken_is_named_with_its_use(tmp_path: Path) -> None:
-    with listening() as held:
-        port = held.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port}, for node 1's client listener"):
-            choose_ports(1, port - 1)
+def test_a_port_that_is_taken_is_named_with_its_use() -> None:
+    base = reserve_port_range(4)
+    said = f"port {base + 1}, for node 1's client listener"
+    with (
+        socket.create_server(("127.0.0.1", base + 1)),
+        pytest.raises(ConfigError, match=said),
+    ):
+        choose_ports(1, base)
 
 
 def test_each_node_has_a_configuration_that_serves(tmp_path: Path) -> None:

@@ -323,8 +323,8 @@ def test_an_offset_that_is_gone_is_not_skipped_in_silence(client: SyncClient, st
 def test_a_stream_made_anew_begins_without_offsets(client: SyncClient, stream: str) -> None:
     client.reset_offsets("old", stream, to="latest")
     client.delete_stream(stream)
-    assert client.offsets(consumer="old") == []
     client.create_stream(stream, f"{stream}.>")
+    assert client.offsets(consumer="old") == []
     client.publish(f"{stream}.a", b"anew")
     with client.consume(stream, "old", follow=False) as messages:
         assert [message.value for message in messages] == [b"anew"]
