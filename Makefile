@@ -123,11 +123,11 @@ $(FOREIGN_SPARK): tests/support/foreign_spark.txt | $(VENV)/.installed
 foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta, for the tests of foreign tables
 
 .PHONY: test-spark
-test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
+test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
 	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "not long" tests/spark
 
 .PHONY: test-long
-test-long: setup ## tests with the mark long, which .ci/run leaves out: kill -9 of archive and sink on Spark
+test-long: setup $(FOREIGN_SPARK) ## tests with the mark long, which .ci/run leaves out: what takes minutes, most of it on Spark
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m long tests
 
 FOREIGN := tests/foreign

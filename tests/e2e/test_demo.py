@@ -67,31 +67,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "demo"
 
 
-def test_twice_in_a_row_everything_agrees(start: Start, folder: Path) -> None:
-    for count in (3_000, 2_000):
-        demo = start(folder, "--limit", str(count))
-        out, err = demo.communicate(timeout=SECONDS_MAX)
-        assert demo.returncode == 0, err
-        assert f"offsets 0..{count - 1}" in out
-        assert out.count("Σ miles") == 2
-        # Piped, each stage says that it begins and that it has ended.
-        for stage in ("read CSV", "publish, acked", "start Spark", "query Parquet", "draw"):
-            assert f"{stage} ...\n" in err
-            assert re.search(rf"^{stage}[ \d,]*: done in [\d.]+ s$", err, re.MULTILINE), err
-        last = out.rstrip().splitlines()[-1]
-        command = last.removeprefix("the log  ").split(" serve ")[0]
-        version = subprocess.run(
-            [*shlex.split(command), "--version"], capture_output=True, text=True, check=False
-        )
-        assert version.stdout.startswith("bascule "), (last, version)
-        picture = (folder / "departures.png").read_bytes()
-        assert picture.startswith(b"\x89PNG")
-        assert members_of_session(demo.pid) == []
-        assert commands_that_name(folder) == []
+def check_demo(start: Start, folder: Path, count: int) -> None:
+    """Run a demo of `count` flights to its end."""
+    demo = start(folder, "--limit", str(count))
+    out, err = demo.communicate(timeout=SECONDS_MAX)
+    assert demo.returncode == 0, err
+    assert f"offsets 0..{count - 1}" in out
+    assert out.count("Σ miles") == 2
+    # Piped, each stage says that it begins and that it has ended.
+    for stage in ("read CSV", "publish, acked", "start Spark", "query Parquet", "draw"):
+        assert f"{stage} ...\n" in err
+        assert re.search(rf"^{stage}[ \d,]*: done in [\d.]+ s$", err, re.MULTILINE), err
+    last = out.rstrip().splitlines()[-1]
+    command = last.removeprefix("the log  ").split(" serve ")[0]
+    version = subprocess.run(
+        [*shlex.split(command), "--version"], capture_output=True, text=True, check=False
+    )
+    assert version.stdout.startswith("bascule "), (last, version)
+    picture = (folder / "departures.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert members_of_session(demo.pid) == []
+    assert commands_that_name(folder) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_no_process(start: Start, folder: Path, number: signal.Signals) -> None:
+def check_interrupt(start: Start, folder: Path, number: signal.Signals) -> None:
+    """Run a demo until its Java starts, then send it a signal."""
     demo = start(folder, "--limit", "2000")
     # Spark's log appears when node, publishing and reading are done and Java starts.
     log = folder / "spark.log"
@@ -104,6 +104,18 @@ def test_an_interrupt_leaves_no_process(start: Start, folder: Path, number: sign
     assert demo.returncode == 130, err
     assert "interrupted" in err
     assert commands_that_name(folder) == []
+
+
+def test_everything_agrees_after_an_interrupt(start: Start, folder: Path) -> None:
+    check_interrupt(start, folder, signal.SIGINT)
+    check_demo(start, folder, 2_000)
+
+
+@pytest.mark.long
+def test_twice_in_a_row_everything_agrees(start: Start, folder: Path) -> None:
+    check_interrupt(start, folder, signal.SIGTERM)
+    for count in (3_000, 2_000):
+        check_demo(start, folder, count)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(start: Start, tmp_path: Path) -> None:

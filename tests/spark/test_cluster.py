@@ -208,6 +208,7 @@ class Archive:
         return found
 
 
+@pytest.mark.long
 def test_an_archive_outlives_an_executor(cluster: Cluster, world: World) -> None:
     """First undisturbed; then with an executor that dies by kill -9 under load."""
     archive = Archive(cluster, world)

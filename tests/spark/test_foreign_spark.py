@@ -20,6 +20,7 @@ from support.lake_jobs import World
 
 pytestmark = [
     pytest.mark.tier3,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not SITE.exists(), reason="`make foreign-spark` installs the other Spark"),
 ]

@@ -158,7 +158,9 @@ def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_signal_ends_spark_in_order(
     node: Node, client: SyncClient, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_signal_ends_spark_in_order(
     assert mentions(tmp_path) == []
 
 
+@pytest.mark.long
 def test_kill_9_leaves_no_java_and_loses_nothing(
     node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def counted(folder: Path) -> dict[int, int]:
     return {int(row["at"].timestamp()): row["n"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_path: Path) -> None:
     client.publish_many((f"{stream}.x", b"%d" % n) for n in range(600))
@@ -81,6 +82,7 @@ def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_pa
     assert counted(tmp_path / "table") == {60 * minute: 60 for minute in range(18)}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_run_that_failed_is_not_taken_for_the_known_fault(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "rollup.toml"

@@ -123,7 +123,7 @@ def test_ranges(spark: Any, node: Node, client: SyncClient, stream: str) -> None
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"startingOffsets": '{"0": 99}'}, "offset 99 is not in [0, 0]"),
         ({"endingOffsets": '{"0": 99}'}, "endingOffsets is 99, the partition ends at 0"),
-        ({"server": "http://127.0.0.1:9"}, "no Bascule node answers"),
+        ({"server": "http://127.0.0.1:9", "retryTimeout": "1s"}, "no Bascule node answers"),
     ],
 )
 def test_mistakes_reach_the_user(
