@@ -52,6 +52,7 @@ from bascule.wire.messages.group.join_group import JoinGroupRequest
 from bascule.wire.messages.group.leave_group import LeaveGroupRequest
 from bascule.wire.messages.group.list_groups import ListGroupsRequest
 from bascule.wire.messages.group.offset_delete import OffsetDeleteRequest
+from bascule.wire.messages.group.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
@@ -60,7 +61,6 @@ from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.messages.registry import OWN_REQUESTS, REQUESTS
-from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.schema import Message, Versions
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from bascule.kafka.handlers.context import Context
 from bascule.wire.error_codes import ErrorCode
-from bascule.wire.messages.share_group_heartbeat import (
+from bascule.wire.messages.group.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )

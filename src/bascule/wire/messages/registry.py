@@ -30,6 +30,7 @@ from bascule.wire.messages.group.join_group import JoinGroupRequest
 from bascule.wire.messages.group.leave_group import LeaveGroupRequest
 from bascule.wire.messages.group.list_groups import ListGroupsRequest
 from bascule.wire.messages.group.offset_delete import OffsetDeleteRequest
+from bascule.wire.messages.group.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.messages.group.sync_group import SyncGroupRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
@@ -39,7 +40,6 @@ from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRe
 from bascule.wire.messages.peer.control import ControlRequest, PeerHelloRequest
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from bascule.wire.messages.produce import ProduceRequest
-from bascule.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from bascule.wire.messages.table_reads import TableReadsRequest
 from bascule.wire.schema import Request
 
