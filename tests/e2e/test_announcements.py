@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 import urllib.error
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from support import commands
 from support.nats_servers import configured_nats, eventually, metric
-from support.processes import BIN, NatsServer, Node, RawNats, running_nats, running_node
+from support.processes import NatsServer, Node, RawNats, running_nats, running_node
 
 QUICK = {"BASCULE_NATS_ANNOUNCE_INTERVAL_MS": "2000"}
 """A node may be silent for 6 s: longer than a loaded machine holds one up."""
@@ -74,10 +74,7 @@ def duplicates(node: Node, stream: str) -> list[dict[str, Any]]:
 
 
 def bascule(node: Node, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = commands.run(*arguments, "--server", node.addresses["http"], text=True, check=True)
     return " ".join(done.stdout.split())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ import pytest
 
 import bascule
 from bascule.errors import BasculeError
+from support import commands
 from support.clusters import RunningCluster, running_cluster
 from support.ports import reserve_ports
-from support.processes import BIN, Node, wait_for
+from support.processes import Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -30,11 +30,7 @@ Stored = dict[tuple[int, int], bytes]
 
 def run(*command: object, server: str = "") -> Any:
     """The JSON that a command prints."""
-    done = subprocess.run(
-        [str(BIN / "bascule"), *map(str, command), "--json"],
-        capture_output=True, text=True, check=False, timeout=120,
-        env={"PATH": "/usr/bin:/bin", "BASCULE_SERVER": server},
-    )  # fmt: skip
+    done = commands.run(*command, "--json", env={"BASCULE_SERVER": server}, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -214,15 +210,13 @@ def test_what_one_node_of_three_has_makes_a_new_cluster(tmp_path: Path) -> None:
 
 def test_a_data_directory_in_use_and_another_cluster_are_refused(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "a", count=1) as cluster:
-        command = [str(BIN / "bascule"), "backup", str(tmp_path / "place")]
+        command = ("backup", tmp_path / "place")
         data = cluster.nodes[1].directory / "data"
-        used = subprocess.run([*command, "--data", data], capture_output=True, text=True)
+        used = commands.run(*command, "--data", data, text=True)
         assert used.returncode == 4
         assert "data" in used.stderr
         run("backup", tmp_path / "place", server=servers(cluster))
     with running_cluster(tmp_path / "b", count=1) as cluster:
-        other = subprocess.run(
-            [*command, "--server", servers(cluster)], capture_output=True, text=True
-        )
+        other = commands.run(*command, "--server", servers(cluster), text=True)
         assert other.returncode == 2
         assert "name another place" in other.stderr

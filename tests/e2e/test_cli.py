@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import http_calls
+from support import commands, http_calls
 from support.processes import BIN, WAIT_SECONDS_MAX, Node, running_node
 
 
@@ -25,14 +25,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def bascule(
     node: Node, *arguments: str, input: bytes = b"", code: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
-    ended = subprocess.run(
-        [str(BIN / "bascule"), *arguments],
-        input=input,
-        capture_output=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "BASCULE_SERVER": node.addresses["http"], "COLUMNS": "120"},
-    )
+    environment = {"BASCULE_SERVER": node.addresses["http"], "COLUMNS": "120"}
+    ended = commands.run(*arguments, input=input, env=environment)
     assert ended.returncode == code, ended.stderr.decode()
     return ended
 
@@ -215,12 +209,7 @@ def test_a_reader_that_has_seen_enough(node: Node) -> None:
 
 
 def test_no_node_says_what_to_do(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [str(BIN / "bascule"), "stream", "list", "--server", "127.0.0.1:1"],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    ended = commands.run("stream", "list", "--server", "127.0.0.1:1")
     assert ended.returncode == 5
     assert b"bascule serve" in ended.stderr
 

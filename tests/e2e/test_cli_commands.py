@@ -21,6 +21,7 @@ import pytest
 from bascule import connect_sync
 from bascule.cli.main import main
 from bascule.client import Outgoing
+from support import commands
 from support.processes import BIN, Node, running_node
 
 
@@ -189,17 +190,14 @@ def test_completion_offers_streams_and_consumers(node: Node) -> None:
         ("bascule read --server 127.0.0.1:1 compl", []),
     ):
         words = line.split()
-        completed = subprocess.run(
-            [str(BIN / "bascule")],
-            capture_output=True,
-            timeout=60,
-            check=False,
+        completed = commands.run(
             env={
-                **os.environ, "BASCULE_SERVER": node.addresses["http"],
-                "_BASCULE_COMPLETE": "complete_bash", "COMP_WORDS": line,
+                "BASCULE_SERVER": node.addresses["http"],
+                "_BASCULE_COMPLETE": "complete_bash",
+                "COMP_WORDS": line,
                 "COMP_CWORD": str(len(words) - 1),
-            },
-        )  # fmt: skip
+            }
+        )
         assert completed.stdout.decode().split() == offered, line
         assert completed.stderr == b""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import pytest
 
 import bascule
 from bascule.errors import BasculeError
+from support import commands
 from support.clusters import RunningCluster, running_cluster
-from support.processes import BIN, Node, running_nats, wait_for
+from support.processes import Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -23,8 +23,7 @@ SIZE = 40
 
 def bascule_command(node: Node, *args: str) -> str:
     """What a command of the CLI prints."""
-    command = [str(BIN / "bascule"), *args, "--server", node.addresses["http"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = commands.run(*args, "--server", node.addresses["http"], text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ import bascule
 from bascule.errors import BasculeError
 from bascule.record.batch import scan_batches
 from bascule.record.header import batch_crc
+from support import commands
 from support.clusters import RunningCluster, running_cluster
 from support.kafka_readers import read_confluent
-from support.processes import BIN, Node, running_nats, wait_for
+from support.processes import Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -177,8 +177,7 @@ def test_the_last_replica_in_sync_is_not_healed(cluster: RunningCluster) -> None
 
 def scrub(node: Node, stream: str, *, code: int) -> list[dict[str, Any]]:
     """What `bascule scrub --json` prints."""
-    words = [str(BIN / "bascule"), "scrub", stream, "--json", "--server", node.addresses["http"]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = commands.run("scrub", stream, "--json", "--server", node.addresses["http"], text=True)
     assert done.returncode == code, (done.stdout, done.stderr)
     found: list[dict[str, Any]] = json.loads(done.stdout)["replicas"]
     return found

@@ -11,7 +11,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ import pytest
 
 import bascule
 from bascule.errors import BasculeError
+from support import commands
 from support.clusters import RunningCluster, running_cluster
-from support.processes import BIN, Node, running_nats, running_node, wait_for
+from support.processes import Node, running_nats, running_node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -100,8 +100,7 @@ def wait_read(node: Node, values: range) -> None:
 
 def bascule_command(node: Node, *args: str) -> str:
     """What a command of the CLI prints."""
-    command = [str(BIN / "bascule"), *args, "--server", node.addresses["http"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = commands.run(*args, "--server", node.addresses["http"], text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -8,7 +8,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import tarfile
 import urllib.error
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import pytest
 
 import bascule
 from bascule.client import Client
+from support import commands
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
 from support.ports import reserve_ports
@@ -52,12 +52,7 @@ def with_ids(kind: str, count: int) -> list[tuple[str, bytes, None, dict[str, st
 def run_command(cluster: RunningCluster, *arguments: str) -> Any:
     """What a command says in JSON."""
     servers = ",".join(node.addresses["http"] for node in cluster.alive())
-    done = subprocess.run(
-        [str(BIN / "bascule"), *arguments, "--server", servers, "--json"],
-        capture_output=True,
-        check=True,
-        timeout=WAIT_SECONDS_MAX,
-    )
+    done = commands.run(*arguments, "--server", servers, "--json", check=True)
     return json.loads(done.stdout)
 
 
@@ -208,13 +203,7 @@ def test_the_cluster_says_how_a_node_joins_it(cluster: RunningCluster, tmp_path:
         (["--node-id", "7", "--data", "other"], "the cluster has a node 7"),
         (["--data", str(joined.directory / "data"), "--run"], "is not empty"),
     ):
-        done = subprocess.run(
-            [str(BIN / "bascule"), "node", "join", "--server", servers, *options],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS_MAX,
-            check=False,
-        )
+        done = commands.run("node", "join", "--server", servers, *options, text=True)
         assert done.returncode == 2
         assert text in done.stderr
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,10 +28,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import bascule
 from bascule.errors import GroupHasMembers, UnknownGroup
 from bascule.wire.offsets import OFFSETS_STREAM
-from support import http_calls
+from support import commands, http_calls
 from support.clusters import RunningCluster
 from support.group_members import SESSION_MS_LONG, group_members
-from support.processes import BIN, WAIT_SECONDS_MAX, Node, running_node, wait_for
+from support.processes import WAIT_SECONDS_MAX, Node, running_node, wait_for
 
 with warnings.catch_warnings():
     # It reads its own schema files in a way that Python 3.11 deprecates.
@@ -80,13 +78,7 @@ def ends_of(node: Node) -> list[int]:
 
 def run(node: Node, *words: str, code: int = 0) -> Any:
     """What `bascule WORDS --json` prints, or its error."""
-    done = subprocess.run(
-        [str(BIN / "bascule"), *words, "--json"],
-        capture_output=True,
-        timeout=WAIT_SECONDS_MAX,
-        check=False,
-        env={**os.environ, "BASCULE_SERVER": node.addresses["http"]},
-    )
+    done = commands.run(*words, "--json", env={"BASCULE_SERVER": node.addresses["http"]})
     assert done.returncode == code, done.stderr.decode()
     return json.loads(done.stdout) if not code else done.stderr.decode()
 

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from support.processes import BIN, Node, RawNats, running_node
+from support import commands
+from support.processes import Node, RawNats, running_node
 
 
 def publish(node: Node, subject: str) -> dict[str, object]:
@@ -22,10 +23,7 @@ def publish(node: Node, subject: str) -> dict[str, object]:
 
 
 def bascule(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(BIN / "bascule"), *words, "--server", node.addresses["http"]],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return commands.run(*words, "--server", node.addresses["http"], text=True)
 
 
 def test_a_removed_stream_directory_is_damage_until_its_loss_is_accepted(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import pytest
 
 import bascule
 from bascule.client import Ack, Message
+from support import commands
 from support.nats_servers import Authority, Identity, Operator, configured_nats, eventually, metric
-from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_node
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_node
 
 
 @dataclass
@@ -313,14 +314,11 @@ def test_the_command_line_is_let_in_as_the_node_is(tmp_path: Path, secrets: Secr
         running_node(tmp_path, nats=server.url, environment=environment(keys)) as node,
     ):
         node.create("s", "s.>")
-        command = [str(BIN / "bascule"), "publish", "s.x", "hello", "--json"]
-        told = {**os.environ, "BASCULE_SERVER": node.addresses["http"]}
+        command = ("publish", "s.x", "hello", "--json")
+        told = {"BASCULE_SERVER": node.addresses["http"]}
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
         for offset, (more, variables) in enumerate([([], environment(keys)), (flags, {})]):
-            run = subprocess.run(
-                [*command, *more], env={**told, **variables}, capture_output=True, text=True,
-                timeout=120, check=False,
-            )  # fmt: skip
+            run = commands.run(*command, *more, env={**told, **variables}, text=True)
             assert run.returncode == 0, run.stderr
             assert json.loads(run.stdout)["offset"] == offset
         run = subprocess.run(

@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 import bascule
 from bascule.client.messages import Message
+from support import commands
 from support.processes import BIN, Node, running_node
 
 with warnings.catch_warnings():
@@ -42,10 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def run(node: Node, directory: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
-        capture_output=True, check=False, cwd=directory,
-    )  # fmt: skip
+    return commands.run(*arguments, "--server", node.addresses["http"], cwd=directory)
 
 
 def test_a_part_of_something_else_is_not_gone_on_with(node: Node, tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ from bascule.errors import (
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import encode_data_head, encode_message
 from bascule.wire.datastream.messages import ClosePayload, OpenPayload, StreamHello
+from support import commands
 from support.clusters import RunningCluster, running_cluster
-from support.processes import BIN, Node, running_node
+from support.processes import Node, running_node
 
 MIB = 1 << 20
 
@@ -237,10 +238,8 @@ def test_a_payload_goes_with_its_record(node: Node) -> None:
 
 def test_the_commands(node: Node, tmp_path: Path) -> None:
     def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
-            input=data, capture_output=True, check=False, cwd=tmp_path,
-        )  # fmt: skip
+        server = node.addresses["http"]
+        return commands.run(*arguments, "--server", server, input=data, cwd=tmp_path)
 
     data = content(3 * MIB + 7, seed=9)
     (tmp_path / "weights.bin").write_bytes(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +13,9 @@ import nats
 import pytest
 
 import bascule
+from support import commands
 from support.kafka_readers import HEADERS, ClientRecord, read_confluent, read_kafka_python
-from support.processes import BIN, Node, running_node
+from support.processes import Node, running_node
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,8 @@ def our_rows(node: Node, stream: str) -> list[tuple[str | None, str | None, list
 
 
 def command(node: Node, *words: str) -> list[dict[str, Any]]:
-    ended = subprocess.run(
-        [BIN / "bascule", *words, "--json"],
-        env={"BASCULE_SERVER": node.addresses["http"]}, capture_output=True, check=True,
-    )  # fmt: skip
+    server = {"BASCULE_SERVER": node.addresses["http"]}
+    ended = commands.run(*words, "--json", env=server, check=True)
     if words[0] == "stream":
         return [json.loads(ended.stdout)]
     return [json.loads(line) for line in ended.stdout.splitlines()]

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.processes import BIN
+from support import commands
 
 
 def refused(*arguments: str, code: int = 2, environment: dict[str, str] | None = None) -> list[str]:
     """The lines that `bascule` prints to standard error."""
-    ended = subprocess.run(
-        [str(BIN / "bascule"), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
+    ended = commands.run(*arguments, env=environment)
     text = ended.stderr.decode()
     assert ended.returncode == code, text
     assert "Traceback" not in text

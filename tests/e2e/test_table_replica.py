@@ -27,6 +27,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.wire.tables.sync_pages import checksum, decode_page
+from support import commands
 from support.clusters import running_cluster
 from support.processes import BIN, Node, running_node
 
@@ -343,10 +344,7 @@ def test_the_pages_over_http(node: Node) -> None:
 
 def table_command(url: str, *arguments: str, code: int = 0) -> str:
     """What `bascule table` prints; it ends with `code`."""
-    done = subprocess.run(
-        [str(BIN / "bascule"), "table", *arguments], capture_output=True, text=True,
-        env={"BASCULE_SERVER": url}, timeout=60, check=False,
-    )  # fmt: skip
+    done = commands.run("table", *arguments, env={"BASCULE_SERVER": url}, text=True)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Kill what fixtures left because they failed, and a worker of pytest-xdist that crashed."""
     while FORK_SERVERS:
-        FORK_SERVERS.pop().close()
+        FORK_SERVERS.popitem()[1].close()
     left = child_pids() - config.stash[_at_start]
     kill_trees(left)
     _wait_for(left)
@@ -70,7 +70,9 @@ def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _new(before: frozenset[int]) -> frozenset[int]:
     """The children that are not of `before`, nor a server of `before` that was started again."""
-    servers = {FIRST_PIDS.get(pid, pid) for pid in before} | {each.pid for each in FORK_SERVERS}
+    servers = {FIRST_PIDS.get(pid, pid) for pid in before} | {
+        each.pid for each in FORK_SERVERS.values()
+    }
     return frozenset(
         pid for pid in child_pids() - before if FIRST_PIDS.get(pid, pid) not in servers
     )

@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from support import commands
 from support.clusters import RunningCluster
-from support.processes import BIN, WAIT_SECONDS_MAX, wait_for
+from support.processes import wait_for
 
 FALLBACKS = (
     "old leader has not handed over",
@@ -24,13 +25,7 @@ FALLBACKS = (
 def run(cluster: RunningCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command, at the nodes that are alive."""
     servers = ",".join(node.addresses["http"] for node in cluster.alive())
-    return subprocess.run(
-        [str(BIN / "bascule"), *arguments, "--server", servers],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS_MAX,
-        check=False,
-    )
+    return commands.run(*arguments, "--server", servers, text=True)
 
 
 def ask(cluster: RunningCluster, *arguments: str) -> Any:

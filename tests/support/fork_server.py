@@ -1,16 +1,16 @@
 """Starts `bascule` commands from a process that has imported them already.
 
 A start of `bascule serve` takes 1.1 s of a core, of which 0.9 s are imports, and the tests of
-tier 3 start hundreds of nodes. A process beside the tests imports the modules once, and forks for
-each start. What it starts is a process like any other: it has its own arguments, environment,
-folder, output and signals, begins with `bascule.cli.main.main`, ends as an interpreter ends, and
-its parent is the process of the tests. Only the imports are older than the process.
+tier 3 start hundreds of nodes and commands. A process beside the tests imports the modules once,
+and forks for each start. What it starts is a process like any other: it has its own arguments,
+environment, folder, files and signals, begins with `bascule.cli.main.main`, ends as an interpreter
+ends, and its parent is the process of the tests. Only the imports are older than the process.
 
-Nodes of `support.processes` start so. Commands, pages, `bascule dev`, the demo, torture and the
-jobs of Spark start Python as usual. With `TESTS_EXEC_NODES=1` all do.
+Nodes of `support.processes` and commands of `support.commands` start so. Pages, `bascule dev`, the
+demo, torture and the jobs of Spark start Python as usual. With `TESTS_EXEC_NODES=1` all do.
 
-    tests ── arguments, environment, folder, output ──> server ── fork ──> middle ── fork ──> node
-      └───────────────────────── pid <──────────────────────┘
+    tests ── arguments, environment, folder, files ──> server ── fork ──> middle ── fork ──> node
+      └───────────────────────── pid <─────────────────────┘
 
 The middle process ends at once. Its child then belongs to the subreaper above it: the tests.
 """
@@ -26,30 +26,47 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-PRELOADED = ("bascule.cli.main", "bascule.cli.logs", "bascule.node.node")
-"""What `bascule serve` imports."""
+PRELOADED = (
+    "bascule.cli.main", "bascule.cli.logs", "bascule.node.node", "bascule.client",
+    "bascule.cli.serve", "bascule.cli.streams", "bascule.cli.groups", "bascule.cli.tables",
+    "bascule.cli.cluster", "bascule.cli.publish", "bascule.cli.read", "bascule.cli.payloads",
+    "bascule.cli.inspect", "bascule.cli.backup", "bascule.cli.top",
+)  # fmt: skip
+"""What `bascule serve` and short commands import."""
 MESSAGE_BYTES_MAX = 1 << 18
 EXEC_VARIABLE = "TESTS_EXEC_NODES"
+HARMLESS = {"PYTEST_CURRENT_TEST", "_BASCULE_COMPLETE", "COMP_WORDS", "COMP_CWORD"}
+"""Variables that nothing reads while it is imported."""
 _PR_GET_CHILD_SUBREAPER = 37
 
 
 class ForkServer:
     """The side of the tests. The server ends with its socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """What it imports, it imports with this environment."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environment = dict(os.environ)
+        self._environment = dict(environment)
         self._lock = threading.Lock()
-        with theirs:
+        with theirs, tempfile.TemporaryFile() as errors:
+            # No terminal: the console looks for colours when it is imported.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
             )
-        assert self._socket.recv(16) == b"ready", "the fork server did not start"
+            answer = self._socket.recv(16)
+            errors.seek(0)
+            assert answer == b"ready", f"the fork server did not start: {errors.read().decode()}"
 
     @property
     def pid(self) -> int:
@@ -59,17 +76,22 @@ class ForkServer:
         """Whether nothing in the environment could have changed what the server has imported."""
         ours = self._environment.items()
         changed = {name for name, _ in ours ^ environment.items()}
-        changed -= {"PYTEST_CURRENT_TEST"}
+        changed -= HARMLESS
         return all(name.startswith("BASCULE_") and name != "BASCULE_PURE" for name in changed)
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], output: int
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        standard: Sequence[int],
+        folder: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a command, the program `bascule` first, with the descriptor `output` as its
-        output."""
-        request = {"argv": list(arguments), "env": dict(environment), "cwd": str(Path.cwd())}
+        """Start a command, the program `bascule` first. `standard` are the descriptors of its
+        standard input, output and error output."""
+        folder = (folder or Path()).absolute()
+        request = {"argv": list(arguments), "env": dict(environment), "cwd": str(folder)}
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [output])
+            socket.send_fds(self._socket, [json.dumps(request).encode()], standard)
             pid = int(self._socket.recv(16))
         return _Adopted(pid, arguments)
 
@@ -106,7 +128,7 @@ class _Adopted(subprocess.Popen[bytes]):
 def serve(requests: socket.socket) -> None:
     """Fork for each request. Returns in the child alone, ready to run the command."""
     while True:
-        message, outputs, _, _ = socket.recv_fds(requests, MESSAGE_BYTES_MAX, 1)
+        message, standard, _, _ = socket.recv_fds(requests, MESSAGE_BYTES_MAX, 3)
         if not message:
             sys.exit()
         there, here = os.pipe()
@@ -119,21 +141,21 @@ def serve(requests: socket.socket) -> None:
             for descriptor in (there, here):
                 os.close(descriptor)
             requests.close()
-            become(json.loads(message), outputs[0])
+            become(json.loads(message), standard)
             return
-        for descriptor in (here, *outputs):
+        for descriptor in (here, *standard):
             os.close(descriptor)
         os.waitpid(middle, 0)  # its child has a new parent now
         requests.send(os.read(there, 16))
         os.close(there)
 
 
-def become(request: Mapping[str, Any], output: int) -> None:
+def become(request: Mapping[str, Any], standard: Sequence[int]) -> None:
     """Take over what a new process gets."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for standard in (1, 2):
-        os.dup2(output, standard)
-    os.close(output)
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

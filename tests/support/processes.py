@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ STARTED: list[subprocess.Popen[bytes]] = []
 BIN = Path(sys.executable).parent
 FIRST_PIDS: dict[int, int] = {}
 """Process of a restarted server -> its first process, which a fixture started."""
-FORK_SERVERS: list[ForkServer] = []
-"""The one of this process, once a node has been started where it can be used."""
+FORK_SERVERS: dict[str, ForkServer] = {}
+"""Those of this process, once something was started where they can be used: one for each width of
+the terminal, which is read when the console is imported."""
 
 
 @dataclass
@@ -71,12 +72,28 @@ def start(
     command: Sequence[str], environment: dict[str, str], output: int
 ) -> subprocess.Popen[bytes]:
     """Start a program; `bascule` from a process that has imported it, where that can be done."""
-    if command[0] == str(BIN / "bascule") and is_usable():
-        if not FORK_SERVERS:
-            FORK_SERVERS.append(ForkServer())
-        if FORK_SERVERS[0].can_start(environment):
-            return FORK_SERVERS[0].start(command, environment, output)
-    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    server = fork_server(command, environment)
+    if server is None:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    with Path(os.devnull).open("rb") as nothing:
+        return server.start(command, environment, (nothing.fileno(), output, output))
+
+
+def fork_server(command: Sequence[str], environment: Mapping[str, str]) -> ForkServer | None:
+    """What can start a command from a process that has imported it."""
+    if command[0] != str(BIN / "bascule") or not is_usable():
+        return None
+    width = environment.get("COLUMNS", "")
+    if width not in FORK_SERVERS:
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("BASCULE_") or name == "BASCULE_PURE"
+        }
+        clean.pop("COLUMNS", None)
+        FORK_SERVERS[width] = ForkServer(clean | ({"COLUMNS": width} if width else {}))
+    found = FORK_SERVERS[width]
+    return found if found.can_start(environment) else None
 
 
 def note_started(process: subprocess.Popen[bytes], before: subprocess.Popen[bytes] | None) -> None:
