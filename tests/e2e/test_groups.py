@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import bascule
 from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
@@ -18,6 +20,12 @@ NEWER = "confluent-kafka/consumer"
 FREQUENT_HEARTBEATS = {"BASCULE_GROUPS_CONSUMER_HEARTBEAT_MS": "500"}
 SHORT_SESSIONS = {**FREQUENT_HEARTBEATS, "BASCULE_GROUPS_CONSUMER_SESSION_MS": "6000"}
 PARTITIONS = 6
+
+
+def in_ci(clients: Iterable[str], kept: Collection[str]) -> list[ParameterSet]:
+    """The clients, of which those that are not `kept` are for `make test-long`."""
+    marks = {True: (), False: (pytest.mark.long,)}
+    return [pytest.param(each, marks=marks[each in kept]) for each in clients]
 
 
 def publish(node: Node, first: int, count: int) -> None:
@@ -36,7 +44,7 @@ def wait_read(node: Node, members: GroupMembers) -> None:
     members.wait(look)
 
 
-@pytest.mark.parametrize("client", [*CLIENTS, NEWER])
+@pytest.mark.parametrize("client", in_ci([*CLIENTS, NEWER], kept=(*FOREIGN, NEWER, "bascule")))
 def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
     tmp_path: Path, client: str
 ) -> None:
@@ -77,7 +85,10 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
         (*FOREIGN, "bascule"),
         ("bascule", "confluent-kafka", "bascule-sync", "confluent-kafka"),
         ("confluent-cooperative", "bascule-cooperative", "bascule-cooperative"),
-        ("bascule-cooperative", "confluent-cooperative", "confluent-cooperative"),
+        pytest.param(
+            ("bascule-cooperative", "confluent-cooperative", "confluent-cooperative"),
+            marks=pytest.mark.long,
+        ),
         ("bascule-cooperative", "bascule", "confluent-cooperative"),
     ],
     ids="-".join,
@@ -160,7 +171,7 @@ def test_an_expression_finds_streams_and_partitions_that_come_later(tmp_path: Pa
         wait_read(node, members)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", in_ci(CLIENTS, kept=("confluent-kafka", "bascule")))
 def test_consumers_are_upgraded_and_back_one_by_one(tmp_path: Path, client: str) -> None:
     """Members of both protocols share a group; each record is read."""
     with running_node(tmp_path / "node", environment=FREQUENT_HEARTBEATS) as node:

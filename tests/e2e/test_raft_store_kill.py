@@ -130,8 +130,9 @@ def test_every_flush_is_synced_before_it_is_confirmed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("call", "error", "step"),
-    [("fdatasync", "EIO", 2), ("pwrite64", "EIO", 37), ("pwrite64", "ENOSPC", 83),
-     ("pread64", "EIO", 127), ("ftruncate", "EIO", 1)],
+    [("fdatasync", "EIO", 2), ("pwrite64", "EIO", 37),
+     pytest.param("pwrite64", "ENOSPC", 83, marks=pytest.mark.long),
+     pytest.param("pread64", "EIO", 127, marks=pytest.mark.long), ("ftruncate", "EIO", 1)],
 )  # fmt: skip
 def test_every_call_to_the_kernel_may_fail(
     tmp_path: Path, call: str, error: str, step: int
