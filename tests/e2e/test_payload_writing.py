@@ -80,8 +80,9 @@ async def stored(data: bytes, out: PayloadWriter) -> None:
 
 def whole(node: PayloadNode) -> bytes:
     (file,) = [f for f in node.files() if f.suffix == ".whole"]
-    sums = file.with_name(f"{file.name[:32]}.sums")  # of its blocks; they come a moment later
-    assert set(node.files()) - {sums} == {file}, "nothing else is left"
+    # The checksums of its blocks come a moment later.
+    sums = {file.with_name(f"{file.name[:32]}{suffix}") for suffix in (".sums", ".sums.new")}
+    assert set(node.files()) - sums == {file}, "nothing else is left"
     return file.read_bytes()
 
 
