@@ -119,6 +119,22 @@ def test_http_never_sends_damaged_bytes(cluster: RunningCluster) -> None:
         assert httpx.get(url, headers=good, timeout=30).content == data[:10]
 
 
+def test_http_ends_short_where_a_whole_file_was_not_compared(tmp_path: Path) -> None:
+    """A file without checksums of its blocks is compared with its last piece, which is not sent."""
+    name, data = "short", content(8)
+    with running_node(tmp_path) as node:
+        http = node.addresses["http"]
+        send(http, name, data, 1)
+        file = linked(node.directory / "data/streams" / name / "0")
+        wait_content(file, data)
+        for sums in file.parent.glob("*.sums"):
+            sums.unlink()
+        flip(file, 7)
+        url = f"{http}/v1/streams/{name}/partitions/0/payloads/0"
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(url, timeout=30)
+
+
 @pytest.mark.parametrize("door", ["client", "http"])
 def test_readers_have_a_file_that_is_gone_fetched_again(cluster: RunningCluster, door: str) -> None:
     name, data = f"gone-{door}", content(6)

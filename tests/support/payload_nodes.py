@@ -45,6 +45,7 @@ class SlowFiles(RealFiles):
         sync = file.sync
 
         def sync_slowly() -> None:
+            node.on_sync()
             if node.sync_seconds:
                 threading.Event().wait(node.sync_seconds)
             sync()
@@ -91,6 +92,8 @@ class PayloadNode:
         """Whether it does not know of the stream yet, as after its start."""
         self.sync_seconds = 0.0
         """How long the disk of this node takes for a sync."""
+        self.on_sync: Callable[[], None] = lambda: None
+        """Called before each; it may raise OSError."""
         self.start()
         threading.Thread(target=self._accept, daemon=True).start()
 

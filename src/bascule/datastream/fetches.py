@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final
 
@@ -32,12 +32,16 @@ class PayloadFetches:
         pool: Executor,
         clock: Clock,
         sessions: Mapping[Key, Session],
+        loading: Mapping[Key, list[Callable[[], None]]],
     ) -> None:
+        """`loading` has what is to be called once a part of a payload was read that was received
+        before: who reads it cuts off what is behind it."""
         self._service = service
         self._reactor = reactor
         self._pool = pool
         self._clock = clock
         self._sessions = sessions
+        self._loading = loading
         self.running: dict[Key, Fetching] = {}
         self._attempts: dict[Key, int] = {}
         """Of payloads that could not be fetched the last time."""
@@ -113,6 +117,9 @@ class PayloadFetches:
         fetching = self.running.get(key)
         if fetching is not None:
             fetching.waiting.append(on_fetched)
+            return
+        if (waiting := self._loading.get(key)) is not None:
+            waiting.append(lambda: self._begin(place, link, on_fetched, is_repair=is_repair))
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not store.payloads:

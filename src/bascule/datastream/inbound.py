@@ -123,6 +123,9 @@ class InboundConnection:
         self._is_opening = False
         self._reached = NOTHING
         self._has_acknowledged = False
+        self._owes_ack = False
+        """Whether `_reached` is to be sent once there is room: a client that reads nothing costs no
+        memory for each of its packets."""
 
     def start(self) -> None:
         """Begin to read."""
@@ -206,6 +209,7 @@ class InboundConnection:
         self._fail(error)
 
     def on_drained(self) -> None:
+        self._send_ack()
         if self._sender is not None:
             self._sender.on_drained()
 
@@ -286,7 +290,14 @@ class InboundConnection:
         """Of the session: the tree has what is below."""
         self._used = self._has_acknowledged = True
         self._reached = reached
-        self._connection.send(encode_ack(*reached))
+        self._owes_ack = True
+        if self._connection.is_drained:
+            self._send_ack()
+
+    def _send_ack(self) -> None:
+        if self._owes_ack:
+            self._owes_ack = False
+            self._connection.send(encode_ack(*self._reached))
 
     def set_paused(self, paused: bool) -> None:
         """Of the session: the sender is, or is not any more, too far ahead of the tree."""
@@ -304,8 +315,14 @@ class InboundConnection:
             self._send_closed(PayloadClosed(nodes=nodes))
             session.end()
             return
+        try:
+            linking = self._service.link(session.place, session.opening, session.closing, nodes)
+        except BasculeError as error:  # as of a stream that is deleted
+            self._session = self._sink = None
+            session.end()
+            self._fail(error)
+            return
         self._is_linking = True
-        linking = self._service.link(session.place, session.opening, session.closing, nodes)
         linking.add_done_callback(
             lambda done: self._reactor.call(lambda: self._on_linked(session, done, nodes))
         )
@@ -327,6 +344,7 @@ class InboundConnection:
     def _send_closed(self, closed: PayloadClosed) -> None:
         if self._session is not None and self._session.has_ended:
             self._session = None
+        self._send_ack()
         self._connection.send(encode_message(frames.CLOSED, closed))
         self._session = self._sink = None
 

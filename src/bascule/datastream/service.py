@@ -91,7 +91,9 @@ class DataStreams:
         self._loading: dict[Key, list[Callable[[], None]]] = {}
         """The sessions whose part is read from the disk, and what is to be called afterwards."""
         self._connections: set[InboundConnection] = set()
-        self._fetching = PayloadFetches(self, self._reactor, self.pool, clock, self._sessions)
+        self._fetching = PayloadFetches(
+            self, self._reactor, self.pool, clock, self._sessions, self._loading
+        )
         self._fetches = self._fetching.running
         self._chunked = ChunkedPayloads(self, cluster, self._reactor, clock)
         self.rates: dict[int, int] = {}
@@ -243,11 +245,11 @@ class DataStreams:
         """
         store = place.store
         assert store is not None
+        if offset >= place.high_watermark and not is_confirmed:
+            raise PayloadMissing(f"of offset {offset}", "this replica, yet")
         found = store.payloads.find_at(offset)
         if found is not None:
             return found.payload.id
-        if offset >= place.high_watermark and not is_confirmed:
-            raise PayloadMissing(f"of offset {offset}", "this replica, yet")
         link = store.link_at(offset)
         if link is None or store.payloads.is_given_up(link.payload.id):
             raise UnknownPayload(place.stream, place.partition, offset)

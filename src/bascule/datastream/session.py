@@ -381,10 +381,13 @@ class Session:
             except OSError as caught:
                 error = caught
         if error is not None:
+            self.closing = None
             self.fail(error)
             return
         self.received.on_synced(position)
-        if position < self._sync_wanted:
+        if self.closing is not None:
+            self._finish_if_written_back(self.closing)
+        elif position < self._sync_wanted:
             self._sync()
         self.report()
 
@@ -407,8 +410,10 @@ class Session:
         self.report()
 
     def _finish_if_written_back(self, payload: Payload) -> None:
-        """The sync at the end is to find little to write: it is one of the whole rest at once."""
-        if not self._is_finishing and not self._write_back.unwritten(payload.size):
+        """The sync at the end is to find little to write: it is one of the whole rest at once. It
+        begins after the last one has ended: of two at once, one is told of an error of the disk."""
+        is_busy = self._is_finishing or self._is_syncing
+        if not is_busy and not self._write_back.unwritten(payload.size):
             self._is_finishing = True
             self._finish(payload)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -157,7 +158,8 @@ class PayloadReader:
             raise PayloadDamaged(self.id, where, f"{crc:08x}", f"{head.crc:08x}")
         self._crc = combine(self._crc, crc, head.length)
         self._position += head.length
-        await connection.send(encode_ack(self._position, 0))
+        with suppress(Broken):  # the next packet may be here although its node is gone
+            await connection.send(encode_ack(self._position, 0))
         return bytes(packet)
 
     def _fail(self) -> None:
@@ -210,6 +212,7 @@ class PayloadReader:
             connection.close()
             return False
         self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
+        self._fetch.id = fetched.id  # the rest is of the same payload
         self._end = fetched.end
         self._connection = connection
         self._connection_count += 1

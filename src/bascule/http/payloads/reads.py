@@ -103,13 +103,14 @@ class _Pieces:
         self._source, self._checked = None, 0
 
     async def _check(self) -> None:
-        """Compare the next piece, or at the end the whole. Raises: PayloadDamaged, OSError."""
-        source = self._source
+        """Compare the next piece, and with the last one the whole. Raises: PayloadDamaged,
+        OSError."""
+        source, end = self._source, self._fetch.end
         assert source is not None
-        length = source.piece_length(self._position, self._fetch.end)
+        length = source.piece_length(self._position, end)
         if length:
             await asyncio.to_thread(source.check, self._position, length)
-        else:
+        if self._position + length == end:
             await asyncio.to_thread(source.end)
         self._checked = length
 
@@ -124,12 +125,15 @@ class _Pieces:
                 )
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             self._position += self._checked
+            if self._position == self._fetch.end:
+                break
+            is_compared = self._source.is_compared
             try:
                 await self._check()
             except (PayloadDamaged, OSError) as error:
                 self._on_damage(error)
-                if self._position == self._fetch.end:
-                    raise  # the bytes were not compared, and are sent
+                if not is_compared:
+                    raise  # what is sent may be damaged, too
         async with aclosing(self._rest()) as rest:
             async for chunk in rest:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})

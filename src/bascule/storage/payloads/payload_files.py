@@ -447,9 +447,8 @@ class PayloadFiles:
         Raises: OSError; the next call removes the rest.
         """
         removed = 0
-        with self._lock:
-            self.changes += 1
-            for offset in offsets:
+        for offset in offsets:
+            with self._lock:  # not for all of them: the log writer and other payloads need it
                 id = self._ids.get(offset)
                 if id is None:
                     continue
@@ -458,9 +457,10 @@ class PayloadFiles:
                 self._remove_sums(link.payload)
                 self._unnamed.pop(id, None)
                 del self._ids[offset], self._linked[id]
+                self.changes += 1
                 self._note(id)
-                removed += link.payload.size
-            self.bytes -= removed
+                self.bytes -= link.payload.size
+            removed += link.payload.size
         return removed
 
     def linked_offsets(self) -> list[int]:
