@@ -331,6 +331,18 @@ def test_a_store_of_a_generation_that_is_over_changes_nothing(driver: GroupDrive
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
+def test_a_member_that_joins_while_its_sync_waits_is_answered_twice(driver: GroupDriver) -> None:
+    """As on another connection, where nobody has noticed the end of the first one."""
+    driver.join(new="a")
+    driver.join(new="b")
+    driver.join("a")
+    waiting = driver.sync("b", 2)
+    again = driver.join("b", protocols=(("range", b"other"),))
+    driver.join("a")
+    assert driver.synced(waiting).error == REBALANCE
+    assert driver.joined(again).generation == 3
+
+
 # Static members
 
 

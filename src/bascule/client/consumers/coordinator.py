@@ -49,6 +49,8 @@ class CoordinatorLink:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._connection: LogConnection | None = None
+        self._heard = 0
+        """When the request began, or a coordinator that it waits for was last heard of, in ns."""
 
     def request(
         self,
@@ -65,7 +67,7 @@ class CoordinatorLink:
         """
         timeout = self._timeout if timeout is None else timeout
         with self._lock:
-            began, backoff = _CLOCK.monotonic_ns(), BACKOFF_S_MIN
+            self._heard, backoff = _CLOCK.monotonic_ns(), BACKOFF_S_MIN
             while True:
                 self._check_open()
                 try:
@@ -73,7 +75,7 @@ class CoordinatorLink:
                 except Broken as error:
                     self._drop()
                     self._check_open()
-                    if _CLOCK.monotonic_ns() - began > timeout * 1e9:
+                    if _CLOCK.monotonic_ns() - self._heard > timeout * 1e9:
                         raise Broken(
                             f"group {self._group!r} has had no coordinator for {timeout:g} s: "
                             f"{error}; see that a majority of the nodes runs"
@@ -116,8 +118,10 @@ class CoordinatorLink:
             waited += step
             if waited >= answer_s:
                 raise Broken(f"{connection.address} did not answer for {answer_s:g} s")
-            if answer_s > ASK_TIMEOUT_S and self._find_address() != connection.address:
-                raise Broken(f"{connection.address} does not coordinate the group any more")
+            if answer_s > ASK_TIMEOUT_S:
+                if self._find_address() != connection.address:
+                    raise Broken(f"{connection.address} does not coordinate the group any more")
+                self._heard = _CLOCK.monotonic_ns()
             self._check_open()
         response: Any = connection.receive()
         for code in codes_of(response):

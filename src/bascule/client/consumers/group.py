@@ -377,7 +377,8 @@ class GroupConsumer(MessageConsumer):
         """Commit what is not committed yet; False: a rebalance is deciding the generation."""
         # One commit at a time, so that an older offset is never stored after a newer one.
         async with self._committing:
-            offsets = {p: at for p, at in done.items() if self._committed.get(p) != at}
+            # The application's thread may add to it.
+            offsets = {p: at for p, at in dict(done).items() if self._committed.get(p) != at}
             if not offsets:
                 return True
             commit = partial(self._membership.commit, offsets, stream_id=self._stream_id)

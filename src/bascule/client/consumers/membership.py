@@ -257,7 +257,7 @@ class GroupMembership:
         if answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
             raise GroupRefused(settings.group, self._instance_refusal())
         if answer.error_code in _GONE:
-            self._forget()
+            self._forget(answer.error_code)
             return None
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
@@ -272,7 +272,10 @@ class GroupMembership:
     def _assignments(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """The assignments of all members, if this one is the leader."""
         self._counted = None
-        if joined.leader != joined.member_id or joined.skip_assignment:
+        if joined.leader != joined.member_id:
+            return []
+        if joined.skip_assignment:  # it led before it was started again, and leads on
+            self._counted = self._count(self._settings.stream)
             return []
         members = []
         for each in joined.members:
@@ -305,8 +308,12 @@ class GroupMembership:
         except (UnknownStream, PartitionFailed):
             return 0
 
-    def _forget(self) -> None:
-        self._member_id, self._generation, self._owned_in = "", -1, -1
+    def _forget(self, code: int = ErrorCode.NONE) -> None:
+        """It has no partitions any more, as a coordinator says with `code`. One that does not know
+        the generation may know the member: with another id it would wait for this one."""
+        if code != ErrorCode.ILLEGAL_GENERATION:
+            self._member_id = ""
+        self._generation = self._owned_in = -1
 
     # -- heartbeats -----------------------------------------------------------------------------
 
@@ -361,7 +368,7 @@ class GroupMembership:
 
     def _lose(self, code: int) -> None:
         self._is_fenced = code == ErrorCode.FENCED_INSTANCE_ID
-        self._forget()
+        self._forget(code)
         self._on_notice(Notice.LOST)
 
     def _leave_idle(self) -> None:

@@ -210,9 +210,9 @@ class ClassicGroup:
         """Let the join wait for the others, in a rebalance that may begin now."""
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
-        self._table.wait_join(member, ticket)
         if self.state is not GroupState.PREPARING_REBALANCE:
-            self._prepare(now_ms)
+            self._prepare(now_ms)  # it answers what waits, a sync of this member with it
+        self._table.wait_join(member, ticket)
         self._complete_if_all_joined(now_ms)
 
     def _replace_static(self, request: JoinRequest, ticket: int, now_ms: int) -> None:
