@@ -6,9 +6,12 @@ from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import httpx
+import pytest
 
-from bascule.client.admin.table_events import TableEvent
+from bascule.client.admin.refusals import error_of
+from bascule.client.admin.table_events import TableEvent, lines_of
 from bascule.client.tables.watch import watch_table
+from bascule.errors import Broken, NotATable
 from bascule.table_results import TableChange
 from support.virtual_time import run_virtually as run
 
@@ -25,9 +28,9 @@ def position(offset: int, id: str) -> TableEvent:
 
 
 class Nodes:
-    """Each connection sends some events, and breaks."""
+    """Each connection sends some events, and breaks; or a node refuses, with a code."""
 
-    def __init__(self, *connections: list[TableEvent]) -> None:
+    def __init__(self, *connections: list[TableEvent] | str) -> None:
         self._connections = list(connections)
         self.asked: list[tuple[str, str]] = []
         """`start` and `Last-Event-ID` of each connection."""
@@ -36,7 +39,10 @@ class Nodes:
         self, table: str, *, pattern: bytes, start: str, last_id: str
     ) -> AsyncGenerator[TableEvent, None]:
         self.asked.append((start, last_id))
-        for event in self._connections.pop(0):
+        events = self._connections.pop(0)
+        if isinstance(events, str):
+            raise error_of({"error": {"code": events, "message": "no"}}, what="GET", name=table)
+        for event in events:
             yield event
         raise httpx.ReadError("the connection is gone")
 
@@ -82,3 +88,40 @@ def test_a_state_that_was_not_shown_to_its_end_is_shown_again() -> None:
     assert found == ["a", "restart", "a", "restart", "a", "b", "c"]
     assert currents == 1
     assert nodes.asked == [("now", ""), ("now", "6-0-x"), ("state", "")]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["partition_failed", "not_leader", "cannot_replicate", "indeterminate", "unavailable",
+     "closing", "busy", "internal"],
+)  # fmt: skip
+def test_a_watcher_goes_on_at_another_node_than_one_that_refuses(code: str) -> None:
+    nodes = Nodes(code, [seen("a", 5, id="6-0-x")], code, [seen("b", 6, id="7-0-x")])
+    assert watched(nodes, "now", 2)[0] == ["a", "b"]
+
+
+def test_a_watcher_ends_where_no_node_would_do_it() -> None:
+    with pytest.raises(NotATable):
+        watched(Nodes("not_a_table"), "now", 1)
+    with pytest.raises(Broken, match="no node could be watched for 60 s"):
+        watched(Nodes(*["partition_failed"] * 200), "now", 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1_000])
+def test_only_line_feeds_end_a_line_of_an_event(size: int) -> None:
+    lines = [
+        "event: set",
+        'data: {"key": "a\u2028b\u2029\x85\x0b", "value": "\u00e9"}',
+        "",
+        "id: 1",
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        for at in range(0, len(data), size):
+            yield data[at : at + size]
+
+    async def read() -> list[str]:
+        return [line async for line in lines_of(chunks())]
+
+    assert run(read()) == lines

@@ -121,6 +121,16 @@ def test_purged_records_have_no_value(log: Log) -> None:
     assert log.find(b"a", b"b", b"c") == [(0, False), (1, True), (2, True)]
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_value_that_was_looked_for_before_it_was_purged_is_none(log: Log, is_open: bool) -> None:
+    log.is_open = is_open
+    log.put((b"a", b"1"), (b"b", b"1"))
+    assert log.find(b"a", b"b") == [(0, True), (1, True)]
+    assert log.partition.log is not None
+    log.partition.log.advance_start(1, high_watermark=log.end)
+    assert log.find(b"a", b"b") == [(0, False), (1, True)]
+
+
 def test_a_log_answers_alone_until_the_table_is_open(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.table_results import TableKey
 from bascule.tables import table_file
+from bascule.tables.key_state import KeyPart
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import PageRange, TableFile, TablePosition
@@ -348,10 +349,24 @@ def test_a_state_is_by_version_and_leaves_out_what_has_changed(tmp_path: Path) -
     assert len(state) == 4
     file.apply(rows((b"k.4", b"9"), start=9), 0)
     parts = list(state.pages(2))
-    found = [row for part in parts for row in file.rows_of(part)]
+    found = [row for part in parts for row in file.rows_of(part, bytes_max=1 << 20)[0]]
     assert [(row.version, row.key) for row in found] == [(3, b"k.3"), (5, b"k.5"), (6, b"k.0")]
     assert len(file.state([KeyPattern(b"k.2")], oldest=0, below=10)) == 1
     assert len(file.state([KeyPattern(b"k.2"), KeyPattern(b"other")], oldest=0, below=10)) == 2
+    file.close()
+
+
+def test_pages_of_values_have_a_bound_in_bytes(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.apply(rows(*((b"k.%d" % n, b"x" * 100) for n in range(6))), 0)
+    assert [row.key for row in file.scan(b"", None, 10, bytes_max=250)] == [b"k.0", b"k.1", b"k.2"]
+    assert [row.key for row in file.scan(b"k.3", None, 10, bytes_max=1)] == [b"k.3"]
+    part: KeyPart | None = next(file.state([KeyPattern(b">")], oldest=0, below=10).pages(10))
+    counts = []
+    while part is not None:
+        found, part = file.rows_of(part, bytes_max=250)
+        counts.append(len(found))
+    assert counts == [2, 2, 2]
     file.close()
 
 
@@ -368,7 +383,8 @@ def test_a_state_may_have_keys_that_were_removed_lately(tmp_path: Path) -> None:
 
     def shown(removed_since: int | None) -> list[bytes]:
         state = file.state([KeyPattern(b">")], oldest=0, below=10, removed_since=removed_since)
-        return [row.key for part in state.pages(10) for row in file.rows_of(part)]
+        parts = state.pages(10)
+        return [row.key for part in parts for row in file.rows_of(part, bytes_max=1 << 20)[0]]
 
     assert shown(None) == [b"d"]
     assert shown(200) == [b"b", b"d", b"e"]

@@ -61,7 +61,9 @@ class Table:
         self.position += len(rows)
         self.watches.on_applied(rows)
 
-    async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
+    async def scan(
+        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int
+    ) -> list[Row]:
         found = [
             row
             for row in sorted(self.rows.values())
@@ -311,6 +313,30 @@ def test_watchers_see_the_state_again_when_the_log_has_lost_records() -> None:
         while seen.values != {b"a": b"1", b"c": b"1"}:
             await seen.read()
         assert seen.restarts == 2
+        await seen.close()
+
+    run_virtually(test())
+
+
+def test_a_table_that_begins_anew_while_a_state_is_shown_is_shown_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watches, "PAGE_ROWS", 1)
+
+    async def test() -> None:
+        table = Table()
+        table.put((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+        seen = Seen(table.watches.watch(KeyPattern(b">"), Begin.STATE))
+        await seen.read()
+        await seen.read()
+        assert seen.versions == {b"a": [0]}
+        table.rows, table.position = {}, 0
+        table.watches.on_lost()
+        await seen.read_until_caught()
+        assert (seen.restarts, seen.position.offset) == (2, 0)
+        table.apply(3)
+        await seen.read()
+        assert seen.values == {b"a": b"1", b"b": b"1", b"c": b"1"}
         await seen.close()
 
     run_virtually(test())

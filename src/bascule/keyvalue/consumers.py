@@ -34,7 +34,7 @@ from bascule.keyvalue.messages import (
 )
 from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
 from bascule.tables._hot import FORGOTTEN
-from bascule.tables.key_state import KeyState
+from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.watching import Begin, Change, Start, WatchPosition
 from bascule.wire.subjects import check_subject
 from bascule.wire.tables.patterns import KeyPattern
@@ -197,11 +197,13 @@ class _Consumer:
             held = state
             await self._send(held[:-1], in_state=True)
             held, state = held[-1:], KeyState()
-        for part in state.pages(PAGE_KEYS):
-            rows = await self._table.replica.rows_of(part)
-            held += [Change(*row, -1) for row in rows]
-            await self._send(held[:-1], in_state=True)
-            held = held[-1:]
+        for page in state.pages(PAGE_KEYS):
+            part: KeyPart | None = page
+            while part is not None:
+                rows, part = await self._table.replica.rows_of(part, bytes_max=WINDOW_BYTES)
+                held += [Change(*row, -1) for row in rows]
+                await self._send(held[:-1], in_state=True)
+                held = held[-1:]
         self.pending = 0
         await self._send(held)
 
@@ -209,11 +211,13 @@ class _Consumer:
         for change in changes:
             self.pending = max(self.pending - 1, 1) if in_state else 0
             self._deliver(change)
-        if self._is_full:
-            self._owner.counts.stalled += 1
-            self._answered.clear()
-            async with asyncio.timeout(STALL_SECONDS_MAX):
-                await self._answered.wait()
+            if self._is_full:
+                self._owner.counts.stalled += 1
+                self._answered.clear()
+                async with asyncio.timeout(STALL_SECONDS_MAX):
+                    await self._answered.wait()
+            if not self._owner.link.is_writable:
+                await self._owner.link.drain()
         await self._owner.link.drain()
 
     def _take(self, change: Change) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bascule.errors import BasculeError, PublishRejected
@@ -54,23 +55,41 @@ class TableExpiry:
         self._counts = counts
         self._is_failing: set[str] = set()
         """Tables whose last removal was not stored, as far as they were logged."""
+        self._sweeps: dict[TableReplica, asyncio.Task[None]] = {}
+        """Those that run. A table that cannot commit now does not stop the others."""
         self._task = start_lasting("table expiry", self._run)
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        tasks = [self._task, *self._sweeps.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            for partition, replica in list(self._leading()):
-                try:
-                    while await self._expire(partition, replica):
-                        pass
-                except BasculeError as error:
-                    replica.look_for_deadlines()
-                    self._counts.failed += 1
-                    self._note_failure(replica.stream, error)
+            for partition, replica in self._leading():
+                if replica not in self._sweeps and replica.may_expire(partition.now_ms()):
+                    sweep = asyncio.create_task(self._sweep(partition, replica))
+                    self._sweeps[replica] = sweep
+                    sweep.add_done_callback(partial(self._on_swept, replica))
+
+    def _on_swept(self, replica: TableReplica, sweep: asyncio.Task[None]) -> None:
+        del self._sweeps[replica]
+        if not sweep.cancelled() and (error := sweep.exception()) is not None:
+            replica.look_for_deadlines()
+            self._counts.failed += 1
+            log.error("task failed", extra={"task": "table expiry"}, exc_info=error)
+
+    async def _sweep(self, partition: Partition, replica: TableReplica) -> None:
+        """Remove what has expired in one table."""
+        try:
+            while await self._expire(partition, replica):
+                pass
+        except BasculeError as error:
+            replica.look_for_deadlines()
+            self._counts.failed += 1
+            self._note_failure(replica.stream, error)
 
     async def _expire(self, partition: Partition, replica: TableReplica) -> bool:
         """Remove some expired keys; whether there may be more at once. Raises: BasculeError."""

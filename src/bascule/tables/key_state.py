@@ -12,6 +12,7 @@ from bascule.tables.rows import Row
 LOOKED_AT_ONCE: Final = 1_000
 """Rows that are taken from SQLite at a time."""
 _KEYS: Final = "select version, id, key from entries where "
+_SIZES: Final = "select id, length(value) from entries where id in "
 _ROWS: Final = "select id, key, version, timestamp, value, content_type from entries where id in "
 
 
@@ -57,12 +58,29 @@ class KeyPart:
         self._versions = versions
         self._ids = ids
 
-    def read(self, reader: sqlite3.Connection) -> list[Row]:
-        """The rows that still have their version, in its order."""
-        select = f"{_ROWS}({','.join('?' * len(self._ids))})"
-        found = {row[0]: row for row in reader.execute(select, self._ids.tolist())}
-        return [
+    def read(
+        self, reader: sqlite3.Connection, *, bytes_max: int
+    ) -> tuple[list[Row], KeyPart | None]:
+        """The rows that still have their version, in its order, and what is left of the part.
+
+        They have about `bytes_max` of values at most, but for a single one.
+        """
+        places = f"({','.join('?' * len(self._ids))})"
+        sizes = dict(reader.execute(_SIZES + places, self._ids.tolist()).fetchall())
+        count = size = 0
+        for id in self._ids:
+            size += sizes.get(id) or 0
+            if count and size > bytes_max:
+                break
+            count += 1
+        ids, versions = self._ids[:count], self._versions[:count]
+        select = f"{_ROWS}({','.join('?' * count)})"
+        found = {row[0]: row for row in reader.execute(select, ids.tolist())}
+        rows = [
             Row(*row[1:])
-            for id, version in zip(self._ids, self._versions, strict=True)
+            for id, version in zip(ids, versions, strict=True)
             if (row := found.get(id)) is not None and row[2] == version
         ]
+        if count == len(self._ids):
+            return rows, None
+        return rows, KeyPart(self._versions[count:], self._ids[count:])

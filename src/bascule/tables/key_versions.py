@@ -98,7 +98,9 @@ class KeyVersions:
             if key is None:
                 versions[2 * number] = NO_KEY_OF_TABLE
             elif (found := tail.get(key)) is not None:
-                versions[2 * number], versions[2 * number + 1] = found >> 1, found & 1
+                version = found >> 1
+                versions[2 * number] = version
+                versions[2 * number + 1] = found & 1 and version >= store.start_offset
             else:
                 versions[2 * number] = -1
                 unknown[key] = number

@@ -39,6 +39,7 @@ CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
 SCANNED_KEYS: Final = 20_000
 """Keys that are compared with a pattern at a time, some 20 ms; other scans wait meanwhile."""
+SCANNED_BYTES: Final = 1 << 20
 COUNTED_KEYS: Final = 200_000
 KEYS_AT_ONCE: Final = 500
 """Keys of one statement. SQLite takes at least 999 variables."""
@@ -394,17 +395,32 @@ class TableFile:
                 some = keys[at : at + KEYS_AT_ONCE]
                 yield from self._versions.execute(_versions_of(len(some)), some).fetchall()
 
-    def scan(self, first: bytes, end: bytes | None, limit: int, *, oldest: int = 0) -> list[Row]:
+    def scan(
+        self,
+        first: bytes,
+        end: bytes | None,
+        limit: int,
+        *,
+        bytes_max: int = SCANNED_BYTES,
+        oldest: int = 0,
+    ) -> list[Row]:
         """At most `limit` rows with a value, with keys from `first` on and below `end`, by key.
 
-        Rows of a version below `oldest` are left out.
+        Values of `bytes_max` or more end it early. Rows of a version below `oldest` are left out.
 
         Raises: CorruptData, LogFailed.
         """
         where, bounds = _range(first, end, oldest)
+        rows: list[Row] = []
+        size = 0
         with self._scanning() as reader:
-            found = reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit))
-            return [Row(*row) for row in found]
+            for found in reader.execute(f"{_ROW}{where} order by key limit ?", (*bounds, limit)):
+                row = Row(*found)
+                rows.append(row)
+                size += len(row.value or b"")
+                if size >= bytes_max:
+                    break
+        return rows
 
     def page(
         self, asked: PageRange, limit: int, *, bytes_max: int, oldest: int = 0
@@ -499,13 +515,10 @@ class TableFile:
             )
         return found
 
-    def rows_of(self, part: KeyPart) -> list[Row]:
-        """The rows of a part of a state, without those that have changed.
-
-        Raises: CorruptData, LogFailed.
-        """
+    def rows_of(self, part: KeyPart, *, bytes_max: int) -> tuple[list[Row], KeyPart | None]:
+        """See `KeyPart.read`. Raises: CorruptData, LogFailed."""
         with self._scanning() as reader:
-            return part.read(reader)
+            return part.read(reader, bytes_max=bytes_max)
 
     def index_ages(self, ttl_ms: int) -> None:
         """Prepare for the table's time to live; 0: none. Raises: CorruptData, LogFailed."""

@@ -26,7 +26,13 @@ from bascule.tables.log_rows import is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
+from bascule.tables.table_file import (
+    SCANNED_BYTES,
+    PageRange,
+    TableFile,
+    TablePosition,
+    is_one_key,
+)
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
@@ -253,14 +259,18 @@ class TableReplica:
         async with self._apart:
             return await self._read(read)
 
-    async def rows_of(self, part: KeyPart) -> list[Row]:
-        """The rows of a part of a state, without those that have changed. Raises: as `count`."""
-        return await self._read(lambda file: file.rows_of(part))
+    async def rows_of(self, part: KeyPart, *, bytes_max: int) -> tuple[list[Row], KeyPart | None]:
+        """See `KeyPart.read`. Raises: as `count`."""
+        return await self._read(lambda file: file.rows_of(part, bytes_max=bytes_max))
 
-    async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
-        """At most `limit` rows with a value, by key. Raises: PartitionFailed, CorruptData."""
+    async def scan(
+        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int = SCANNED_BYTES
+    ) -> list[Row]:
+        """See `TableFile.scan`. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()
-        return await self._read(lambda file: file.scan(first, end, limit, oldest=oldest))
+        return await self._read(
+            lambda file: file.scan(first, end, limit, bytes_max=bytes_max, oldest=oldest)
+        )
 
     async def count(self) -> int:
         """The number of keys; reads the whole file, once for all who ask at one position.
@@ -394,13 +404,17 @@ class TableReplica:
         except TimeoutError:
             pass
 
+    def may_expire(self, now_ms: int) -> bool:
+        """Whether `expired` has to look."""
+        return self._file is not None and now_ms >= self._next_deadline_ms
+
     async def expired(self, now_ms: int, limit: int) -> list[ExpiredKey]:
         """At most `limit` keys whose time to live was over at `now_ms`, in Unix time.
 
         Without reading where none can be. Raises: PartitionFailed, CorruptData.
         """
         found = self._find()
-        if found is None or self._file is None or now_ms < self._next_deadline_ms:
+        if found is None or not self.may_expire(now_ms):
             return []
         ttl_ms = found.definition.config.table_ttl_ms
         if ttl_ms != self._indexed_ttl_ms:
@@ -506,7 +520,9 @@ class TableReplica:
             )
             await asyncio.to_thread(self._remove_file)
             self._is_damaged = False
-        if self._file is None:
+            await asyncio.to_thread(self._open, partition)
+            self.watches.on_lost()
+        elif self._file is None:
             await asyncio.to_thread(self._open, partition)
         assert self._file is not None
         followed = store, store.partial_copy.begun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -62,13 +62,26 @@ class TableEvents:
                 await response.aread()
                 raise self._refusal(response, what=f"GET {path}", name=name)
             fields: dict[str, str] = {}
-            async for line in response.aiter_lines():
+            async for line in lines_of(response.aiter_bytes()):
                 if line:
                     field, _, value = line.partition(":")
                     fields[field] = value.removeprefix(" ")
                 elif fields:
                     yield _event(fields)
                     fields = {}
+
+
+async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
+    """The lines of server-sent events. Other characters that end a line elsewhere, such as U+2028,
+    are parts of values."""
+    pieces: list[bytes] = []
+    async for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            pieces.append(line)
+            yield b"".join(pieces).removesuffix(b"\r").decode()
+            pieces.clear()
+        pieces.append(rest)
 
 
 def _event(fields: dict[str, str]) -> TableEvent:

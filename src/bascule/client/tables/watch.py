@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import httpx
 
 from bascule.client.admin import Admin
-from bascule.errors import Broken, ConfigError, PartitionFailed
+from bascule.errors import Broken, ConfigError, Indeterminate, RequestFailed
 from bascule.table_results import TableChange
 from bascule.wire.tables.patterns import KeyPattern
 
@@ -25,6 +25,8 @@ WATCH_TIMEOUT_S: Final = 60.0
 OFFSET_MAX: Final = (1 << 63) - 1
 RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0)
 STARTS: Final = ("now", "state")
+PASSING: Final = {"partition_failed", "not_leader", "cannot_replicate", "busy", "internal"}
+"""Codes of refusals of a node, where another one may do it."""
 _POSITION: Final = re.compile(r"\d{1,19}--?\d{1,10}-[0-9a-f]{32}", re.ASCII)
 
 WatchStart: TypeAlias = str | int
@@ -66,7 +68,11 @@ async def watch_table(
                         on_current(int(event.data["position"]))
                     last_id = event.id or last_id
             why = "the node closed the connection"
-        except (httpx.HTTPError, PartitionFailed) as error:
+        except (httpx.HTTPError, Broken, Indeterminate) as error:
+            why = error
+        except RequestFailed as error:
+            if error.code not in PASSING:
+                raise
             why = error
         if loop.time() - broken_at > timeout:
             raise Broken(f"no node could be watched for {timeout} s: {why}")

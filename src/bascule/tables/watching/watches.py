@@ -49,8 +49,13 @@ class WatchedTable(Protocol):
         """The first offset that is not in the table."""
         ...
 
-    async def scan(self, first: bytes, end: bytes | None, limit: int) -> list[Row]:
-        """Rows with a value, by key. Raises: PartitionFailed, CorruptData."""
+    async def scan(
+        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int
+    ) -> list[Row]:
+        """Rows with a value, by key; fewer than `limit` where the values have `bytes_max` or more.
+
+        Raises: PartitionFailed, CorruptData.
+        """
         ...
 
     async def changed_since(
@@ -124,8 +129,9 @@ class TableWatches:
             watcher.wake()
 
     def on_lost(self) -> None:
-        """The log has lost records that were in the table: versions begin again below."""
+        """The table begins anew: it is damaged, or the log has lost records that were in it."""
         self._losses += 1
+        self._told = 0
         for watcher in self._all():
             watcher.lag()
 
@@ -186,19 +192,23 @@ class TableWatches:
     ) -> AsyncGenerator[WatchStep, None]:
         """What the table has from version `first` on, or its state; the watcher has the rest."""
         seen: dict[bytes, int] = {}
+        losses = self._losses
         while True:
-            if first is None:
+            if first is None or losses != self._losses:
+                losses = self._losses
                 self.counts.restarted += 1
                 yield Restarted()
                 first = self._table.position
                 async for found in self._state(watcher.pattern):
                     seen |= {each.key: each.version for each in found if each.version >= first}
                     yield found
+                if losses != self._losses:
+                    continue  # a part of it is of a table that is no more
             # From here on it is told what is applied while the table is read.
             watcher.begin(first)
             self._add(watcher)
             page = await self._table.changed_since(first, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
-            if page is None:
+            if page is None or losses != self._losses:
                 first = None
                 continue
             matching = self._changes(row for row in page.rows if watcher.pattern.matches(row.key))
@@ -215,11 +225,12 @@ class TableWatches:
         if pattern.literal is not None:
             end = pattern.literal + b"\0"
         while True:
-            rows = await self._table.scan(at, end, PAGE_ROWS)
+            rows = await self._table.scan(at, end, PAGE_ROWS, bytes_max=PAGE_BYTES)
             matching = (row for row in rows if pattern.matches(row.key))
             if found := [Change(*row, -1, is_ordered=False) for row in matching]:
                 yield found
-            if len(rows) < PAGE_ROWS:
+            size = sum(len(row.value or b"") for row in rows)
+            if len(rows) < PAGE_ROWS and size < PAGE_BYTES:
                 return
             at = rows[-1].key + b"\0"
 

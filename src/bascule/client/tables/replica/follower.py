@@ -94,7 +94,8 @@ class ReplicaFollower:
                 await self._follow()
             except Exception as error:  # boundary: a bug must not end it in silence
                 self._note_failure(_first(error))
-            failures = 0 if self.state != before else failures + 1
+            has_heard = self.is_connected or self.state != before
+            failures = 0 if has_heard else failures + 1
             self.is_connected = self.is_current = False
             self.has_ended = isinstance(self.failure, CopyDamaged)
             await self._notify()
