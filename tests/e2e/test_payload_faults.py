@@ -16,13 +16,21 @@ import pytest
 from crc32c import crc32c
 
 from bascule.datastream.protocol.progress import Reached
+from bascule.datastream.service import DataStreams
 from bascule.errors import Broken, UnknownStream
 from bascule.payload_connection import PayloadReader, PayloadWriter
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
-from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
+from support.payload_nodes import (
+    STREAM,
+    PayloadNode,
+    RawSender,
+    SlowFile,
+    payload_nodes,
+    wait_until,
+)
 
 MIB = 1 << 20
 ID, OTHER = "ab" * 16, "cd" * 16
@@ -151,6 +159,44 @@ def test_a_fetch_waits_until_a_part_was_read(
         assert fetched.result(20) is None
         assert whole(second) == DATA
         sender.close()
+
+
+def test_a_fetch_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no more in memory than a payload that is sent, and a failed step ends it."""
+    data = random.Random(3).randbytes(24 * MIB)
+    payload = Payload(ID, len(data), crc32c(data))
+    step, fails = threading.Event(), threading.Event()
+    monkeypatch.setattr(DataStreams, "unwritten_max", 4 * MIB)
+    with payload_nodes(tmp_path, 2) as nodes:
+        first, second = nodes.values()
+        first.alive = [first]
+        store(first, data=data)
+        first.alive = second.alive = [first, second]
+        write_back = SlowFile.write_back
+
+        def write_slowly(file: SlowFile, start: int, end: int) -> None:
+            assert step.wait(20)
+            if fails.is_set():
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            write_back(file, start, end)
+
+        monkeypatch.setattr(SlowFile, "write_back", write_slowly)
+        place = second.place_of(STREAM, 0)
+        for is_broken in (True, False):
+            step.clear()
+            counts = second.streams.counts
+            counts.bytes_fetched = 0
+            fetched: Future[Exception | None] = Future()
+            second.streams.fetch(place, PayloadLink(0, payload), fetched.set_result)
+            wait_until("it is paused", lambda: counts.bytes_fetched)
+            with pytest.raises(TimeoutError):
+                fetched.result(0.5)
+            assert counts.bytes_fetched <= 8 * MIB
+            (fails.set if is_broken else fails.clear)()
+            step.set()
+            error = fetched.result(20)
+            assert isinstance(error, OSError) if is_broken else error is None
+        assert whole(second) == data
 
 
 def test_a_payload_is_not_whole_before_the_last_sync_has_ended(tmp_path: Path) -> None:

@@ -50,13 +50,16 @@ class SlowFiles(RealFiles):
                 threading.Event().wait(node.sync_seconds)
             sync()
 
-        return cast(File, _SlowFile(file, sync_slowly))
+        return cast(File, SlowFile(file, sync_slowly))
 
 
-class _SlowFile:
+class SlowFile:
     def __init__(self, file: File, sync: Callable[[], None]) -> None:
         self._file = file
         self.sync = sync
+
+    def write_back(self, start: int, end: int) -> None:
+        self._file.write_back(start, end)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

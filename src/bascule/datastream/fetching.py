@@ -46,6 +46,11 @@ class FetchingOwner(Protocol):
     def counts(self) -> DataStreamCounts: ...
     @property
     def write_back_thread(self) -> Executor: ...
+    @property
+    def unwritten_max(self) -> int:
+        """Bytes of one payload that may be in memory only."""
+        ...
+
     def hello(self, node: int) -> StreamHello: ...
     def address_of(self, node: int) -> tuple[str, int]:
         """Raises: Broken."""
@@ -97,6 +102,10 @@ class Fetching:
         self._new_crc = 0
         self._skip = 0
         self._heard = True
+        self._is_paused = False
+        """Whether nothing is read until the disk has written more."""
+        self._whole: Payload | None = None
+        """Once all has come."""
         self._timer: ReactorTimer | None = None
         self._has_ended = False
         self._is_compared = False
@@ -126,6 +135,7 @@ class Fetching:
     def _disconnect(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._is_paused = False
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -184,7 +194,7 @@ class Fetching:
         self._timer = self._reactor.call_later(SILENCE_SECONDS_MAX, self._check)
 
     def _check(self) -> None:
-        if not self._heard:
+        if not self._heard and not self._is_paused:
             self._fail(Broken("a node that has the payload is silent"))
             return
         self._heard = False
@@ -224,7 +234,9 @@ class Fetching:
             except BasculeError:
                 self._is_compared = False  # nothing of it counts
                 raise
-            self._finish(payload)
+            self._disconnect()
+            self._whole = payload
+            self._finish_if_written_back()
         elif kind == frames.FAILED:
             failed = decode_message(frame, PayloadFailed)
             raise from_plain(failed.name, failed.text, failed.fields)
@@ -260,12 +272,25 @@ class Fetching:
         self._service.counts.bytes_fetched += self._head.length
         if self._file is not None:
             self._write_back.advance(self._file, self._received.position)
+            self._wait_for_disk()
+
+    def _wait_for_disk(self) -> None:
+        """Read nothing while too much is not written."""
+        is_far = self._write_back.unwritten(self._received.position) >= self._service.unwritten_max
+        if self._connection is not None and is_far != self._is_paused:
+            self._is_paused, self._heard = is_far, True
+            if is_far:
+                self._connection.pause()
+            else:
+                self._connection.resume()
 
     def _on_written_back(self, error: OSError | None) -> None:
         if error is not None:
             self._end(error)
         elif self._file is not None and not self._has_ended:
             self._write_back.advance(self._file, self._received.position)
+            self._wait_for_disk()
+            self._finish_if_written_back()
 
     def on_malformed(self, error: RemoteProtocolError) -> None:
         if self._connection is not None:
@@ -279,10 +304,12 @@ class Fetching:
             self._connection = None
             self._fail(error)
 
-    def _finish(self, payload: Payload) -> None:
-        file = self._file
-        assert file is not None
-        self._disconnect()
+    def _finish_if_written_back(self) -> None:
+        """The sync at the end begins after the last step, which may be told of an error instead."""
+        payload, file = self._whole, self._file
+        if payload is None or file is None or self._write_back.unwritten(payload.size):
+            return
+        self._whole = None
 
         def run() -> None:
             error: Exception | None = None
