@@ -181,10 +181,9 @@ def test_a_fetch_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             write_back(file, start, end)
 
         monkeypatch.setattr(SlowFile, "write_back", write_slowly)
-        place = second.place_of(STREAM, 0)
+        place, counts = second.place_of(STREAM, 0), second.streams.counts
         for is_broken in (True, False):
             step.clear()
-            counts = second.streams.counts
             counts.bytes_fetched = 0
             fetched: Future[Exception | None] = Future()
             second.streams.fetch(place, PayloadLink(0, payload), fetched.set_result)
