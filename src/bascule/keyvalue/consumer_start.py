@@ -79,7 +79,8 @@ def start_of(table: HeldTable, config: ConsumerConfig) -> Start:
         case "all" | "last_per_subject" | "last":
             return Begin.STATE
         case "new":
-            return Begin.NOW
+            position = table.replica.position
+            return WatchPosition(position, table.replica.epoch_of(position - 1))
         case "by_start_sequence":
             if (sequence := config.opt_start_seq) is None:
                 raise ApiError(400, BAD_REQUEST, "by_start_sequence needs an opt_start_seq")

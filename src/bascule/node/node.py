@@ -321,7 +321,7 @@ class Node:
                 await self._nats.stop()
         if self._client_listener is not None:
             await self._client_listener.close()
-        self._tables.end_watches()
+        await self._tables.end_watches()
         if self._http_listener is not None:
             await self._http_listener.close()
         if self._offsets is not None:

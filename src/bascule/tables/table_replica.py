@@ -86,6 +86,7 @@ class TableReplica:
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
         self._is_closed = False
+        self._has_ended_watches = False
         self._is_damaged = False
         """Whether a reader has found the file damaged; it is made anew then."""
         self._followed: tuple[PartitionLog | None, int] = None, 0
@@ -114,9 +115,7 @@ class TableReplica:
 
     async def close(self) -> None:
         self._is_closed = True
-        self.watches.close()
-        async with self._advanced:
-            self._advanced.notify_all()
+        await self.end_watches()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -393,6 +392,13 @@ class TableReplica:
         if self.complete_position < offset:
             raise PartitionFailed(self.stream, self.index, str(self.failure))
 
+    async def end_watches(self) -> None:
+        """Nobody waits for changes any more: the node stops."""
+        self.watches.close()
+        self._has_ended_watches = True
+        async with self._advanced:
+            self._advanced.notify_all()
+
     async def wait_beyond(self, offset: int, seconds: float) -> None:
         """Return once a record at `offset` or behind it is in the table, at the latest after
         `seconds`."""
@@ -400,7 +406,9 @@ class TableReplica:
             return
         try:
             async with asyncio.timeout(seconds), self._advanced:
-                await self._advanced.wait_for(lambda: self.position > offset or self._is_closed)
+                await self._advanced.wait_for(
+                    lambda: self.position > offset or self._has_ended_watches
+                )
         except TimeoutError:
             pass
 

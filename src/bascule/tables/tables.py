@@ -71,11 +71,11 @@ class Tables:
             await asyncio.gather(*(each.close() for each in replicas))
         self._replicas.clear()
 
-    def end_watches(self) -> None:
-        """No watcher waits any more."""
-        for replicas in self._replicas.values():
+    async def end_watches(self) -> None:
+        """No watcher or copy waits for changes any more."""
+        for replicas in [*self._replicas.values()]:
             for each in replicas:
-                each.watches.close()
+                await each.end_watches()
 
     def replica(self, stream: str, partition: int) -> TableReplica:
         """Raises: UnknownStream, NotATable; PartitionFailed if it is not held here."""

@@ -9,6 +9,7 @@ from bascule.controller.cluster.tables.replica_address import replica_address
 from bascule.controller.cluster.views import ClusterViews
 from bascule.errors import PartitionFailed
 from bascule.host.api import Clock
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.table_results import PageAsked
 from bascule.tables import Tables
@@ -80,13 +81,11 @@ class ClusterFollowers:
             since, epoch, after = 0, -1, None
         elif after is None:
             await replica.wait_beyond(since, asked.wait)
+        self._held(table, definition.id)
         found = await replica.changes(
             since, rows_max=asked.rows_max, bytes_max=asked.bytes_max, epoch=epoch, after=after
         )
-        partition = self._partitions.stream(table)
-        if partition is None or partition[0].definition.id != definition.id:
-            raise PartitionFailed(table, 0, "the table was removed meanwhile")
-        end = partition[0].high_watermark.offset
+        end = self._held(table, definition.id).high_watermark.offset
         self._note(table, asked, max(end - asked.applied, 0))
         is_first = found.is_full and not found.after
         self._pages += 1
@@ -104,6 +103,14 @@ class ClusterFollowers:
             keys=await replica.count_quickly() if is_first else -1,
             rows=cast("list[SyncRow]", found.rows),  # encoded alike
         )
+
+    def _held(self, table: str, id: bytes) -> Partition:
+        """The partition of a table here. Raises: PartitionFailed if that is another table, as where
+        this node has not followed the cluster yet."""
+        found = self._partitions.stream(table)
+        if found is None or found[0].definition.id != id:
+            raise PartitionFailed(table, 0, "the table was removed meanwhile")
+        return found[0]
 
     def _note(self, table: str, asked: PageAsked, lag: int) -> None:
         self._seen.pop((table, asked.follower), None)
