@@ -124,3 +124,26 @@ def test_who_is_one_too_many_gets_nothing_and_nothing_moves() -> None:
     moved = sum(len(targets[name] - again[name]) for name in targets)
     assert moved == 0
     assert len(again["new"]) == 0
+
+
+class Counted(dict[str, MemberSubscription]):
+    """Counts how often a member is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> MemberSubscription:
+        self.looks += 1
+        return super().__getitem__(name)
+
+
+def test_a_partition_costs_no_look_at_all_members() -> None:
+    """The event loop waits while a large group is shared out, of which one member differs."""
+    names = [f"{n:03}" for n in range(200)]
+    counts = dict.fromkeys(TOPICS, 250)
+    subscriptions = {name: frozenset(TOPICS[:3]) for name in names} | {"000": frozenset(TOPICS)}
+    found = Counted(members(subscriptions))
+    before = assign_uniform(found, counts)
+    found = Counted(members(subscriptions | {"001": frozenset(TOPICS)}, before))
+    after = assign_uniform(found, counts)
+    check_whole(after, {name: each.topics for name, each in found.items()}, counts)
+    assert found.looks < 30 * (len(names) + sum(counts.values()))

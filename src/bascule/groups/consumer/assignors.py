@@ -10,6 +10,7 @@ Both are pure functions of subscriptions, partitions and the targets before, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -118,9 +119,18 @@ def _share_by_subscription(
     def load(member_id: str) -> tuple[int, str]:
         return len(kept[member_id]), members[member_id].rank
 
+    # The subscribers of each stream, who has least first. Loads that have grown since are corrected
+    # where they come up, so that a partition costs no look at all members.
+    queues: dict[bytes, list[tuple[int, str, str]]] = {}
     # Streams with few subscribers first: the other ones fill up the members with less.
     for each in sorted(free, key=lambda p: (len(subscribers[p.topic_id]), p)):
-        kept[min(subscribers[each.topic_id], key=load)].append(each)
+        topic = each.topic_id
+        if (queue := queues.get(topic)) is None:
+            queue = queues[topic] = [(*load(found), found) for found in subscribers[topic]]
+            heapify(queue)
+        while queue[0][:2] != load(queue[0][2]):
+            heapreplace(queue, (*load(queue[0][2]), queue[0][2]))
+        kept[queue[0][2]].append(each)
     owned: dict[tuple[str, bytes], list[TopicPartition]] = {}
     for member_id, partitions in kept.items():
         for each in sorted(partitions):
@@ -134,8 +144,10 @@ def _share_by_subscription(
             if not owners:
                 continue
             most, least = max(owners, key=load), min(candidates, key=load)
-            if len(kept[most]) - len(kept[least]) > 1:
-                each = owned[most, topic].pop()
+            for _ in range((len(kept[most]) - len(kept[least])) // 2):
+                if not (found := owned[most, topic]):
+                    break
+                each = found.pop()
                 kept[most].remove(each)
                 kept[least].append(each)
                 owned.setdefault((least, topic), []).append(each)
