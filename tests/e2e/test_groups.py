@@ -59,11 +59,11 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
 
             members.members[0].kill()
             publish(node, 300, 300)
-            assert len(members.wait_shared()) == 2
+            members.wait_shared(2)
             wait_read(node, members)
 
             members.add(client)
-            assert len(members.wait_shared()) == 3
+            members.wait_shared(3)
             publish(node, 600, 300)
             wait_read(node, members)
 
@@ -75,7 +75,7 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
             members.wait_shared()
 
             members.alive()[0].stop()
-            assert len(members.wait_shared()) == 2
+            members.wait_shared(2)
             members.check_order()
 
 
@@ -104,11 +104,11 @@ def test_different_clients_form_one_group(tmp_path: Path, clients: tuple[str, ..
                 members.wait_shared()
             wait_read(node, members)
             members.members[1].kill()
-            assert len(members.wait_shared()) == len(clients) - 1
+            members.wait_shared(len(clients) - 1)
             publish(node, 300, 300)
             wait_read(node, members)
             members.members[0].stop()
-            assert len(members.wait_shared()) == len(clients) - 2
+            members.wait_shared(len(clients) - 2)
             publish(node, 600, 300)
             wait_read(node, members)
             members.check_order()
@@ -189,7 +189,7 @@ def test_consumers_are_upgraded_and_back_one_by_one(tmp_path: Path, client: str)
                     publish(node, published, 100)
                     published += 100
                     wait_read(node, members)
-            assert len(members.wait_shared()) == 3
+            members.wait_shared(3)
         conversions = [line for line in node.log.read_text().splitlines() if "converted" in line]
         assert len(conversions) == 2
         assert "to_protocol=consumer" in conversions[0]

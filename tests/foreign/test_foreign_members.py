@@ -53,16 +53,16 @@ def test_members_live_through_deaths_of_members_and_of_the_node(
         with group_members(tmp_path, node, "billing", "flights", PARTITIONS) as members:
             for _ in range(3):
                 members.add(client, program=PROGRAMS[client])
-            assert len(members.wait_shared()) == 3
+            members.wait_shared(3)
             wait_read(node, members)
 
             members.members[0].kill()
             publish(node, 300, 300)
-            assert len(members.wait_shared()) == 2
+            members.wait_shared(2)
             wait_read(node, members)
 
             members.add(client, program=PROGRAMS[client])
-            assert len(members.wait_shared()) == 3
+            members.wait_shared(3)
             publish(node, 600, 300)
             wait_read(node, members)
 
@@ -70,10 +70,10 @@ def test_members_live_through_deaths_of_members_and_of_the_node(
             node.start()
             publish(node, 900, 300)
             wait_read(node, members)
-            assert len(members.wait_shared()) == 3
+            members.wait_shared(3)
 
             members.alive()[0].stop()
-            assert len(members.wait_shared()) == 2
+            members.wait_shared(2)
             publish(node, 1200, 300)
             wait_read(node, members)
             members.check_order()
@@ -93,7 +93,7 @@ def test_members_live_through_the_death_of_their_coordinator(
     ) as members:
         for _ in range(3):
             members.add(client, program=PROGRAMS[client])
-        assert len(members.wait_shared()) == 3
+        members.wait_shared(3)
         wait_read(node, members)
 
         coordinator = cluster.leader(OFFSETS_STREAM)
@@ -116,7 +116,7 @@ def test_members_live_through_the_death_of_their_coordinator(
 
         members.members[0].kill()
         publish(cluster.alive()[0], 900, 300)
-        assert len(members.wait_shared()) == 2
+        members.wait_shared(2)
         wait_read(cluster.alive()[0], members)
         members.check_order()
 
@@ -146,10 +146,10 @@ def test_members_of_several_languages_form_one_group(
             wait_read(node, members)
             members.members[1].kill()
             publish(node, 300, 300)
-            assert len(members.wait_shared()) == 2
+            members.wait_shared(2)
             wait_read(node, members)
             members.members[0].stop()
-            assert len(members.wait_shared()) == 1
+            members.wait_shared(1)
             publish(node, 600, 300)
             wait_read(node, members)
             members.check_order()

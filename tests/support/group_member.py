@@ -133,7 +133,11 @@ def kafka_python(address: str, group: str, topic: str, instance: str | None) -> 
     )
     consumer.subscribe([topic], listener=Listener())
     while not stopping:
-        for records in consumer.poll(100).values():
+        try:
+            polled = consumer.poll(100)
+        except kafka.errors.KafkaConnectionError:
+            continue  # where all nodes are away, it raises now and then
+        for records in polled.values():
             for record in records:
                 say(at=[record.partition, record.offset])
     consumer.close()

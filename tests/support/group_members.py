@@ -135,9 +135,17 @@ class GroupMembers:
         whole = sorted(p for each in owned for p in each) == list(range(self.partitions))
         return owned if whole and all(owned) else None
 
-    def wait_shared(self) -> list[list[int]]:
-        """Return once the living members share the partitions."""
-        return self.wait(self.share)
+    def wait_shared(self, count: int | None = None) -> list[list[int]]:
+        """Return once the living members share the partitions, `count` of them, or some.
+
+        On a slow machine a member may lose its place for a moment.
+        """
+
+        def look() -> list[list[int]] | None:
+            found = self.share()
+            return found if found is not None and count in (None, len(found)) else None
+
+        return self.wait(look)
 
     def wait_settled(self, *nodes: Node) -> list[list[int]]:
         """Return once the living members share the partitions, and nothing will move any more.
