@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,7 +87,7 @@ class Waiting:
         if not self._steps:
             return True
         self._steps -= 1
-        time.sleep(seconds)
+        threading.Event().wait(seconds)
         return False
 
     def receive(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from bascule.model import Cleanup, StreamConfig
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.expiry import ExpiryCounts, TableExpiry
-from support.virtual_time import run_virtually
+from support.virtual_time import elapse, run_virtually
 
 
 class Replica:
@@ -55,7 +55,7 @@ def test_a_table_that_cannot_commit_does_not_stop_the_others() -> None:
         ]
         counts, publisher = ExpiryCounts(), Publisher("b")
         expiry = TableExpiry(lambda: cast("Any", tables), cast("Any", publisher), counts)
-        await asyncio.sleep(2)
+        await elapse(2)
         assert publisher.asked == ["a", "b"]  # each once, while it waits
         assert (counts.expired, counts.failed) == (1, 0)
         await expiry.close()

@@ -76,10 +76,9 @@ class TableExpiry:
 
     def _on_swept(self, replica: TableReplica, sweep: asyncio.Task[None]) -> None:
         del self._sweeps[replica]
-        if not sweep.cancelled() and (error := sweep.exception()) is not None:
+        if not sweep.cancelled() and sweep.exception() is not None:
             replica.look_for_deadlines()
-            self._counts.failed += 1
-            log.error("task failed", extra={"task": "table expiry"}, exc_info=error)
+            sweep.result()  # the event loop reports what is raised here
 
     async def _sweep(self, partition: Partition, replica: TableReplica) -> None:
         """Remove what has expired in one table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bascule.errors import CorruptData
+from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables.rows import Rows, read_rows
 from bascule.tables.table_file import TablePosition
@@ -34,3 +35,13 @@ def is_beyond(position: TablePosition, store: PartitionLog) -> bool:
     if offset <= store.start_offset:
         return False
     return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
+
+
+def has_lost(partition: Partition, since: int, epoch: int) -> bool:
+    """Whether the log has lost records that a reader at `since` has seen."""
+    store = partition.log
+    assert store is not None
+    if since > store.end.offset:
+        return partition.is_leader
+    known = store.epochs.at(since - 1) if since > store.start_offset else -1
+    return epoch != -1 and known not in (-1, epoch)

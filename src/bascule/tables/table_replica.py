@@ -22,17 +22,11 @@ from bascule.tables.completeness import Completeness
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
-from bascule.tables.log_rows import is_beyond, read_log_rows
+from bascule.tables.log_rows import has_lost, is_beyond, read_log_rows
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import (
-    SCANNED_BYTES,
-    PageRange,
-    TableFile,
-    TablePosition,
-    is_one_key,
-)
+from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
@@ -263,7 +257,7 @@ class TableReplica:
         return await self._read(lambda file: file.rows_of(part, bytes_max=bytes_max))
 
     async def scan(
-        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int = SCANNED_BYTES
+        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int = READ_BYTES
     ) -> list[Row]:
         """See `TableFile.scan`. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()
@@ -304,7 +298,7 @@ class TableReplica:
         Raises: PartitionFailed, CorruptData; Indeterminate: to be repeated.
         """
         found = self._find()
-        if found is not None and found.log is not None and _has_lost(found, since, epoch):
+        if found is not None and found.log is not None and has_lost(found, since, epoch):
             since, after = 0, None
         if since > self.position:
             await self.wait_position(since)
@@ -595,16 +589,6 @@ class TableReplica:
                 self._files.remove(path)
         if self._oplog is not None and self._files.exists(self._oplog.directory):
             self._files.remove_tree(self._oplog.directory)
-
-
-def _has_lost(partition: Partition, since: int, epoch: int) -> bool:
-    """Whether the log has lost records that a reader at `since` has seen."""
-    store = partition.log
-    assert store is not None
-    if since > store.end.offset:
-        return partition.is_leader
-    known = store.epochs.at(since - 1) if since > store.start_offset else -1
-    return epoch != -1 and known not in (-1, epoch)
 
 
 def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:
