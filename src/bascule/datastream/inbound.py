@@ -414,7 +414,8 @@ class InboundConnection:
             if self._connection.is_closed or number != self._fetches:
                 return
             if asked.exception() is None:
-                self._find(place, fetch, number, is_confirmed=True)
+                confirmed = place._replace(high_watermark=asked.result())
+                self._find(confirmed, fetch, number, is_confirmed=True)
             else:
                 self._fail(missing)
 

@@ -236,17 +236,20 @@ class DataStreams:
     def id_at(self, place: PayloadPlace, offset: int, *, is_confirmed: bool = False) -> str:
         """The payload of the record at an offset, if it is here. May read the disk.
 
-        `is_confirmed`: this node has asked whether it leads since the question came, and does.
-        Otherwise it says nothing of records that are not committed here: who has been deposed
-        without knowing it lacks those of the next leader.
+        `is_confirmed`: this node has asked whether it leads since the question came, and does; the
+        watermark of `place` is that of then. There is no record yet where it is not committed.
+        Otherwise this node says nothing of such records: who has been deposed without knowing it
+        lacks those of the next leader, and may have some that are undone.
 
         Raises: UnknownPayload if it is nowhere; PayloadMissing if another replica may have it;
         CorruptData, OSError.
         """
         store = place.store
         assert store is not None
-        if offset >= place.high_watermark and not is_confirmed:
-            raise PayloadMissing(f"of offset {offset}", "this replica, yet")
+        if offset >= place.high_watermark:
+            if not is_confirmed:
+                raise PayloadMissing(f"of offset {offset}", "this replica, yet")
+            raise UnknownPayload(place.stream, place.partition, offset)
         found = store.payloads.find_at(offset)
         if found is not None:
             return found.payload.id

@@ -158,10 +158,11 @@ class ClusterPayloads:
             if place.leader != self._node_id:
                 raise
             try:
-                await self._confirm_leads(place)
+                end = await self._confirm_leads(place)
             except BasculeError:
                 raise error from None
-            return await asyncio.to_thread(self.streams.id_at, place, offset, is_confirmed=True)
+            confirmed = place._replace(high_watermark=end)
+            return await asyncio.to_thread(self.streams.id_at, confirmed, offset, is_confirmed=True)
 
     async def _confirm_leads(self, place: PayloadPlace) -> int:
         """See `datastream.ports.PayloadCluster`."""
