@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import bascule
 from bascule.client.tables.table import TableClient
-from bascule.errors import BasculeError, WrongVersion
+from bascule.errors import BasculeError, Broken, Indeterminate, RequestFailed, WrongVersion
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.histories.sessions import SessionChecker, Written
@@ -40,6 +40,7 @@ PACE_SECONDS: Final = 0.05
 REPORT_SECONDS: Final = 0.5
 OPERATION_SECONDS: Final = 10.0
 LAST_SECONDS_MAX: Final = 120.0
+CREATE_SECONDS_MAX: Final = 60.0
 UNKNOWN: Final = OperationResult(OperationStatus.UNKNOWN)
 FAILED: Final = OperationResult(OperationStatus.FAILED)
 SWAPPED: Final = OperationResult(OperationStatus.OK, swapped=True)
@@ -187,8 +188,17 @@ def check_all(observed: Observed, records: dict[int, Written]) -> Iterable[str]:
 
 
 async def create(servers: list[str]) -> None:
+    """Faults may have begun already: nodes are away for a time."""
+    deadline = time.monotonic() + CREATE_SECONDS_MAX
     async with bascule.connect(",".join(servers)) as client:
-        await client.create_table(TABLE, replicas=3, min_isr=2)
+        while True:
+            try:
+                await client.create_table(TABLE, replicas=3, min_isr=2)
+                return
+            except (Broken, Indeterminate, RequestFailed):
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(PACE_SECONDS)
 
 
 async def read_log(servers: list[str]) -> dict[int, Written]:

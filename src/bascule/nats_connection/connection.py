@@ -109,7 +109,10 @@ class NatsConnection:
         and none accepts, ConfigError for unreadable credentials.
         """
         try:
-            await asyncio.wait_for(self._connect_first(), timeout)
+            # Not `wait_for`: before Python 3.12 it may lose a cancellation, and who stops would wait
+            # for ever.
+            async with asyncio.timeout(timeout):
+                await self._connect_first()
         except TimeoutError:
             raise Broken(f"no NATS server answered within {timeout} s: {self._where()}") from None
         self._spawn(self._keep_alive())
@@ -145,7 +148,8 @@ class NatsConnection:
             return
         self.check_open()
         try:
-            await asyncio.wait_for(self._up.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._up.wait()
         except TimeoutError:
             raise Broken(f"not connected to a NATS server: {self._where()}") from None
         self.check_open()
@@ -162,7 +166,8 @@ class NatsConnection:
         link.pongs.append(pong)
         self.send(b"PING\r\n")
         try:
-            await asyncio.wait_for(pong, timeout)
+            async with asyncio.timeout(timeout):
+                await pong
         except TimeoutError:
             raise Broken(f"the NATS server sent no PONG within {timeout} s") from None
 

@@ -172,7 +172,8 @@ class NatsLink(asyncio.Protocol):
         self.transport.close()
         try:
             # TLS sends close_notify and waits for the peer's.
-            await asyncio.wait_for(self._gone.wait(), CLOSE_S_MAX)
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._gone.wait()
         except TimeoutError:
             self.transport.abort()
 
