@@ -109,8 +109,7 @@ class NatsConnection:
         and none accepts, ConfigError for unreadable credentials.
         """
         try:
-            # Not `wait_for`: before Python 3.12 it may lose a cancellation, and who stops would wait
-            # for ever.
+            # Before Python 3.12 `wait_for` may lose a cancellation: who stops would wait for ever.
             async with asyncio.timeout(timeout):
                 await self._connect_first()
         except TimeoutError:
