@@ -95,7 +95,7 @@ def on_disk(path: Path) -> tuple[int, list[bytes]]:
     copy.mkdir()
     (copy / "0.db").write_bytes((path / "0.db").read_bytes())
     file = open_file(copy)
-    found = file.position.offset, [row.key for row in file.scan(b"", None, 10)]
+    found = file.position.offset, [row.key for row in file.scan(b"", None, 10, bytes_max=1 << 20)]
     file.close()
     shutil.rmtree(copy)
     return found
@@ -143,7 +143,7 @@ def test_rows_that_fail_leave_nothing(tmp_path: Path) -> None:
     assert file.position == TablePosition(1, 0)
     assert file.get([b"b"]) == {}
     file.apply(rows((b"c", b"4"), start=1), 0)
-    assert [row.key for row in file.scan(b"", None, 10)] == [b"a", b"c"]
+    assert [row.key for row in file.scan(b"", None, 10, bytes_max=1 << 20)] == [b"a", b"c"]
     file.close()
 
 
@@ -171,7 +171,7 @@ def test_scans_are_those_of_a_sorted_dict(
         for key in sorted(present)
         if key >= first and (end is None or key < end)
     ]
-    assert file.scan(first, end, limit, oldest=oldest) == wanted[:limit]
+    assert file.scan(first, end, limit, oldest=oldest, bytes_max=1 << 20) == wanted[:limit]
     assert file.count(oldest=oldest) == len(present)
     file.close()
 
@@ -248,7 +248,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, at: int) -> None:
     with pytest.raises(CorruptData):
         damaged = open_file(tmp_path)
         try:
-            damaged.scan(b"", None, 10_000)
+            damaged.scan(b"", None, 10_000, bytes_max=1 << 20)
         finally:
             damaged.close()
 
@@ -328,7 +328,7 @@ def test_pages_are_read_while_a_state_is(tmp_path: Path) -> None:
 
     class Reading(KeyPattern):
         def matches(self, key: bytes) -> bool:
-            found.append(len(file.scan(b"", None, 10)))
+            found.append(len(file.scan(b"", None, 10, bytes_max=1 << 20)))
             return super().matches(key)
 
     thread = threading.Thread(

@@ -28,7 +28,7 @@ def harness(tmp_path: Path) -> TablesHarness:
 async def contents(tables: Tables, at_least: int) -> dict[bytes, bytes | None]:
     replica = tables.replica("t", 0)
     await replica.wait_position(at_least)
-    return {row.key: row.value for row in await replica.scan(b"", None, 1_000)}
+    return {row.key: row.value for row in await replica.scan(b"", None, 1_000, bytes_max=1 << 20)}
 
 
 def test_a_table_follows_its_log_and_goes_on_after_a_restart(harness: TablesHarness) -> None:
@@ -252,7 +252,7 @@ async def shorter_of(harness: TablesHarness, tables: Tables) -> None:
     end = harness.put((b"c", b"3"))
     replica: TableReplica = tables.replica("t", 0)
     await replica.wait_position(end)
-    assert [row.key for row in await replica.scan(b"", None, 10)] == [b"c"]
+    assert [row.key for row in await replica.scan(b"", None, 10, bytes_max=1 << 20)] == [b"c"]
 
 
 @pytest.mark.parametrize("has_restarted", [False, True])
@@ -273,7 +273,10 @@ def test_a_log_that_was_copied_anew_is_not_added_to_the_table(
     async def follow(tables: Tables) -> None:
         replica = tables.replica("t", 0)
         await replica.wait_position(end)
-        assert [row.key for row in await replica.scan(b"", None, 10)] == [b"b", b"c"]
+        assert [row.key for row in await replica.scan(b"", None, 10, bytes_max=1 << 20)] == [
+            b"b",
+            b"c",
+        ]
 
     other.run(follow)
 

@@ -39,7 +39,6 @@ CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
 SCANNED_KEYS: Final = 20_000
 """Keys that are compared with a pattern at a time, some 20 ms; other scans wait meanwhile."""
-SCANNED_BYTES: Final = 1 << 20
 COUNTED_KEYS: Final = 200_000
 KEYS_AT_ONCE: Final = 500
 """Keys of one statement. SQLite takes at least 999 variables."""
@@ -401,7 +400,7 @@ class TableFile:
         end: bytes | None,
         limit: int,
         *,
-        bytes_max: int = SCANNED_BYTES,
+        bytes_max: int,
         oldest: int = 0,
     ) -> list[Row]:
         """At most `limit` rows with a value, with keys from `first` on and below `end`, by key.

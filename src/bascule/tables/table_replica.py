@@ -257,7 +257,7 @@ class TableReplica:
         return await self._read(lambda file: file.rows_of(part, bytes_max=bytes_max))
 
     async def scan(
-        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int = READ_BYTES
+        self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int
     ) -> list[Row]:
         """See `TableFile.scan`. Raises: PartitionFailed, CorruptData."""
         oldest = self._oldest()

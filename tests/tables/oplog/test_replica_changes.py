@@ -98,7 +98,7 @@ def harness(tmp_path: Path) -> TablesHarness:
 async def contents(tables: Tables, at_least: int) -> dict[bytes, bytes | None]:
     replica = tables.replica("t", 0)
     await replica.wait_position(at_least)
-    return {row.key: row.value for row in await replica.scan(b"", None, 1_000)}
+    return {row.key: row.value for row in await replica.scan(b"", None, 1_000, bytes_max=1 << 20)}
 
 
 def compact_log(harness: TablesHarness, now_ms: int) -> None:

@@ -89,13 +89,11 @@ class ReplicaFollower:
         """Follow until it is cancelled, or the copy turns out to be damaged."""
         failures = 0
         while True:
-            before = self.state
             try:
                 await self._follow()
             except Exception as error:  # boundary: a bug must not end it in silence
                 self._note_failure(_first(error))
-            has_heard = self.is_connected or self.state != before
-            failures = 0 if has_heard else failures + 1
+            failures = 0 if self.is_connected else failures + 1
             self.is_connected = self.is_current = False
             self.has_ended = isinstance(self.failure, CopyDamaged)
             await self._notify()
