@@ -32,13 +32,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-PRELOADED = (
-    "bascule.cli.main", "bascule.cli.logs", "bascule.node.node", "bascule.client",
-    "bascule.cli.serve", "bascule.cli.streams", "bascule.cli.groups", "bascule.cli.tables",
-    "bascule.cli.cluster", "bascule.cli.publish", "bascule.cli.read", "bascule.cli.payloads",
-    "bascule.cli.inspect", "bascule.cli.backup", "bascule.cli.top",
-)  # fmt: skip
-"""What `bascule serve` and short commands import."""
+PRELOADED = ("bascule.cli.logs", "bascule.node.node", "bascule.client")
+"""What `bascule serve` and short commands import, beside the modules of the command line."""
 MESSAGE_BYTES_MAX = 1 << 18
 EXEC_VARIABLE = "TESTS_EXEC_NODES"
 HARMLESS = {"PYTEST_CURRENT_TEST", "_BASCULE_COMPLETE", "COMP_WORDS", "COMP_CWORD"}
@@ -165,6 +160,9 @@ def become(request: Mapping[str, Any], standard: Sequence[int]) -> None:
 def main() -> NoReturn:
     requests = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end this process
+    from bascule.cli import main as command_line
+
+    command_line.command_line()
     for module in PRELOADED:
         importlib.import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread"
@@ -172,9 +170,7 @@ def main() -> NoReturn:
     gc.freeze()
     requests.send(b"ready")
     serve(requests)
-    from bascule.cli.main import main as command
-
-    sys.exit(command())
+    sys.exit(command_line.main())
 
 
 if __name__ == "__main__":
