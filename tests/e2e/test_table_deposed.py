@@ -34,11 +34,10 @@ async def watched(node: Node, seen: list[bytes | None]) -> None:
             seen.append(change.value)
 
 
-async def write_in_vain(node: Node) -> None:
+async def write_in_vain(client: bascule.Client) -> None:
     """Have the leader append a value that nobody else hears of: others lead a second later."""
-    async with bascule.connect(node.addresses["http"]) as client:
-        with pytest.raises(BasculeError):
-            await client.table("t").set("k", LOST, timeout=0.5)
+    with pytest.raises(BasculeError):
+        await client.table("t").set("k", LOST, timeout=0.5)
 
 
 def wait_until(node: Node, look: Any) -> None:
@@ -75,8 +74,11 @@ async def depose(cluster: RunningCluster, how: str, before: int) -> None:
     while not all(seen.values()):
         await asyncio.sleep(0.05)
     assert cluster.links is not None
-    cluster.links.hold(links)
-    await write_in_vain(old)
+    async with bascule.connect(old.addresses["http"]) as client:
+        # So that the client has a connection: the write comes before others lead.
+        assert await client.table("t").get("k") is not None
+        cluster.links.hold(links)
+        await write_in_vain(client)
     assert old.partition("t")["end_offset"] == before + 2, "the leader has appended it"
     assert await asyncio.to_thread(value_at, old, "eventual") == (200, FIRST)
     status, _ = await asyncio.to_thread(value_at, old, "linearizable")
