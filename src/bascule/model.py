@@ -218,13 +218,17 @@ class PartitionState:
     """The replicas before the move, which a cancellation returns to; empty: nothing moves, or an
     earlier release began it."""
     since: tuple[tuple[int, int], ...] = ()
-    """Node id and version, by node: which version of this state made the node a replica. Nodes that
-    are not in it have been replicas from the beginning."""
+    """Pairs of a node and the version of this state that made it a replica; others always were."""
 
     def replica_since(self, node: int) -> int:
         """The version of the state that made `node` a replica; 0: it has always been one. A node
         that was a replica before has another log since then."""
         return next((version for each, version in self.since if each == node), 0)
+
+    @property
+    def is_in_no_hurry(self) -> bool:
+        """Whether it moves with as many replicas in sync as it is to have."""
+        return 0 < len(self.target) <= len(self.isr)
 
     @property
     def shown_unclean_epoch(self) -> int:

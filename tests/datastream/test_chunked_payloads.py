@@ -95,6 +95,9 @@ class Node:
     def peer_address(self, node: int) -> tuple[str, int] | None:
         return None
 
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float:
+        return 0.0
+
     def links_between(self, nodes: Collection[int]) -> Links:
         return {}
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from bascule.datastream import fetching
 from bascule.errors import Broken, UnknownPayload, UnknownStream
 from bascule.payload_connection import PayloadReader, PayloadWriter, reader
+from bascule.peer.catch_up_throttle import BURST_SECONDS, CatchUpThrottle
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
@@ -142,6 +144,25 @@ def test_a_fetch_does_not_wait_for_what_has_come_and_gone(tmp_path: Path, heals:
         assert fetched.result(20) is None
         assert whole(nodes[1]) == DATA
         sender.close()
+
+
+def test_a_limit_holds_up_a_fetch_and_does_not_end_it(tmp_path: Path) -> None:
+    """With so little a second, a packet waits for longer than a silent node is waited for."""
+    rate, fetched = 180_000, Future[Exception | None]()
+    assert MIB / rate > fetching.SILENCE_SECONDS_MAX
+    with payload_nodes(tmp_path, 2) as nodes:
+        clock = nodes[1].clock
+        asyncio.run(store(writer(nodes[1])))
+        nodes[2].store.payloads.discard_whole(ID)
+        nodes[1].catch_up = CatchUpThrottle(lambda: rate, clock)
+        began_ns = clock.monotonic_ns()
+        place = nodes[2].place_of(STREAM, 0)
+        nodes[2].streams.fetch(place, PayloadLink(0, PAYLOAD), fetched.set_result)
+        assert fetched.result(60) is None
+        took = (clock.monotonic_ns() - began_ns) / 1e9
+        assert took > 2 * MIB / rate - BURST_SECONDS, "the last packet leaves a debt"
+        assert whole(nodes[2]) == DATA
+        assert nodes[2].streams.counts.fetches_failed == 0
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -65,6 +65,20 @@ def test_a_batch_that_is_larger_leaves_a_debt() -> None:
     assert limited.throttle.allowed(1 << 20, is_move=False) > 0
 
 
+def test_a_piece_waits_for_what_was_sent_before() -> None:
+    """Of a payload, or of records: one limit holds for both."""
+    limited = Limited(1_000_000)
+    limited.clock.ms += 1_000
+    assert limited.throttle.admit(1 << 20, is_move=False) == 0
+    limited.clock.ms += 900
+    assert limited.throttle.admit(1 << 20, is_move=False) > 0
+    assert limited.throttle.allowed(1, is_move=False) == 0
+    limited.clock.ms += 200
+    assert limited.throttle.admit(1 << 20, is_move=False) == 0
+    limited.rate = 0
+    assert limited.throttle.admit(1 << 30, is_move=False) == 0
+
+
 def test_the_smallest_rate_sends_something_at_last() -> None:
     assert Limited(1).send(20) > 0
 

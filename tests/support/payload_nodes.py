@@ -22,6 +22,7 @@ from bascule.datastream.service import DataStreams
 from bascule.errors import NotLeader, UnknownStream
 from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
+from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.record.payload_links import Payload
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.payload_log import PayloadLog
@@ -82,6 +83,8 @@ class PayloadNode:
         self.linked: list[tuple[Payload, list[int]]] = []
         self.links: Links = {}
         self.high_watermark = 0
+        self.catch_up: CatchUpThrottle | None = None
+        """Limits what it sends to other nodes, as if none were in sync."""
         self.is_deposed = False
         """Whether another node leads, and this one does not know it."""
         self.openings: list[OpenPayload] = []
@@ -183,6 +186,9 @@ class PayloadNode:
 
     def links_between(self, nodes: Collection[int]) -> Links:
         return self.links
+
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float:
+        return 0.0 if self.catch_up is None else self.catch_up.admit(count, is_move=False)
 
     def confirm_leads(self, place: PayloadPlace) -> Future[int]:
         done: Future[int] = Future()

@@ -94,6 +94,7 @@ class InboundOwner(PayloadReceiver, Protocol):
         self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
     ) -> VerifiedFile: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float: ...
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
     ) -> None: ...
@@ -177,7 +178,7 @@ class InboundConnection:
             if kind != frames.HELLO:
                 raise RemoteProtocolError(f"a frame of kind {kind:#04x} before a hello")
             self._hello = self._service.check_hello(decode_message(frame, StreamHello))
-            self._connection.send(encode_message(frames.HELLO, self._service.hello(0)))
+            self._say_hello()
         elif kind == frames.OPEN:
             self._open(decode_message(frame, OpenPayload))
         elif kind == frames.CLOSE and self._session is not None:
@@ -189,6 +190,10 @@ class InboundConnection:
             decode_ack(frame)  # of a reader: what it has; the socket throttles it
         else:
             raise RemoteProtocolError(f"an unexpected frame of kind {kind:#04x}")
+
+    def _say_hello(self) -> None:
+        """Also while packets have to wait: whoever hears it knows that this node is there."""
+        self._connection.send(encode_message(frames.HELLO, self._service.hello(0)))
 
     def on_packet_begin(self, head: DataHead) -> _Sink | None:
         """Bytes of the payload at hand."""
@@ -435,9 +440,16 @@ class InboundConnection:
             self._service.on_damage(place, payload.id, error)
             self._fail(error)
 
+        hello = self._hello
+        assert hello is not None
+
+        def wait_seconds(count: int) -> float:
+            return self._service.catch_up_wait(place, hello.node, count) if hello.node else 0.0
+
         self._sender = PayloadSender(
             self._connection, self._reactor, self._service.pool, source, start, end,
             on_sent=lambda: self._on_all_sent(payload), on_failed=fail,
+            wait_seconds=wait_seconds, keep_alive=self._say_hello,
         )  # fmt: skip
         self._sender.on_drained()
 

@@ -84,6 +84,12 @@ class PayloadCluster(Protocol):
         """
         ...
 
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float:
+        """How many seconds `count` bytes of a payload for another node's replica have to wait until
+        they are asked for again; 0: they count as sent. Only a replica that is not in sync waits.
+        """
+        ...
+
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
     ) -> Future[dict[str, Any]]:

@@ -209,6 +209,10 @@ class DataStreams:
         """See `PayloadCluster.confirm_leads`."""
         return self._cluster.confirm_leads(place)
 
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float:
+        """See `PayloadCluster.catch_up_wait`."""
+        return self._cluster.catch_up_wait(place, node, count)
+
     def find(
         self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
     ) -> VerifiedFile:

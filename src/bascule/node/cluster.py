@@ -135,12 +135,12 @@ class ClusterNode:
             process_loss=self._heartbeats.loss, on_nodes=self._on_nodes, settings=config.cluster,
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        self.payloads = self.controller.payloads = self._make_payloads(partitions, writer, clock)
         self._replica_fetches = ReplicaFetchHandler(
             partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
             catch_up_rate=lambda: self._metadata.image.catch_up_rate,
         )  # fmt: skip
+        self.payloads = self.controller.payloads = self._make_payloads(partitions, writer, clock)
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
         self._add_healing(partitions, reconciler, directories, clock, syncer, reserve)
@@ -174,7 +174,7 @@ class ClusterNode:
         return ClusterPayloads(
             self._config.node_id, self._identity, held, self._metadata, self.controller.views,
             self.peers, writer.append, clock, self._heartbeats.round_trips_ns,
-            add_control=self.controller.add_control,
+            add_control=self.controller.add_control, catch_up=self._replica_fetches.throttle,
         )  # fmt: skip
 
     def _on_process_lost(self, node: int) -> None:

@@ -11,6 +11,7 @@ batch that is larger than what is in it leaves a debt. The rate may change at an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -29,12 +30,13 @@ LOAD_NS: Final = 1_000_000_000
 
 
 class CatchUpThrottle:
-    """Belongs to the event loop."""
+    """Records leave from the event loop, payloads from a thread of their own: any may call it."""
 
     def __init__(self, rate: Callable[[], int], clock: Clock) -> None:
         """`rate` is the operator's limit in bytes a second; 0: there is none."""
         self._rate = rate
         self._clock = clock
+        self._lock = threading.RLock()
         self._tokens = 0.0
         self._filled_ns = clock.monotonic_ns()
         self._window = 0
@@ -46,15 +48,25 @@ class CatchUpThrottle:
 
     def note_in_sync(self, count: int) -> None:
         """So many bytes are sent to a replica in sync."""
-        self._count_load()
-        self._sent += count
+        with self._lock:
+            self._count_load()
+            self._sent += count
+
+    def admit(self, count: int, *, is_move: bool) -> float:
+        """For how many seconds a piece of `count` bytes has to wait; 0: it counts as sent."""
+        with self._lock:
+            if not self.allowed(count, is_move=is_move):
+                return self.wait_seconds(is_move=is_move)
+            self.spend(count, is_move=is_move)
+            return 0.0
 
     def limit(self, *, is_move: bool) -> int:
         """Bytes a second at present; 0: no limit."""
         if (rate := self._rate()) or not is_move:
             return rate
-        self._count_load()
-        load = max(self._sent, self._sent_before)
+        with self._lock:
+            self._count_load()
+            load = max(self._sent, self._sent_before)
         return max(MOVE_RATE_MIN, 2 * load) if load else 0
 
     def allowed(self, asked: int, *, is_move: bool) -> int:
@@ -62,11 +74,12 @@ class CatchUpThrottle:
         rate = self.limit(is_move=is_move)
         if not rate:
             return asked
-        now = self._clock.monotonic_ns()
-        since = (now - self._filled_ns) / 1e9
-        self._filled_ns = now
-        self._tokens = min(self._tokens + since * rate, self._burst(rate))
-        return min(asked, int(self._tokens)) if self._tokens >= 1 else 0
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            since = (now - self._filled_ns) / 1e9
+            self._filled_ns = now
+            self._tokens = min(self._tokens + since * rate, self._burst(rate))
+            return min(asked, int(self._tokens)) if self._tokens >= 1 else 0
 
     def is_spent(self, *, is_move: bool) -> bool:
         """Whether there is a limit, and it is reached."""
@@ -74,10 +87,11 @@ class CatchUpThrottle:
 
     def spend(self, count: int, *, is_move: bool) -> None:
         """So many bytes are sent."""
-        if self.limit(is_move=is_move):
-            self._tokens -= count
-        elif not self._rate():
-            self._tokens = 0.0
+        with self._lock:
+            if self.limit(is_move=is_move):
+                self._tokens -= count
+            elif not self._rate():
+                self._tokens = 0.0
 
     def wait_seconds(self, *, is_move: bool) -> float:
         """How long until a whole burst may be sent: of smaller pieces more is sent twice."""

@@ -83,7 +83,8 @@ class ReplicaFetchHandler:
         self._clock = clock
         self._send_acks = send_acks
         self._stuck_ns = stuck_ns
-        self._throttle = CatchUpThrottle(catch_up_rate, clock)
+        self.throttle = CatchUpThrottle(catch_up_rate, clock)
+        """Payloads for such replicas count as well."""
         self._is_stuck = self._is_closed = False
         self._purgatory = Purgatory()
         self._threads = ThreadPoolExecutor(READ_THREADS, "replica-reads")
@@ -332,8 +333,8 @@ class ReplicaFetchHandler:
         piece: FileSlice | None = None
         if 0 <= fetched.fetch_offset < store.end.offset:
             state = partition.state
-            throttle, is_catching_up = self._throttle, state is not None and node not in state.isr
-            is_move = state is not None and 0 < len(state.target) <= len(state.isr)
+            throttle, is_catching_up = self.throttle, state is not None and node not in state.isr
+            is_move = state is not None and state.is_in_no_hurry
             if is_catching_up:
                 bytes_left = throttle.allowed(bytes_left, is_move=is_move)
             if is_catching_up and bytes_left <= 0 and throttle.is_spent(is_move=is_move):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import parse_address
@@ -49,11 +49,19 @@ log = logging.getLogger("bascule.controller")
 Control: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
+class CatchUpLimit(Protocol):
+    """Limits what this node sends to replicas that are not in sync. Any thread may call it."""
+
+    def admit(self, count: int, *, is_move: bool) -> float:
+        """For how many seconds a piece of `count` bytes has to wait; 0: it counts as sent."""
+        ...
+
+
 class ClusterPayloads:
     """The data streaming of this node, and what it needs of the cluster.
 
-    `place`, `place_of` and `peer_address` may be called by any thread: they read the image, which
-    does not change. The rest belongs to the event loop.
+    `place`, `place_of`, `peer_address` and `catch_up_wait` may be called by any thread: they read
+    the image, which does not change. The rest belongs to the event loop.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class ClusterPayloads:
         round_trips_ns: Callable[[], Mapping[int, int]],
         *,
         add_control: Callable[[str, Control], None],
+        catch_up: CatchUpLimit,
     ) -> None:
         """`round_trips_ns` are those to other nodes. `add_control` has this node answer a kind of
         control request of other nodes."""
@@ -76,6 +85,7 @@ class ClusterPayloads:
         self._partitions = partitions
         self._metadata = metadata
         self._views = views
+        self._catch_up = catch_up
         self._loop = asyncio.get_running_loop()
         publisher = InternalPublisher(partitions, append)
         self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
@@ -236,6 +246,13 @@ class ClusterPayloads:
     def links_between(self, nodes: Collection[int]) -> Links:
         """See `datastream.ports.PayloadCluster`."""
         return self._exchange.known(nodes)
+
+    def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float:
+        """See `datastream.ports.PayloadCluster`."""
+        states = self._metadata.image.partitions.get(place.stream_id, ())
+        if place.partition >= len(states) or node in states[place.partition].isr:
+            return 0.0
+        return self._catch_up.admit(count, is_move=states[place.partition].is_in_no_hurry)
 
     def confirm_leads(self, place: PayloadPlace) -> Future[int]:
         """See `datastream.ports.PayloadCluster`."""
