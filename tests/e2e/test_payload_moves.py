@@ -1,4 +1,4 @@
-"""Payloads of a partition that moves: the limit of what replicas that catch up get is theirs too."""
+"""Payloads of a partition that moves: the limit of replicas that catch up is theirs too."""
 
 from __future__ import annotations
 

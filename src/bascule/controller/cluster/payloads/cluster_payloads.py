@@ -49,7 +49,7 @@ log = logging.getLogger("bascule.controller")
 Control: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
-class CatchUpLimit(Protocol):
+class SendLimit(Protocol):
     """Limits what this node sends to replicas that are not in sync. Any thread may call it."""
 
     def admit(self, count: int, *, is_move: bool) -> float:
@@ -77,7 +77,7 @@ class ClusterPayloads:
         round_trips_ns: Callable[[], Mapping[int, int]],
         *,
         add_control: Callable[[str, Control], None],
-        catch_up: CatchUpLimit,
+        catch_up: SendLimit,
     ) -> None:
         """`round_trips_ns` are those to other nodes. `add_control` has this node answer a kind of
         control request of other nodes."""
