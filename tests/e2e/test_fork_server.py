@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.children import child_pids
+from support.children import child_pids, kill_trees
+from support.documents.commands import commands_in
 from support.fork_server import EXEC_VARIABLE, is_usable
-from support.processes import BIN, FORK_SERVERS, WAIT_SECONDS_MAX, running_node, start
+from support.processes import (
+    BIN,
+    FORK_SERVERS,
+    WAIT_SECONDS_MAX,
+    running_node,
+    start,
+    wait_for,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.environ.get(EXEC_VARIABLE) == "1",
@@ -72,3 +82,49 @@ def test_what_changes_imports_is_executed(tmp_path: Path, name: str) -> None:
     server = FORK_SERVERS[os.environ.get("COLUMNS", "")]
     assert server.can_start({**os.environ, "BASCULE_GROUPS_SESSION_MS": "1"})
     assert not server.can_start({**os.environ, name: "other"})
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of the shell of a page."""
+    before = set(child_pids())
+    yield commands_in(tmp_path / "commands", os.environ)
+    kill_trees(set(child_pids()) - before)
+
+
+@pytest.mark.parametrize("variable", ["BASCULE_SERVER", "LANG"])
+def test_a_command_of_a_page_is_as_one_that_is_executed(
+    tmp_path: Path, shell: dict[str, str], variable: str
+) -> None:
+    """With a variable that may change what is imported it is executed."""
+    text = (
+        f"export {variable}=nowhere:1\nbascule --version; echo $?; bascule stream list <&-; echo $?"
+    )
+
+    def run_in(environment: dict[str, str]) -> str:
+        done = subprocess.run(
+            ["bash", "-c", text], env=environment, cwd=tmp_path, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=WAIT_SECONDS_MAX, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    printed = run_in(shell)
+    assert printed == run_in({**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"})
+    assert printed.startswith("bascule ")
+    assert "nowhere:1" in printed or variable == "LANG"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_of_a_page_ends_with_its_job(
+    tmp_path: Path, shell: dict[str, str], number: signal.Signals
+) -> None:
+    with running_node(tmp_path / "node") as node:
+        bound = {**shell, "BASCULE_SERVER": node.addresses["http"]}
+        node.create("s", "s")
+        before = set(child_pids())
+        job = subprocess.Popen(["bascule", "stream", "read", "s", "--follow"], env=bound)
+        wait_for(lambda: len(set(child_pids()) - before) > 1 or None, job, node.log)
+        (command,) = set(child_pids()) - before - {job.pid}
+        job.send_signal(number)
+        assert job.wait(WAIT_SECONDS_MAX) == -number
+        wait_for(lambda: command not in child_pids() or None, node.process, node.log)

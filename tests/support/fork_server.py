@@ -6,8 +6,9 @@ and forks for each start. What it starts is a process like any other: it has its
 environment, folder, files and signals, begins with `bascule.cli.main.main`, ends as an interpreter
 ends, and its parent is the process of the tests. Only the imports are older than the process.
 
-Nodes of `support.processes` and commands of `support.commands` start so. Pages, `bascule dev`, the
-demo, torture and the jobs of Spark start Python as usual. With `TESTS_EXEC_NODES=1` all do.
+Nodes of `support.processes`, commands of `support.commands` and the short commands of pages start
+so. Nodes of pages, `bascule dev`, the demo, torture and the jobs of Spark start Python as usual.
+With `TESTS_EXEC_NODES=1` all do.
 
     tests ── arguments, environment, folder, files ──> server ── fork ──> middle ── fork ──> node
       └───────────────────────── pid <─────────────────────┘

@@ -26,6 +26,7 @@ from pathlib import Path
 from support import http_calls
 from support.children import child_pids, kill_trees
 from support.documents import network
+from support.documents.commands import commands_in
 from support.documents.pages import ROOT, Page, Step, read_page
 from support.documents.shell import Shell, interrupted
 
@@ -102,7 +103,9 @@ class Reader:
         # An HTTP error is a failure, and no progress bar is shown.
         (home / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
         self.environment = page_environment(home)
-        self.shell = Shell(self.folder, self.notes, self.environment)
+        self.shell = Shell(
+            self.folder, self.notes, commands_in(folder / "commands", self.environment)
+        )
         self.interpreter: Interpreter | None = None
         self.printed: str | None = ""
         """By the block before; None where it failed."""
