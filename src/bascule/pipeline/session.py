@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-QUIET: Final = {
+LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    # A worker that does not reach the JVM in time ends its query. Spark's 15 s are too short for a
+    # machine whose processors others use as well.
+    "spark.python.authenticate.socketTimeout": "60s",
 }
 SHORT_LIVED: Final = {
     # A short run spends most of its time in JVM warm-up. The C1 compiler alone shortens it.
@@ -49,7 +52,7 @@ def local_session(
     # Without this variable, Spark's workers run `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: SparkSession.Builder = SparkSession.builder
-    chosen = {"spark.app.name": name, "spark.master": master, **QUIET}
+    chosen = {"spark.app.name": name, "spark.master": master, **LOCAL}
     if folder is not None:
         chosen["spark.local.dir"] = str(folder / "spark")
         chosen["spark.sql.warehouse.dir"] = str(folder / "spark" / "warehouse")
