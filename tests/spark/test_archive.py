@@ -36,6 +36,7 @@ def test_a_stream_is_in_its_table_as_it_was(world: World) -> None:
     assert world.audit().ok
 
 
+@pytest.mark.long
 def test_spark_state_is_not_the_position(world: World) -> None:
     """A checkpoint that is lost, older than the table, or newer than it changes nothing."""
     kept, older = world.folder / "checkpoint", world.folder / "older"
@@ -57,6 +58,7 @@ def test_spark_state_is_not_the_position(world: World) -> None:
     assert world.audit().ok
 
 
+@pytest.mark.long
 def test_latest_is_where_the_first_run_began(world: World) -> None:
     """Also when that run found nothing, and Spark kept nothing of it."""
     world.fill(100)
@@ -125,6 +127,7 @@ def test_small_files_are_joined_and_old_snapshots_forgotten(world: World) -> Non
     assert world.audit().ok
 
 
+@pytest.mark.long
 def test_a_table_of_another_stream_is_refused(world: World) -> None:
     from bascule.errors import DataLoss
 

@@ -87,6 +87,7 @@ def test_a_file_that_the_manifest_lost(archived: World) -> None:
     assert dict(zip(found.tables[0].columns, row, strict=True))["missing"] == 200
 
 
+@pytest.mark.long
 def test_a_file_that_is_there_twice(archived: World) -> None:
     def repeat(text: Manifest) -> None:
         text["added"] = [f for f in text.get("added", []) for _ in range(1 + (f["span"][1] == 400))]
@@ -124,6 +125,7 @@ def test_a_cell_that_changed(archived: World) -> None:
         path.write_bytes(whole)
 
 
+@pytest.mark.long
 def test_an_offset_that_changed(archived: World) -> None:
     def swap(rows: list[dict[str, Any]]) -> None:
         rows[-1]["offset"] = 5_000
@@ -148,6 +150,7 @@ def test_a_file_that_cannot_be_read(archived: World) -> None:
     assert (400, "unreadable") in faults(gone)
 
 
+@pytest.mark.long
 def test_below_the_start_of_the_log(archived: World) -> None:
     """What the log holds no more is held against what was recorded when it was archived."""
     archived.client.purge_stream(archived.stream, to_offset=900)
@@ -214,6 +217,7 @@ class NodeStop:
         pass
 
 
+@pytest.mark.long
 def test_the_driver_waits_for_a_node_that_is_away(
     archived: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +236,7 @@ def test_the_driver_waits_for_a_node_that_is_away(
         assert found.result().ok
 
 
+@pytest.mark.long
 def test_tasks_wait_for_a_node_that_is_away(
     archived: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -274,6 +279,7 @@ location = "{location}"
 """
 
 
+@pytest.mark.long
 def test_rows_that_deltalake_deleted(world: World) -> None:
     """As privacy requests are fulfilled: `DeltaTable.delete`, also below the log start."""
     from deltalake import DeltaTable

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from bascule.pipeline.jobs.compact_lake.run import run as compact_lake
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
 from bascule.pipeline.jobs.tables import TableSpec
@@ -57,6 +59,7 @@ def test_the_last_value_of_each_key(world: World) -> None:
     assert done.summary["rows"] == 602
 
 
+@pytest.mark.long
 def test_keys_of_several_partitions(world: World) -> None:
     name = world.stream = f"parts_{world.stream}"
     world.client.create_stream(name, f"{name}.>", partitions=3, partition_by="key")
@@ -85,6 +88,7 @@ def test_a_key_that_moved_has_its_latest_value(world: World) -> None:
     assert compacted(world)[1] == {b"k": latest.value}
 
 
+@pytest.mark.long
 def test_rows_that_others_deleted_do_not_count(world: World) -> None:
     """Files of deltalake lack the columns of their folder, here the subject."""
     from deltalake import DeltaTable

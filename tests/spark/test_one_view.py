@@ -76,6 +76,7 @@ def test_rows_are_the_same_from_history_and_log(archived: World) -> None:
     assert keyed.count() == 300
 
 
+@pytest.mark.long
 def test_times_are_found_in_history_too(world: World) -> None:
     world.fill(100)
     moments = [datetime.now(UTC)]
@@ -125,6 +126,7 @@ def test_a_query_starts_in_history_and_follows_the_log(archived: World) -> None:
     assert run() == list(range(1_800))
 
 
+@pytest.mark.long
 def test_typed_history_and_what_does_not_parse(world: World) -> None:
     values = [json.dumps({"n": n, "name": f"n{n}"}).encode() for n in range(100)]
     values[7] = b"no json"
@@ -146,6 +148,7 @@ def test_typed_history_and_what_does_not_parse(world: World) -> None:
         read(world, **TYPED, mode="FAILFAST").collect()
 
 
+@pytest.mark.long
 def test_a_gap_between_archive_and_log_is_told(archived: World) -> None:
     world = archived
     drop_from_log(world, 1_200)

@@ -49,6 +49,7 @@ class Copy:
         return [int(dict(m.headers)["Bascule-Original-Offset"]) for m in self.messages()]
 
 
+@pytest.mark.long
 def test_subjects_that_records_do_not_repeat_are_archived_and_replayed(world: World) -> None:
     client, subject = world.client, "replay.literal"
     world.stream = f"{world.stream}_literal"
@@ -88,6 +89,7 @@ def test_messages_come_back_as_they_were(world: World) -> None:
     assert len(copy.messages()) == 501
 
 
+@pytest.mark.long
 def test_a_killed_replay_goes_on_without_a_window(world: World) -> None:
     """As after a kill: the note is of the second round, and more is in the stream by then."""
     world.fill(1_000)
@@ -137,6 +139,7 @@ def test_kill_9_within_a_round(world: World) -> None:
     print(f"{before} before the kill, {done.summary} after it")
 
 
+@pytest.mark.long
 def test_ranges(world: World) -> None:
     world.fill(100)
     time.sleep(0.05)
@@ -157,6 +160,7 @@ def test_columns_become_values_again(world: World) -> None:
     check_values(world, raw=False)
 
 
+@pytest.mark.long
 def test_raw_bytes_come_back(world: World) -> None:
     check_values(world, raw=True)
 
@@ -181,6 +185,7 @@ def check_values(world: World, *, raw: bool) -> None:
             copy.replay()
 
 
+@pytest.mark.long
 def test_partitions_keep_their_order(world: World) -> None:
     name = world.stream = f"parts_{world.stream}"
     world.client.create_stream(name, f"{name}.>", partitions=3, partition_by="key")

@@ -147,6 +147,7 @@ def test_late_rows_are_dropped_and_counted(
         listener.close()
 
 
+@pytest.mark.long
 def test_update_mode_keeps_versions(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(
     assert counts(rows_of(spec)) == before
 
 
+@pytest.mark.long
 def test_rollup_to_a_stream(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_rollup_to_a_stream(
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_event_time_that_is_no_column(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:

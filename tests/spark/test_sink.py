@@ -66,6 +66,7 @@ def test_every_column_arrives(spark: Any, node: Node, client: SyncClient, stream
     assert seen == {n for n in range(5_000) if n % 11}
 
 
+@pytest.mark.long
 def test_partitions_of_a_stream(spark: Any, node: Node, client: SyncClient) -> None:
     client.create_stream("spread", "spread.>", partitions=4, partition_by="key")
     write(rows(spark, "spread", 2_000), node, stream="spread", window="100")
@@ -73,6 +74,7 @@ def test_partitions_of_a_stream(spark: Any, node: Node, client: SyncClient) -> N
     assert all(p.high_watermark for p in client.stream("spread").partitions[:2])
 
 
+@pytest.mark.long
 def test_a_write_repeated_under_its_own_prefix(
     spark: Any, node: Node, client: SyncClient, stream: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_ids_from_a_column_outlive_any_order(
     assert {m.subject for m in messages} == {f"{stream}.x"}
 
 
+@pytest.mark.long
 def test_rows_in_another_order_are_stored_twice_and_not_lost(
     spark: Any, node: Node, client: SyncClient, stream: str
 ) -> None:
@@ -153,6 +156,7 @@ def test_a_stream_is_written_to_another(
     assert [m.value for m in held(client, target)] == [b"%d" % n for n in range(2_600)]
 
 
+@pytest.mark.long
 def test_restarts_of_the_nats_server_during_a_write(spark: Any, tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server, running_node(tmp_path, nats=server.url) as node:
         node.create("rows", "rows.>")
@@ -177,6 +181,7 @@ def test_restarts_of_the_nats_server_during_a_write(spark: Any, tmp_path: Path) 
             assert client.stream("rows").partitions[0].high_watermark == 60_000
 
 
+@pytest.mark.long
 def test_credentials_for_nats(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 

@@ -83,6 +83,7 @@ def test_all_columns(spark: Any, node: Node, client: SyncClient, stream: str) ->
     assert frame.where(frame.timestamp > at).count() == 0
 
 
+@pytest.mark.long
 def test_the_subject_of_records_that_do_not_repeat_it(
     spark: Any, node: Node, client: SyncClient
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_subject_of_records_that_do_not_repeat_it(
     assert frame.where(frame.subject.isNull()).count() == 0
 
 
+@pytest.mark.long
 def test_ranges(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
     fill(client, stream, 500)
     spark.dataSource.register(BasculeDataSource)
@@ -136,6 +138,7 @@ def test_mistakes_reach_the_user(
         reading(spark, node, **{"stream": "mistakes", **more}).count()
 
 
+@pytest.mark.long
 def test_several_streams_at_once(spark: Any, node: Node, client: SyncClient) -> None:
     for name, partitions in (("many_a", 1), ("many_b", 3), ("manyother", 1)):
         client.create_stream(
@@ -159,6 +162,7 @@ def test_several_streams_at_once(spark: Any, node: Node, client: SyncClient) -> 
     assert some == {("many_a", 0, offset) for offset in range(90, 100)}
 
 
+@pytest.mark.long
 def test_times(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
     fill(client, stream, 100)
     time.sleep(0.05)
@@ -181,6 +185,7 @@ def test_times(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
         read(**late)
 
 
+@pytest.mark.long
 def test_columns_and_task_sizes(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
     fill(client, stream, 300)
     frame = reading(spark, node, stream, columns="offset,subject", maxRecordsPerPartition="100")
@@ -248,6 +253,7 @@ def test_typed_values(spark: Any, node: Node, client: SyncClient, stream: str) -
         reading(spark, node, stream, **typed, mode="FAILFAST").collect()
 
 
+@pytest.mark.long
 def test_views_of_a_stream_with_keys(spark: Any, node: Node, client: SyncClient) -> None:
     client.create_stream(
         "prices", "prices.>", partitions=2, partition_by="key", key_from="header",
@@ -325,6 +331,7 @@ def test_a_query_goes_on_where_it_stopped(
     assert query.written() == list(range(1_050))
 
 
+@pytest.mark.long
 def test_a_batch_waits_until_it_is_large_enough(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -408,6 +415,7 @@ def test_retention_under_a_query_is_an_error_or_told(
     assert query.written() == [*range(100), *range(150, 200)]
 
 
+@pytest.mark.long
 def test_latest_is_where_the_query_began(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -440,6 +448,7 @@ def test_a_query_outlives_a_restart_of_the_node(
     assert query.written() == list(range(200))
 
 
+@pytest.mark.long
 def test_lost_records_end_a_query_unless_it_may_go_on(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -457,6 +466,7 @@ def test_lost_records_end_a_query_unless_it_may_go_on(
     assert query.written() == sorted([*range(100), *range(120)])
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_stream_is_called_what_it_is(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -471,6 +481,7 @@ def test_a_checkpoint_of_another_stream_is_called_what_it_is(
         Query(spark, node, other, tmp_path).run()
 
 
+@pytest.mark.long
 def test_columns_and_order_are_checked_on_the_driver(
     spark: Any, node: Node, client: SyncClient, stream: str
 ) -> None:
@@ -487,6 +498,7 @@ def test_columns_and_order_are_checked_on_the_driver(
         fresh.options(**wrong).load().count()
 
 
+@pytest.mark.long
 def test_a_read_waits_for_a_node_that_is_away_as_it_begins(
     spark: Any, node: Node, client: SyncClient, stream: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_orders_get_the_prices_of_the_start_or_of_now(
         query.stop()
 
 
+@pytest.mark.long
 def test_the_example_goes_on_where_it_was(
     spark: Any,
     node: Node,

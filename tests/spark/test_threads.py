@@ -19,6 +19,7 @@ from support.processes import Node
 pytestmark = [pytest.mark.tier3, pytest.mark.timeout(500)]
 
 
+@pytest.mark.long
 def test_archives_run_in_other_threads_and_sessions(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_archives_run_in_other_threads_and_sessions(
             assert world.archive().summary["rows"] == 5, "in the thread of the first session"
 
 
+@pytest.mark.long
 def test_a_rollup_and_a_sink_run_in_a_thread(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
