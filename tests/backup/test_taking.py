@@ -179,6 +179,65 @@ def test_what_comes_before_damage_is_kept_and_the_damage_is_named(backups: Backu
     assert backups.logs.bytes_of("orders").startswith(content)
 
 
+def interrupt(backups: Backups, stream: str, segment: int) -> Path:
+    """Damage a segment, so that reading ends there. Returns a copy of what it was."""
+    path = sorted((Path(backups.logs.address) / f"{stream}/0").glob("*.log"))[segment]
+    kept = path.with_suffix(".good")
+    data = path.read_bytes()
+    kept.write_bytes(data)
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    return kept
+
+
+def test_a_new_reading_that_is_interrupted_does_not_replace_the_last_backup(
+    backups: Backups,
+) -> None:
+    """With `--keep 1` nothing else would be left of it."""
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=2 * HOUR_MS)
+    backups.logs.write("kv", 500)
+    backups.take()
+    before = backups.logs.bytes_of("kv")
+    kept = interrupt(backups, "kv", 1)
+    backups.now_ms += 2 * HOUR_MS
+    taken = backups.take()
+    partition = backups.partition(taken.manifest, "kv")
+    assert kept.with_suffix(".log").name in partition.failure
+    assert (partition.start_offset, partition.end_offset) == (0, 500)
+    assert backups.content(taken.manifest, "kv") == before
+    kept.rename(kept.with_suffix(".log"))
+    taken = backups.take()
+    assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
+    assert backups.partition(taken.manifest, "kv").failure == ""
+
+
+def test_tombstones_may_be_gone_since_the_last_reading_that_was_complete(
+    backups: Backups,
+) -> None:
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=2 * HOUR_MS)
+    backups.logs.write("kv", 100)
+    backups.take()
+    backups.logs.write("kv", 400)
+    kept = interrupt(backups, "kv", -2)
+    backups.now_ms += HOUR_MS - 10_000
+    partition = backups.partition(backups.take().manifest, "kv")
+    assert 100 < partition.end_offset < 500
+    kept.rename(kept.with_suffix(".log"))
+    backups.now_ms += HOUR_MS - 10_000
+    taken = backups.take()
+    assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
+    assert backups.take().read_anew == []
+
+
+def test_a_compacted_log_is_read_anew_where_the_clock_has_gone_back(backups: Backups) -> None:
+    """How much time has passed is not known then."""
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,))
+    backups.logs.write("kv", 100)
+    backups.take()
+    backups.now_ms -= HOUR_MS
+    taken = backups.take()
+    assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
+
+
 def test_a_torn_tail_is_no_damage(backups: Backups) -> None:
     backups.logs.add("orders")
     backups.logs.write("orders", 500)

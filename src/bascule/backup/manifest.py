@@ -46,7 +46,7 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = -1
     """Of the last batch; -1 without any."""
     read_ms: int = 0
-    """Unix time at which the last reading of this partition began, milliseconds."""
+    """Unix time at which the last reading began that came to the end, milliseconds; 0: none did."""
     files: tuple[BackedUpFile, ...] = ()
     failure: str = ""
     """Why the last backup could not read it, or only a part; empty: it is complete."""

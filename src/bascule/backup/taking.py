@@ -153,18 +153,22 @@ class BackupTaker:
         taken: Taken,
     ) -> BackedUpPartition:
         began = self._now_ms()
-        if before is not None:
-            why = self._why_anew(definition, read, before, began)
-            if not why:
-                try:
-                    return self._append(definition, index, read, before, began, taken)
-                except (UnexpectedOffset, UnexpectedEpoch) as error:
-                    why = str(error)
-            taken.read_anew.append((definition.name, index, why))
         empty = BackedUpPartition(
             partition=index, start_offset=read.start_offset, end_offset=read.start_offset
         )
-        return self._append(definition, index, read, empty, began, taken)
+        if before is None:
+            return self._append(definition, index, read, empty, began, taken)
+        why = self._why_anew(definition, read, before, began)
+        if not why:
+            try:
+                return self._append(definition, index, read, before, began, taken)
+            except (UnexpectedOffset, UnexpectedEpoch) as error:
+                why = str(error)
+        anew = self._append(definition, index, read, empty, began, taken)
+        if not anew.read_ms and anew.end_offset < before.end_offset:
+            return _failed(before, anew.failure)
+        taken.read_anew.append((definition.name, index, why))
+        return anew
 
     def _why_anew(
         self,
@@ -179,8 +183,10 @@ class BackupTaker:
             return before.failure
         if Cleanup.COMPACT in config.cleanup:
             limit_ms = config.tombstone_retention_ms // TOMBSTONE_SHARE
-            if now_ms - before.read_ms > limit_ms:
-                return f"compacted, and the last backup is more than {limit_ms // 1000} s old"
+            if not 0 <= now_ms - before.read_ms <= limit_ms:
+                return (
+                    f"compacted, and was last read to its end more than {limit_ms // 1000} s ago"
+                )
         if before.files:
             epoch, end = read.end_of_epoch(before.leader_epoch)
             if epoch != before.leader_epoch or end < before.end_offset:
@@ -226,6 +232,7 @@ class BackupTaker:
         end = files[-1].end_offset if files else first
         if end < read.end_offset and not failure:
             failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
+        read_ms = before.read_ms if failure else began
         if checker.has_links and not failure:
             failure = "it has payloads, which backups do not contain yet: only the records are here"
         latest = checker.epochs.latest
@@ -234,7 +241,7 @@ class BackupTaker:
             start_offset=min(start, end),
             end_offset=end,
             leader_epoch=latest if latest >= 0 else before.leader_epoch if files else -1,
-            read_ms=began,
+            read_ms=read_ms,
             files=tuple(files),
             failure=failure,
         )
