@@ -238,6 +238,19 @@ def test_a_compacted_log_is_read_anew_where_the_clock_has_gone_back(backups: Bac
     assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
 
 
+def test_a_backup_after_a_step_back_of_the_clock_is_the_newest(backups: Backups) -> None:
+    """It would be removed at once by `--keep`, and the next one would not build on it."""
+    backups.logs.add("orders")
+    backups.take()
+    backups.now_ms -= HOUR_MS
+    for _ in range(11):
+        backups.logs.write("orders", 5)
+        manifest = backups.take().manifest
+        assert backups.repository.latest() == manifest
+    assert backups.repository.forget(1)[0] == 11
+    assert backups.repository.latest() == manifest
+
+
 def test_a_torn_tail_is_no_damage(backups: Backups) -> None:
     backups.logs.add("orders")
     backups.logs.write("orders", 500)

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One backup."""
 
     id: str
-    """When it began, as in 20261123T061530Z; of two in one second the second has a suffix."""
+    """When it began, as in 20261123T061530Z; with a suffix if that is not after the last one."""
     at_ms: int
     cluster_id: str
     source: str

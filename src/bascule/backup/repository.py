@@ -115,6 +115,12 @@ def open_place(address: str) -> Place:
     return RemotePlace(address) if "://" in address else LocalPlace(address)
 
 
+def id_order(backup: str) -> tuple[str, int]:
+    """(time, number of the backup in it): ids sort by it as the backups began."""
+    at, _, number = backup.partition("-")
+    return at, int(number) if number.isdecimal() else 1
+
+
 class Repository:
     """The backups at one place."""
 
@@ -124,7 +130,7 @@ class Repository:
     def ids(self) -> list[str]:
         """All backups, oldest first. Raises: OSError."""
         names = self.place.names(DIRECTORY)
-        return sorted(each.rpartition("/")[2].removesuffix(SUFFIX) for each in names)
+        return sorted((each.rpartition("/")[2].removesuffix(SUFFIX) for each in names), key=id_order)
 
     def load(self, backup: str) -> Manifest:
         """Raises: CorruptData, UnsupportedFormat, OSError; ConfigError: there is no such one."""

@@ -17,7 +17,7 @@ from bascule.backup.manifest import (
     Manifest,
     backed_up,
 )
-from bascule.backup.repository import STREAMS, Place
+from bascule.backup.repository import STREAMS, Place, id_order
 from bascule.backup.sources import PartitionRead, Source
 from bascule.errors import (
     BasculeError,
@@ -299,13 +299,11 @@ def _collect(
 
 
 def new_id(at_ms: int, known: Collection[str]) -> str:
-    """The id of a backup that begins at a Unix time, milliseconds; ids sort by time."""
+    """The id of a backup that begins at a Unix time, milliseconds. It comes after the known ones,
+    also where the clock has been set back."""
     text = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    number, found = 2, text
-    while found in known:
-        found = f"{text}-{number}"
-        number += 1
-    return found
+    newest, number = max(map(id_order, known), default=("", 0))
+    return text if text > newest else f"{newest}-{number + 1}"
 
 
 def _failed(before: BackedUpPartition, why: str) -> BackedUpPartition:
