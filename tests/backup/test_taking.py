@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,12 @@ from bascule.backup import taking
 from bascule.backup.batch_checks import BatchChecker
 from bascule.backup.manifest import BackedUpPartition, Manifest
 from bascule.backup.repository import LocalPlace, Repository
+from bascule.backup.sources import PartitionRead
 from bascule.backup.taking import BackupTaker, Progress, Taken, new_id
 from bascule.backup.verifying import verified_files, verify
-from bascule.errors import BasculeError, Broken
-from bascule.model import Cleanup
+from bascule.errors import BasculeError, Broken, UnknownStream
+from bascule.model import Cleanup, StreamDefinition
+from bascule.wire.offsets import OFFSETS_STREAM
 from support.backup_sources import WrittenLogs
 from support.stored_batches import make_batch
 
@@ -277,6 +281,47 @@ def test_a_stream_deleted_in_the_middle_is_left_out(backups: Backups) -> None:
     backups.logs.definitions.clear()
     taker = BackupTaker(backups.logs, backups.repository.place, now_ms=lambda: 1)
     assert taker.take([gone], None).manifest.streams == ()
+
+
+def test_a_stream_that_a_node_does_not_know_at_the_moment_is_not_left_out(
+    backups: Backups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node says that it knows no such stream also while it closes its replica of it."""
+    backups.logs.add("orders", partitions=2)
+    backups.logs.write("orders", 50, index=0)
+    backups.logs.write("orders", 50, index=1)
+    first = backups.take().manifest
+    backups.logs.failing["orders", 1] = UnknownStream("orders")
+    manifest = backups.take().manifest
+    ((stream, index, why),) = manifest.failures()
+    assert (stream, index) == ("orders", 1)
+    assert why == "no stream is named 'orders'"
+    assert manifest.files() == first.files()
+
+
+def test_offsets_are_read_before_the_streams_that_they_are_of(backups: Backups) -> None:
+    """A commit that is in the backup is then of a record that is in it as well. A consumer of the
+    restored stream would pass over new records at the offsets in between."""
+    events: list[tuple[str, str]] = []
+
+    class Followed(WrittenLogs):
+        @contextmanager
+        def open(self, definition: StreamDefinition, partition: int) -> Iterator[PartitionRead]:
+            events.append(("began", definition.name))
+            with super().open(definition, partition) as read:
+                yield read
+            events.append(("ended", definition.name))
+
+    logs = Followed(Path(backups.logs.address))
+    logs.add("a")
+    logs.add("orders", partitions=3)
+    logs.add(OFFSETS_STREAM, partitions=2)
+    logs.write("orders", 50)
+    taker = BackupTaker(logs, backups.repository.place, now_ms=lambda: 1)
+    manifest = taker.take(logs.streams(), None).manifest
+    assert [each for each in events[:4] if each[1] != OFFSETS_STREAM] == []
+    names = [str(each.definition["name"]) for each in manifest.streams]
+    assert names == ["a", "orders", OFFSETS_STREAM]
 
 
 def test_every_damage_of_a_file_is_found(backups: Backups) -> None:

@@ -130,7 +130,9 @@ class Repository:
     def ids(self) -> list[str]:
         """All backups, oldest first. Raises: OSError."""
         names = self.place.names(DIRECTORY)
-        return sorted((each.rpartition("/")[2].removesuffix(SUFFIX) for each in names), key=id_order)
+        return sorted(
+            (each.rpartition("/")[2].removesuffix(SUFFIX) for each in names), key=id_order
+        )
 
     def load(self, backup: str) -> Manifest:
         """Raises: CorruptData, UnsupportedFormat, OSError; ConfigError: there is no such one."""

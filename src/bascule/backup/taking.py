@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.model import Cleanup, StreamDefinition
+from bascule.wire.offsets import OFFSETS_STREAM
 
 FILE_BYTES_MAX: Final = 32 << 20
 """A file ends at the first block that reaches it; it is in memory until it is written."""
@@ -98,32 +99,56 @@ class BackupTaker:
                 streams=(),
             )
         )
-        wanted = [(each, index) for each in streams for index in self._source.partitions(each)]
-        with ThreadPoolExecutor(jobs, thread_name_prefix="backup") as pool:
-            futures = [
-                pool.submit(
-                    self._take_partition, each, index, earlier.get((each.id.hex(), index)), taken
-                )
-                for each, index in wanted
-            ]
-            try:
-                found = [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        wanted = [
+            (each, index, earlier.get((each.id.hex(), index)))
+            for each in streams
+            for index in self._source.partitions(each)
+        ]
+        # Offsets that consumers have committed first: those of records that are read later.
+        offsets = [each for each in wanted if each[0].name == OFFSETS_STREAM]
+        others = [each for each in wanted if each[0].name != OFFSETS_STREAM]
+        found = self._take_partitions(offsets, taken, jobs)
+        found += self._take_partitions(others, taken, jobs)
+        unknown = {each.name for each, _, result in found if result is None}
+        gone = unknown - self._existing(streams) if unknown else unknown
         by_stream: dict[str, list[BackedUpPartition]] = {each.name: [] for each in streams}
-        gone = set()
-        for (each, _), result in zip(wanted, found, strict=True):
-            if result is None:
-                gone.add(each.name)
-            else:
-                by_stream[each.name].append(result)
+        for each, kept, result in found:
+            by_stream[each.name].append(result or _failed(kept, str(UnknownStream(each.name))))
         taken.manifest = _with_streams(
             taken.manifest,
             [backed_up(each, tuple(by_stream[each.name])) for each in streams
              if each.name not in gone],
         )  # fmt: skip
         return taken
+
+    def _take_partitions(
+        self,
+        wanted: Sequence[tuple[StreamDefinition, int, BackedUpPartition | None]],
+        taken: Taken,
+        jobs: int,
+    ) -> list[tuple[StreamDefinition, BackedUpPartition, BackedUpPartition | None]]:
+        """(stream, what the backup before has, what this one has) of each partition; the last is
+        None where there is no such stream, it was told."""
+        with ThreadPoolExecutor(jobs, thread_name_prefix="backup") as pool:
+            futures = [pool.submit(self._take_partition, *each, taken) for each in wanted]
+            try:
+                found = [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [
+            (each, before or _nothing_of(index), result)
+            for (each, index, before), result in zip(wanted, found, strict=True)
+        ]
+
+    def _existing(self, streams: Collection[StreamDefinition]) -> set[str]:
+        """The names of those that are not deleted: a node may say that it knows no such stream
+        where it only closes its replica. All of them if the source does not say."""
+        try:
+            ids = {each.id for each in self._source.streams()}
+        except BasculeError:
+            return {each.name for each in streams}
+        return {each.name for each in streams if each.id in ids}
 
     def _take_partition(
         self,
@@ -132,15 +157,14 @@ class BackupTaker:
         before: BackedUpPartition | None,
         taken: Taken,
     ) -> BackedUpPartition | None:
-        """What the new manifest says of a partition; None: the stream is deleted meanwhile."""
+        """What the new manifest says of a partition; None: there is no such stream, it was told."""
         try:
             with self._source.open(definition, index) as read:
                 return self._read(definition, index, read, before, taken)
         except UnknownStream:
             return None
         except BasculeError as error:
-            kept = before or BackedUpPartition(partition=index, start_offset=0, end_offset=0)
-            return _failed(kept, str(error))
+            return _failed(before or _nothing_of(index), str(error))
         finally:
             self._on_progress(Progress(partitions=1))
 
@@ -184,9 +208,7 @@ class BackupTaker:
         if Cleanup.COMPACT in config.cleanup:
             limit_ms = config.tombstone_retention_ms // TOMBSTONE_SHARE
             if not 0 <= now_ms - before.read_ms <= limit_ms:
-                return (
-                    f"compacted, and was last read to its end more than {limit_ms // 1000} s ago"
-                )
+                return f"compacted, and was last read to its end more than {limit_ms // 1000} s ago"
         if before.files:
             epoch, end = read.end_of_epoch(before.leader_epoch)
             if epoch != before.leader_epoch or end < before.end_offset:
@@ -304,6 +326,10 @@ def new_id(at_ms: int, known: Collection[str]) -> str:
     text = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     newest, number = max(map(id_order, known), default=("", 0))
     return text if text > newest else f"{newest}-{number + 1}"
+
+
+def _nothing_of(index: int) -> BackedUpPartition:
+    return BackedUpPartition(partition=index, start_offset=0, end_offset=0)
 
 
 def _failed(before: BackedUpPartition, why: str) -> BackedUpPartition:
