@@ -23,6 +23,7 @@ from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft.multi.multi_raft import MultiRaft
 from bascule.raft.store import RaftStore
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
@@ -243,6 +244,34 @@ def test_a_failed_store_stops_the_node() -> None:
             await reading
         with pytest.raises(Broken):
             await driver.open_group(9, PayloadList(), store=MemoryStore())
+
+    run_with_driver(scene)
+
+
+@pytest.mark.parametrize("method", ["tick", "advance", "ready", "on_process_lost"])
+def test_a_failed_core_stops_the_node(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its timer or a completion it would do nothing any more, and wait."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a bug")
+
+    async def scene(driver: RaftDriver) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        group = await open_single_group(driver, MemoryStore(), PayloadList())
+        waiting = asyncio.ensure_future(group.barrier(1_000))
+        await asyncio.wait([waiting], timeout=0)
+        monkeypatch.setattr(MultiRaft, method, fail)
+        if method == "on_process_lost":
+            with pytest.raises(AssertionError):
+                driver.on_process_lost(2)
+        elif method == "advance":
+            group.propose_nowait(b"x").add_done_callback(lambda done: done.exception())
+        async with asyncio.timeout(60):
+            assert await driver.failed == "AssertionError: a bug"
+            with pytest.raises(Broken, match="this node has failed"):
+                await waiting
+        with pytest.raises(Broken):
+            await group.read()
 
     run_with_driver(scene)
 

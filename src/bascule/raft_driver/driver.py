@@ -18,7 +18,8 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -291,7 +292,8 @@ class RaftDriver:
         or cut off. Groups that it leads elect another leader, if a majority sees it in the same
         way."""
         self._ticker.advance()
-        self._multi_raft.on_process_lost(node)
+        with self._stopping_if_core_fails():
+            self._multi_raft.on_process_lost(node)
         self._schedule_ready()
 
     def group(self, number: int) -> RaftGroup:
@@ -319,7 +321,10 @@ class RaftDriver:
         self._timer = self._loop.call_later(self._ticker.seconds_to_next(), self._on_timer)
 
     def _on_ticks(self, ticks: int) -> None:
-        self._multi_raft.tick(ticks)
+        if self.failed.done():
+            return
+        with self._stopping_if_core_fails():
+            self._multi_raft.tick(ticks)
         self._schedule_ready()
 
     def _on_bundle(self, bundle: Bundle) -> None:
@@ -350,11 +355,21 @@ class RaftDriver:
 
     def _on_written(self, jobs: Sequence[WriteJob]) -> None:
         multi_raft, groups = self._multi_raft, self._groups
-        for number, store, write in jobs:
-            # The group may have been closed, and opened again with another node.
-            if (group := groups.get(number)) is not None and group.store is store:
-                multi_raft.advance(number, WriteDone(write.number), write.then_send)
+        with self._stopping_if_core_fails():
+            for number, store, write in jobs:
+                # The group may have been closed, and opened again with another node.
+                if (group := groups.get(number)) is not None and group.store is store:
+                    multi_raft.advance(number, WriteDone(write.number), write.then_send)
         self._schedule_ready()
+
+    @contextmanager
+    def _stopping_if_core_fails(self) -> Iterator[None]:
+        """Stop the node if a call of the core fails; the error is raised again."""
+        try:
+            yield
+        except BaseException as error:
+            self._on_core_failed(error)
+            raise
 
     def _on_core_failed(self, error: BaseException) -> None:
         """A bug: an assertion of the core failed, so nothing that it returns can be relied on."""
@@ -476,7 +491,8 @@ class RaftDriver:
             if error is not None:
                 self._on_machine_error(group, error)
             else:
-                self._multi_raft.advance(group.number, completion(done.result()))
+                with self._stopping_if_core_fails():
+                    self._multi_raft.advance(group.number, completion(done.result()))
                 self._schedule_ready()
 
         self._background.add(work)
