@@ -464,3 +464,26 @@ def test_stop_answers_all_requests() -> None:
             group.propose_nowait(b"z")
 
     asyncio.run(run())
+
+
+def test_nobody_waits_for_a_driver_that_has_stopped() -> None:
+    async def run() -> None:
+        driver = RaftDriver(1, DriverSettings(cluster="t", tick_ms=1), config=CONFIG)
+        await driver.start()
+        group = await driver.open_group(7, PayloadList(), store=MemoryStore())
+        opening = asyncio.ensure_future(
+            driver.open_group(8, PayloadList(), initial_members=Members.of(1), store=MemoryStore())
+        )
+        await asyncio.wait([opening], timeout=0)
+        await driver.stop()
+        async with asyncio.timeout(60):
+            with pytest.raises(Closed):
+                await opening
+            with pytest.raises(Closed):
+                await driver.open_group(9, PayloadList(), store=MemoryStore())
+            with pytest.raises(Closed):
+                await group.wait_leader()
+        with pytest.raises(Closed):
+            group.campaign()
+
+    asyncio.run(run())

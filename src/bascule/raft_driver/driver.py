@@ -144,6 +144,7 @@ class RaftDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._ticker = Ticker(self._clock, settings.tick_ms, self._on_ticks)
         self._ready_scheduled = False
+        self._is_stopping = False
         self._background: set[asyncio.Future[Any]] = set()
         """Snapshots that are being made on threads, and restores that are awaited."""
         self.failed: asyncio.Future[str] = self._loop.create_future()
@@ -208,7 +209,7 @@ class RaftDriver:
         election before its log reaches the index `votes_from`. Without `store`, the
         group is stored in the directory's database.
 
-        Raises: CorruptData, OSError, Broken, ConfigError.
+        Raises: CorruptData, OSError, Broken, ConfigError; Closed once the driver stops.
         """
         if number in self._groups or number in self._opening:
             raise ConfigError(f"raft group {number} is already open")
@@ -235,6 +236,8 @@ class RaftDriver:
             self._opening.discard(number)
         if self.failed.done():
             raise Broken(f"this node has failed: {self.failed.result()}")
+        if self._is_stopping:
+            raise Closed("the node is stopping")
         node = RaftNode(
             self.node_id, config or self.config, restored, self._random, votes_from=votes_from
         )
@@ -273,6 +276,7 @@ class RaftDriver:
 
     async def stop(self) -> None:
         """Write everything that is queued, and close everything."""
+        self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
         for group in list(self._groups.values()):

@@ -134,9 +134,11 @@ class RaftGroup:
     # -- requests -----------------------------------------------------------------------------
 
     def campaign(self) -> None:
-        """Start an election now. Useful where this node is the only voter: nobody else can lead."""
-        self._on_request()
-        self.node.campaign()
+        """Start an election now. Useful where this node is the only voter: nobody else can lead.
+
+        Raises: Broken, Closed.
+        """
+        self._open_node().campaign()
 
     def propose_nowait(
         self, payload: bytes, *, timeout_s: float | None = None
@@ -231,7 +233,8 @@ class RaftGroup:
         await self._wait(ticket, lambda: Indeterminate(f"node {target} does not lead yet"))
 
     async def wait_leader(self) -> int:
-        """Return the leader when one is known."""
+        """Return the leader when one is known. Raises: Broken, Closed."""
+        self._check_open()
         if self.leader:
             return self.leader
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -240,10 +243,14 @@ class RaftGroup:
 
     def _open_node(self) -> RaftNode:
         """The node, with its clock at the present tick, for one request."""
-        if self._ended is not None:
-            raise type(self._ended)(*self._ended.args)
+        self._check_open()
         self._on_request()
         return self._multi_raft.node(self.number)
+
+    def _check_open(self) -> None:
+        """Raises: Broken, Closed once this node has left the group."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
 
     async def _wait(self, ticket: int, on_timeout: Callable[[], BasculeError]) -> int:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

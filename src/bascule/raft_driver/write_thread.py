@@ -21,7 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from bascule.errors import BasculeError, Broken
+from bascule.errors import BasculeError, Broken, Closed
 from bascule.host.api import Clock
 from bascule.raft.effects import Write
 from bascule.raft.store import RaftStore, persist_write
@@ -80,6 +80,8 @@ class WriteThread:
         self._queue: SimpleQueue[Sequence[WriteJob] | StoreTask | None] = SimpleQueue()
         self._name = name
         self._thread = self._new_thread()
+        self._is_stopping = False
+        """Whether nothing more is taken; on the event loop."""
         self._ended = False
         self._failure = ""
         self._writes = 0
@@ -105,9 +107,12 @@ class WriteThread:
         """Call `function` on the thread, after everything queued before. The future gets its result
         or its error.
 
-        The future raises Broken if the thread has failed before.
+        The future raises Broken if the thread has failed before, and Closed after `stop`.
         """
         future: asyncio.Future[T] = self._loop.create_future()
+        if self._is_stopping:
+            future.set_exception(Closed("the store is closed"))
+            return future
 
         def task() -> None:
             if self._failure:
@@ -129,6 +134,7 @@ class WriteThread:
 
     async def stop(self) -> None:
         """Return when everything queued is done and the thread has ended."""
+        self._is_stopping = True
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._join)
 
