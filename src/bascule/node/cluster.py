@@ -154,7 +154,7 @@ class ClusterNode:
         self._nodes_changed, self._addresses_changed = asyncio.Event(), asyncio.Event()
         self._is_removed = False
         """Whether the Raft group may have removed this node: somebody has to be asked."""
-        self.refusal = Refusal()
+        self.refusal = Refusal(self._driver.failed)
         self._epoch = -1
         """Of this process, as the replicator knows it."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -288,7 +288,7 @@ class ClusterNode:
 
         The controller gets to know what `last_run` says.
 
-        Raises: CorruptData, DataDirectoryInUse, ConfigError, NodeRefused, OSError.
+        Raises: CorruptData, DataDirectoryInUse, ConfigError, NodeRefused, Broken, OSError.
         """
         config = self._config
         await self._kept.load()
@@ -417,11 +417,11 @@ class ClusterNode:
             )
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
-        """Register the addresses of the listeners, and connect the NATS servers of all nodes."""
+        """Register the listeners, and connect all NATS servers. Raises: NodeRefused, Broken."""
         self._nats = nats
         registration = self.registration(self._config.client.advertised or node.client, node.http)
         route = "" if nats is None else nats.route
-        await self.controller.announce(replace(registration, nats_route=route))
+        await self.refusal.guard(self.controller.announce(replace(registration, nats_route=route)))
         self._tasks.append(start_lasting("routes of NATS", self._follow_routes))
 
     async def _follow_routes(self) -> None:

@@ -23,7 +23,7 @@ from bascule.controller.cluster.groups.coordinator import make_coordinator
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
+from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore, GroupCoordinator
 from bascule.host.lasting_objects import LastingObjects
 from bascule.host.lasting_tasks import start_lasting
@@ -42,6 +42,7 @@ from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.discovery import Discovery
 from bascule.node.last_run import KeptLastRun
+from bascule.node.refusal import metadata_failed
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
@@ -288,7 +289,7 @@ class Node:
             refused.result()
         refused.cancel()
         if failed.done():
-            raise Broken(f"the metadata cannot be written any more: {failed.result()}")
+            raise metadata_failed(failed.result())
         if self._supervision is not None and self._supervision.done():
             self._supervision.result()
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from bascule.errors import NodeRefused
+from bascule.errors import Broken, NodeRefused
 
 log = logging.getLogger("bascule.node")
 
@@ -15,7 +15,9 @@ log = logging.getLogger("bascule.node")
 class Refusal:
     """Whether the cluster refuses this node, and why. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: asyncio.Future[str]) -> None:
+        """`failed` is that of the node's `RaftDriver`."""
+        self._failed = failed
         self._error: NodeRefused | None = None
         self._is_set = asyncio.Event()
 
@@ -33,12 +35,16 @@ class Refusal:
         raise self._error
 
     async def guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work. Raises: NodeRefused if the cluster refuses this node first."""
+        """Do the work. Raises: NodeRefused if the cluster refuses this node first, Broken if its
+        metadata fail first."""
         tasks = asyncio.create_task(work), asyncio.create_task(self.wait())
+        ends: set[asyncio.Future[Any]] = {*tasks, self._failed}
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._error is not None:
                 raise self._error  # also where the work has failed because of it
+            if self._failed.done():
+                raise metadata_failed(self._failed.result())
             for task in tasks:
                 if task.done():
                     task.result()
@@ -46,3 +52,8 @@ class Refusal:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def metadata_failed(cause: str) -> Broken:
+    """The error of a node whose metadata group has failed for good: nothing is decided any more."""
+    return Broken(f"the metadata cannot be written any more: {cause}")
