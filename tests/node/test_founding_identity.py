@@ -98,6 +98,26 @@ def test_a_founder_of_another_cluster_is_none_of_this_one(tmp_path: Path) -> Non
     asyncio.run(scene())
 
 
+def test_a_founder_without_its_disk_does_not_form_with_nodes_that_joined_later(
+    tmp_path: Path,
+) -> None:
+    """The other founders were replaced one after the other. They did not answer while this one made
+    its promise, and know of no founder's directory. Its votes are lost."""
+
+    async def scene() -> None:
+        world = World(tmp_path)
+        await world.found(1, 2, 3)
+        for number in (2, 3):
+            await world.kept[number].keep(founders="", directories={}, directory=f"new{number}")
+        empty = KeptCluster(RealFiles(), str(tmp_path), RealRandom())
+        await empty.keep(founders=world.kept[1].known.founders)
+        with pytest.raises(ConfigError, match=r"formed without .* node remove 1"):
+            await Founding(1, FOUNDERS, empty).take_part(world)
+        assert not empty.known.has_formed
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_with_founders_of_an_earlier_release_the_first_controller_draws_the_id(
     tmp_path: Path, number: int

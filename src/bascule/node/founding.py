@@ -124,12 +124,12 @@ class Founding:
         """The cluster id by the promises of all others, and the directories of which it is made.
 
         Empty where not all say theirs: the first controller draws the id then. Raises: ConfigError
-        where others have formed a cluster with another directory of this node.
+        where others have formed a cluster with another directory of this node, or where no founder
+        is left in it that could say with which one.
         """
         mine = self._kept.known.directory
-        directories, has_formed = {self._node_id: mine}, False
+        directories = {self._node_id: mine}
         for node, said in sorted(promises.items()):
-            has_formed |= said.has_formed
             if not said.has_formed:
                 directories |= {each: id for each, id in said.directories.items() if each == node}
             elif said.directories:
@@ -140,7 +140,13 @@ class Founding:
                     f"directory of node {self._node_id} than that of {self._kept.path}: "
                     f"{self._advice}"
                 )
-        if has_formed or len(directories) <= len(promises):
+        formed = [said for said in promises.values() if said.has_formed]
+        if formed and not any(said.founders for said in formed):
+            raise ConfigError(
+                f"the cluster has formed without the directory of {self._kept.path}, and the nodes "
+                f"that are in it now have all joined later: {self._advice}"
+            )
+        if formed or len(directories) <= len(promises):
             return "", {}
         return founding_id(directories), directories
 
