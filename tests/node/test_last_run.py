@@ -81,6 +81,19 @@ def test_the_controller_is_told_after_starts_that_failed(files: SimFiles, stops:
     assert not run(files)
 
 
+def test_a_start_that_failed_is_no_clean_stop(files: SimFiles) -> None:
+    """It has opened no log: what the killed run before had written is still in the page cache."""
+    run(files, stops=False)
+    assert not run(files, registers=False)
+    assert not run(files, registers=False)
+    boot(files, "second")
+    assert run(files, registers=False), "the machine has lost its power"
+    assert run(files)
+    assert not run(files, registers=False)
+    boot(files, "third")
+    assert not run(files), "a start that failed after a clean stop has written nothing"
+
+
 def test_a_power_loss_at_any_operation_is_noticed(files: SimFiles) -> None:
     """Each file operation of a start and of a registration may be the last one."""
     for number in range(1, 40):

@@ -61,6 +61,9 @@ class KeptLastRun:
         self._path = f"{data}/{FILE_NAME}"
         self._content: LastRun | None = None
         """None before `begin`."""
+        self._may_be_clean = False
+        """Whether a stop with every open log synced is a clean one: the run before was, or its logs
+        are open again."""
 
     @property
     def has_lost_writes(self) -> bool:
@@ -72,6 +75,7 @@ class KeptLastRun:
         last = await asyncio.to_thread(self._read)
         run = next_run(last, await asyncio.to_thread(read_boot_id, self._files))
         await self._write(run)
+        self._may_be_clean = last is None or last.is_clean
         if run.has_lost_writes:
             log.warning(
                 "the machine went down before the node had stopped; writes that were not synced "
@@ -83,13 +87,15 @@ class KeptLastRun:
             )
 
     async def on_registered(self) -> None:
-        """The controller knows. Raises: OSError."""
+        """The controller knows, and all logs are open. Raises: OSError."""
+        self._may_be_clean = True
         if self._content is not None and self._content.has_lost_writes:
             await self._write(msgspec.structs.replace(self._content, has_lost_writes=False))
 
     async def end(self) -> None:
-        """Note that all logs are synced and closed. Raises: OSError."""
-        if self._content is not None:
+        """Note that all open logs are synced and closed. After a start that has failed before it
+        opened them nothing is known of what a killed run had written. Raises: OSError."""
+        if self._content is not None and self._may_be_clean:
             await self._write(msgspec.structs.replace(self._content, is_clean=True))
 
     def _read(self) -> LastRun | None:
