@@ -20,7 +20,7 @@ from bascule.errors import Broken, CorruptData, OffsetOutOfRange, UnknownStream
 from bascule.host.api import Clock
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
-from bascule.model import StreamDefinition
+from bascule.model import Cleanup, StreamDefinition
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from bascule.wire.messages.offset_for_leader_epoch import (
@@ -38,6 +38,8 @@ SILENT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS_MAX: Final = 30.0
 """How long a partition may have no leader, or give nothing, before its backup fails."""
 RETRY_SECONDS: Final = 0.2
+ROUNDS_MAX: Final = 100
+"""How often a compacted partition is read on to where it ends now: each time there is less."""
 INTERNAL: Final = ("_offsets",)
 """Streams that lists leave out: the offsets that consumers have committed."""
 
@@ -130,19 +132,28 @@ class LeaderRead:
 
     def read(self, offset: int) -> Iterator[memoryview]:
         checker = BatchChecker(self._origin)
-        position = offset
-        while position < self._extent.end:
+        position, end, latest, rounds = offset, self._extent.end, 0, 0
+        while position < end:
             block, committed = self._retried(partial(self._fetch, offset=position))
+            latest = max(latest, committed)
             if block is None:
                 # A node sends one batch at least where it has one: these were compacted away.
                 position = committed
-                continue
-            checker.check(block)
-            position = checker.offset
-            if position > committed:
-                # The CRC does not cover offsets.
-                raise CorruptData(self._origin, 0, f"batches up to {committed}", f"end {position}")
-            yield block
+            else:
+                checker.check(block)
+                position = checker.offset
+                if position > committed:
+                    # The CRC does not cover offsets.
+                    expected = f"batches up to {committed}"
+                    raise CorruptData(self._origin, 0, expected, f"end {position}")
+                yield block
+            if position >= end and Cleanup.COMPACT in self._definition.config.cleanup:
+                # Of what was removed before it was read, the records that replaced it are below
+                # what was committed then.
+                rounds += end < latest
+                end = max(end, latest)
+                if rounds > ROUNDS_MAX:
+                    raise Broken(f"{self._origin}: records come faster than they are read")
 
     def close(self) -> None:
         if self._opened is not None:
@@ -193,7 +204,7 @@ class LeaderRead:
                         f"{self._origin}: {connection.address} has committed offsets below "
                         f"{head.high_watermark}, and not yet below {self._extent.end}"
                     )
-                return None, min(head.high_watermark, self._extent.end)
+                return None, head.high_watermark
             state = array("q", (0, 0))
             if _hot.walk_batches(records, 0, len(records), state):
                 return records[: state[1]], head.high_watermark
