@@ -96,6 +96,11 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
         assert set(state.target) <= set(state.replicas)
         assert set(state.origin) <= set(state.replicas), "a cancellation has where to go"
         assert state.target or not state.origin
+        if state.target:
+            definition = image.stream_of(stream_id)
+            assert definition is not None
+            least = min(len(state.origin), definition.config.replicas)
+            assert len(state.target) >= least, "a move does not end with fewer than there were"
         assert set(image.nodes) >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert set(state.isr) <= set(state.replicas)

@@ -415,6 +415,40 @@ def test_a_dead_node_is_removed_by_force_and_its_replicas_are_made_up_for(
     assert controller.state("a").isr == (2, 3, 4)
 
 
+def test_a_move_to_a_node_that_is_given_up_does_not_end_with_fewer_replicas(
+    controller: DecidingController,
+) -> None:
+    """What was left of the target was in sync, so the other complete copies were removed."""
+    join(controller, 4)
+    controller.create("a", replicas=2)
+    before = controller.state("a")
+    third, fourth = sorted({1, 2, 3, 4}.difference(before.replicas))
+    controller.submit(Reassign("a", None, (third, fourth)))
+    enter_isr(controller, "a", third)
+    controller.lose(fourth)
+    controller.submit(Leave(fourth, force=True))
+    for _ in range(2):  # a leader that is to go hands over first
+        controller.finish_moves()
+    after = controller.state("a")
+    assert (after.replicas, after.isr) == (before.replicas, before.isr)
+    assert (after.target, after.origin) == ((), ())
+    assert after.leader_epoch > before.leader_epoch
+
+
+def test_a_move_to_more_replicas_goes_on_without_a_node_that_is_given_up(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=1)
+    controller.submit(Alter("a", {"replicas": 3}))
+    leader = controller.state("a").leader
+    other, lost = sorted({1, 2, 3} - {leader})
+    enter_isr(controller, "a", other)
+    controller.lose(lost)
+    controller.submit(Leave(lost, force=True))
+    assert sorted(controller.state("a").replicas) == sorted((leader, other))
+    assert controller.state("a").isr == tuple(sorted((leader, other)))
+
+
 def test_the_last_copy_is_not_given_up(controller: DecidingController) -> None:
     controller.create("a", replicas=1)
     node = controller.state("a").leader

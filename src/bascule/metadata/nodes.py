@@ -185,13 +185,16 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
             last.append(f"{names[stream_id]} {index}")
             continue
         target = tuple(each for each in state.target if each != number)
+        origin = tuple(each for each in state.origin if each != number)
+        if number in state.target and target and len(target) < len(origin):
+            target = origin  # What is left of the target would be fewer replicas than before.
         after = replace(
             state,
             replicas=tuple(each for each in state.replicas if each != number),
             since=tuple(each for each in state.since if each[0] != number),
             isr=tuple(each for each in state.isr if each != number),
             target=target,
-            origin=tuple(each for each in state.origin if target and each != number),
+            origin=origin if target else (),
             min_isr=state.min_isr if target else 0,
             leader_epoch=state.leader_epoch + 1,
             version=state.version + 1,
