@@ -230,12 +230,19 @@ def test_a_leader_that_leaves_with_a_move_is_asked() -> None:
     assert "2 asks 1" in pair.events
 
 
-def test_a_late_request_does_not_end_the_appends_of_a_later_epoch() -> None:
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_late_request_does_not_end_what_belongs_to_a_later_epoch(is_followed: bool) -> None:
+    """It ended the subscription of a node that led again, and nothing subscribed before the stream
+    changed the next time."""
     pair = Pair()
     old = pair.sides[1]
-    pair.group.apply(1, leader_epoch=2)
     taken = pair.change(2)
+    pair.decide(replace(pair.state, leader=1, leader_epoch=3, version=10))
+    if is_followed:
+        pair.group.apply(1, leader_epoch=3)
     asyncio.run(pair.sides[2].handovers.take([taken]))
+    assert "1 applied 1" in pair.events
+    assert "1 unsubscribe" not in pair.events
     assert old.partition.append(message()) == b""
     assert pair.group.replicas[1].log.end.offset == 1
 

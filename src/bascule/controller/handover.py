@@ -362,6 +362,17 @@ class Handovers:
         states = self._metadata.image.partitions.get(partition.definition.id, ())
         return partition.index < len(states) and states[partition.index].leader == self._node_id
 
+    def _gives(self, partition: Partition, asked: _Asked) -> bool:
+        """Whether this node leads a partition until the epoch that is asked for. A late request is
+        of an epoch before one in which this node leads again."""
+        states = self._metadata.image.partitions.get(asked.stream_id, ())
+        return (
+            partition.is_leader
+            and partition.leader_epoch < asked.leader_epoch
+            and asked.partition < len(states)
+            and states[asked.partition].leader_epoch <= asked.leader_epoch
+        )
+
     def _gift(self, key: Key, leader_epoch: int) -> _Gift:
         found = self._gifts.get(key)
         if found is None or found.leader_epoch < leader_epoch:
@@ -386,7 +397,7 @@ class Handovers:
         chosen: list[tuple[int, Partition, _Asked]] = []
         for number, asked in enumerate(request.partitions):
             found = self._partitions.stream_by_id(asked.stream_id) or ()
-            if 0 <= asked.partition < len(found) and found[asked.partition].is_leader:
+            if 0 <= asked.partition < len(found) and self._gives(found[asked.partition], asked):
                 chosen.append((number, found[asked.partition], asked))
                 self._gift((asked.stream_id, asked.partition), asked.leader_epoch).asked.set()
         # A subscription that serves other partitions, too, ends after the appends: this node may
