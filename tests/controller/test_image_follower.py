@@ -129,6 +129,42 @@ def test_a_replica_that_has_failed_resigns_also_if_it_is_taken_into_the_isr_afte
     asyncio.run(scene())
 
 
+def test_a_replica_that_has_failed_resigns_again_where_an_election_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first request is of an epoch before it, and the election finds it under way."""
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    stream_id = deciding.create("s", replicas=3)
+    leader, failing, _ = deciding.state("s").replicas
+
+    async def scene() -> None:
+        partitions = Partitions()
+        group = Group(deciding, lost=0)
+        reconciler = SimpleNamespace(roles=SimpleNamespace(on_image=lambda: None))
+        follower = ImageFollower(failing, partitions, cast(Any, reconciler), cast(Any, group))
+        follower.on_image(None)
+        failed = SimpleNamespace(
+            definition=deciding.image.streams["s"], index=0, deleted=False, failure="damaged"
+        )
+        monkeypatch.setattr(partitions, "stream_by_id", lambda _: (failed,))
+
+        async def submit(request: ControllerRequest) -> int:
+            if deciding.image.is_alive(leader):
+                deciding.lose(leader)
+                follower.on_image({stream_id})
+            return deciding.submit(request)
+
+        monkeypatch.setattr(group, "submit", submit)
+        partitions.on_failed(cast(Any, failed))
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: failing not in deciding.state("s").isr)
+        await follower.close()
+
+    asyncio.run(scene())
+    assert deciding.state("s").leader not in (leader, failing)
+
+
 def test_a_node_that_stops_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

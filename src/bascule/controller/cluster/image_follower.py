@@ -240,8 +240,10 @@ class ImageFollower:
         if key in self._resigning:
             return
         self._resigning.add(key)
+        epoch = -1
         try:
-            while index < len(self._metadata.image.partitions.get(definition.id, ())):
+            while index < len(states := self._metadata.image.partitions.get(definition.id, ())):
+                epoch = states[index].leader_epoch
                 try:
                     await self.resign(definition, index)
                     break
@@ -250,3 +252,8 @@ class ImageFollower:
                 await asyncio.sleep(RETRY_SECONDS_MIN)
         finally:
             self._resigning.discard(key)
+        # An election may have come first, and found this request under way.
+        states = self._metadata.image.partitions.get(definition.id, ())
+        held = self._partitions.stream_by_id(definition.id) or ()
+        if index < len(states) and states[index].leader_epoch > epoch:
+            self._resign_failed([held[index : index + 1]])
