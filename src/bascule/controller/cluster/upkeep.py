@@ -20,11 +20,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.cluster.operations.move_plan import MovePlan
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, CannotReplicate, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import due_balancing
 from bascule.metadata.replicas.leadership import moves_from_drained, moves_to_preferred
@@ -95,16 +96,25 @@ class ClusterUpkeep:
             if not self._metadata.is_controller:
                 self._settled, self._balance_at = None, loop.time() + self._balance_seconds
                 continue
+            await self._look(loop.time())
+
+    async def _look(self, now: float) -> None:
+        """Do what is missing. What cannot be done now, as a learner that is behind cannot vote yet,
+        holds up nothing else."""
+        for step in (
+            self._raise_version,
+            self._change_members,
+            self._finish_moves,
+            self._move,
+            self._give_leaders,
+            partial(self._balance, now),
+            self._balance_replicas,
+            self._give_up_control,
+        ):
+            if not self._metadata.is_controller:
+                break
             try:
-                await self._raise_version()
-                await self._change_members()
-                await self._finish_moves()
-                await self._move()
-                await self._give_leaders()
-                await self._balance(loop.time())
-                await self._balance_replicas()
-                if _is_drained(self._metadata.image, self._node_id):
-                    await self._hand_over()
+                await step()
             except BasculeError as error:
                 log.debug("upkeep is tried again", extra={"error": str(error)})
 
@@ -135,6 +145,11 @@ class ClusterUpkeep:
         extra = {"voters": list(members.voters), "learners": list(members.learners)}
         log.info("members of the metadata group changed", extra=extra)
 
+    async def _give_up_control(self) -> None:
+        """Have another voter be the controller where this node is drained. Raises: BasculeError."""
+        if _is_drained(self._metadata.image, self._node_id):
+            await self._hand_over()
+
     async def _hand_over(self) -> None:
         """Have another voter be the controller: this node leaves, or is drained. Raises:
         BasculeError."""
@@ -142,8 +157,13 @@ class ClusterUpkeep:
         usable = metadata.image.usable()
         for node in metadata.members.voters:
             if node != self._node_id and node in usable:
-                await metadata.transfer(node)
-                return
+                try:
+                    await metadata.transfer(node)
+                    return
+                except (CannotReplicate, Indeterminate) as error:
+                    # Its disk may be full, for example: then another voter can.
+                    extra = {"node": node, "error": str(error)}
+                    log.debug("another node is not the controller yet", extra=extra)
 
     # -- replicas and leaders -------------------------------------------------------------------
 
@@ -162,17 +182,18 @@ class ClusterUpkeep:
         if moves:
             await metadata.submit(MoveReplicas(moves))
             return
-        for number, node in image.nodes.items():
-            if not node.is_leaving:
-                continue
+        leaving = [number for number, node in sorted(image.nodes.items()) if node.is_leaving]
+        for number in leaving:
             if holds_replicas(image, number) or is_needed(image, metadata.members, number):
-                return
+                continue
             if number == self._node_id:
                 await self._hand_over()
                 return
             await metadata.submit(FinishLeaving(number))
             if number in metadata.image.removed:  # the removal was not taken back meanwhile
                 log.info("node removed", extra={"node": number})
+            return
+        if leaving:
             return
         if moves is None and not any(True for _ in image.moving_states()):
             self._settled = image.nodes

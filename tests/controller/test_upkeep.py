@@ -1,0 +1,105 @@
+"""What cannot be done yet holds up nothing else that the controller does by and by."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from bascule.controller.cluster.upkeep import ClusterUpkeep
+from bascule.errors import CannotReplicate, Indeterminate
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ControllerRequest, Drain, Leave, Reassign, decide
+from bascule.raft.membership import MemberChange, Members
+from support.deciding_controller import DecidingController
+
+LOOKS = 6
+SICK = 2
+
+
+class Group:
+    """A metadata group whose members change only as far as `SICK` has not to take part."""
+
+    is_controller = True
+    are_members_committed = True
+    term = 1
+
+    def __init__(self, deciding: DecidingController, members: Members) -> None:
+        self._deciding = deciding
+        self.members = members
+        self.controller = 1
+
+    @property
+    def image(self) -> Image:
+        return self._deciding.image
+
+    async def submit(self, request: ControllerRequest) -> int:
+        return self._deciding.commit(decide(self.image, request))
+
+    decide_here = submit
+
+    async def wait_applied(self, index: int) -> None:
+        pass
+
+    async def change_members(self, change: MemberChange, node: int) -> Members:
+        if node == SICK:
+            raise CannotReplicate(f"learner {node} is 1000 entries behind")
+        self.members = self.members.changed(change, node, self._deciding.index)
+        return self.members
+
+    async def transfer(self, node: int) -> None:
+        if node == SICK:
+            raise Indeterminate(f"node {node} does not lead yet")
+        self.controller = node
+
+
+def look(group: Group, times: int = LOOKS) -> None:
+    async def run() -> None:
+        upkeep = ClusterUpkeep(1, cast(Any, group), balance_ms=1)
+        for number in range(times):
+            await upkeep._look(now=float(number))
+
+    asyncio.run(run())
+
+
+def place(deciding: DecidingController, node: int) -> None:
+    """Create a stream whose only replica is on this node."""
+    deciding.create("a", replicas=1)
+    deciding.submit(Reassign("a", None, (node,)))
+    deciding.set_isr("a", *{deciding.state("a").leader, node})
+    deciding.finish_moves()
+    assert deciding.state("a").replicas == (node,)
+
+
+@pytest.mark.parametrize(("stuck", "free"), [(4, 5), (5, 4)])
+def test_a_node_leaves_while_another_one_has_to_stay(stuck: int, free: int) -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3, 4, 5)
+    place(deciding, stuck)
+    for node in (stuck, free):
+        deciding.submit(Leave(node, force=False))
+    group = Group(deciding, Members((1, 2, 3, 4, 5)))
+    look(group)
+    assert deciding.state("a").target, "its copy is not in sync yet"
+    assert deciding.image.removed == {free}
+    assert free not in group.members
+    assert stuck in deciding.image.nodes
+
+
+def test_a_learner_that_is_behind_holds_up_no_moves() -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    place(deciding, 3)
+    deciding.submit(Drain(3, empties=True))
+    look(Group(deciding, Members((1, 3), (SICK,))))
+    assert deciding.state("a").target in {(1,), (SICK,)}
+
+
+def test_another_voter_is_the_controller_where_the_first_cannot_be() -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    deciding.submit(Drain(1, empties=False))
+    group = Group(deciding, Members((1, SICK, 3)))
+    look(group, times=1)
+    assert group.controller == 3
