@@ -16,6 +16,7 @@ from bascule.errors import (
 )
 from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
 from bascule.metadata.replicas.balance import balancing_moves, due_balancing
+from bascule.metadata.replicas.drained import left_on
 from bascule.metadata.replicas.reassignment import due_moves
 from bascule.metadata.replicas.steps import CHANGES_MAX, steps_of
 from bascule.metadata.requests import (
@@ -289,6 +290,25 @@ def test_a_node_that_is_emptied_gives_its_replicas_away(controller: DecidingCont
     controller.submit(CancelMoves("a", None))
     assert number in controller.state("a").replicas
     assert due_moves(controller.image, count_max=10) == ()
+
+
+@pytest.mark.parametrize("empties_other", [True, False])
+def test_what_is_about_to_move_is_waited_for(
+    empties_other: bool, controller: DecidingController
+) -> None:
+    """`drain --replicas --wait` ended at once: until its move began a partition was said to stay
+    where another replica was drained, too."""
+    controller.register(4)
+    controller.create("a", replicas=2 if empties_other else 3)
+    number, other, *_ = controller.state("a").replicas
+    controller.submit(Drain(other, empties=empties_other))
+    controller.submit(Drain(number, empties=True))
+    (left,) = left_on(controller.image, number)
+    assert due_moves(controller.image, count_max=1)
+    assert left.is_pending, left.why
+    controller.begin_due_moves(1)
+    (left,) = left_on(controller.image, number)
+    assert left.is_pending, left.why
 
 
 def test_a_node_that_is_to_be_removed_gives_its_leaders_first(

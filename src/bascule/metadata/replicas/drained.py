@@ -30,7 +30,11 @@ def left_on(image: Image, number: int) -> Iterator[Left]:
     for stream_id, index, state in image.partition_states():
         leads = state.leader == number
         if leads and len(state.replicas) > 1:
-            yield Left(stream_id, index, True, *_why_it_leads(image, state, number))
+            why, is_pending = _why_it_leads(image, state, number)
+            if not is_pending and node.gives_replicas:
+                moves = _why_it_holds(image, stream_id, state, number)
+                why, is_pending = moves if moves[1] else (why, is_pending)
+            yield Left(stream_id, index, True, why, is_pending)
         elif node.gives_replicas and number in state.replicas:
             yield Left(stream_id, index, leads, *_why_it_holds(image, stream_id, state, number))
         elif leads:
@@ -57,9 +61,13 @@ def _why_it_holds(
         lost = [node for node in behind if not image.is_alive(node)]
         if lost:
             return f"its move waits for node {_listed(lost)}, which is not alive", False
+        if not behind:
+            return "its move is about to end", True
         return f"node {_listed(behind)} copies it", True
     count = wanted_count(image, definition)
-    able = [node for node in image.usable() if node != number]
+    # As `choose_target`: the other replicas stay where they are, also on a drained node.
+    staying = [n for n in state.target or state.replicas if n in image.nodes]
+    able = {*image.usable(), *(n for n in staying if not image.nodes[n].gives_replicas)}
     if count > len(able):
         return f"it is to have {count} replicas, and {len(able)} other nodes take any", False
     return "its move has not begun", True
