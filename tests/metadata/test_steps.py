@@ -7,9 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from bascule.errors import NodeRefused
+from bascule.errors import CannotReplicate, NodeRefused
 from bascule.metadata.apply import apply
-from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
+from bascule.metadata.commands import (
+    ChangePartitions,
+    Command,
+    FenceNode,
+    PartitionChange,
+    RegisterNode,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.replicas import steps
 from bascule.metadata.replicas.placement import place_partitions
@@ -24,7 +30,7 @@ from bascule.metadata.requests import (
     decide,
     settle,
 )
-from bascule.model import NO_LEADER, StreamConfig, StreamDefinition
+from bascule.model import NO_LEADER, StreamConfig, StreamDefinition, SyncPolicy
 from support.deciding_controller import registration
 
 STREAMS = 60
@@ -165,6 +171,46 @@ def test_a_process_that_nobody_missed_replaces_its_predecessor(image: Image) -> 
     assert any(isinstance(each, RegisterNode) for some in taken.commands for each in some)
     assert taken.image.nodes[1].incarnation == 2
     assert holders(taken.image, 1) == 0
+
+
+@pytest.mark.parametrize("at", range(0, 30, 3))
+@pytest.mark.parametrize("later", [2, 3])
+def test_a_registration_that_another_one_has_overtaken_changes_nothing(
+    image: Image, at: int, later: int
+) -> None:
+    """Its answer was lost and it came again, or its process has ended and the next one registers:
+    what it had left to do was done to the process that had registered meanwhile."""
+    for name, definition in [*image.streams.items()]:
+        unsynced = replace(definition.config, sync=SyncPolicy.INTERVAL)
+        streams = image.streams.insert(name, replace(definition, config=unsynced))
+        image = replace(image, streams=streams)
+    taken, number = Taken(image), iter(range(1_000))
+    is_overtaken = False
+
+    def between() -> None:
+        nonlocal is_overtaken
+        if next(number) == at and not taken.image.is_alive(1):
+            is_overtaken = True
+            node = registration(1, incarnation=later)
+            taken.take(steps_of(taken.image, RegisterProcess(node, has_lost_writes=True)))
+            # It catches up, and leads again.
+            changes = [
+                PartitionChange(id, n, replace(s, isr=(1, 2, 3), leader=1, leader_epoch=9,
+                                               version=s.version + 1))
+                for id, n, s in taken.image.partition_states()
+            ]  # fmt: skip
+            taken.commit([ChangePartitions(tuple(changes))])
+            taken.commands.clear()
+
+    request = RegisterProcess(registration(1, incarnation=2), has_lost_writes=True)
+    try:
+        taken.take(steps_of(image, request), between)
+    except CannotReplicate as error:
+        assert "registered" in str(error)
+    assert taken.image.is_alive(1)
+    if is_overtaken:
+        assert taken.commands == []
+        assert taken.image.nodes[1].incarnation == later
 
 
 def test_partitions_without_a_leader_get_one_when_a_node_registers(image: Image) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeAlias
 
+from bascule.errors import CannotReplicate
 from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
 from bascule.metadata.elections import (
     changes_after_loss,
@@ -108,6 +109,8 @@ def _lose(request: LoseNode) -> Steps:
 
 
 def _register(request: RegisterProcess) -> Steps:
+    """Raises: NodeRefused; CannotReplicate where a process of the node registers meanwhile. Whoever
+    waits for this one asks again."""
     node = request.node
     image = yield ()
     check_registration(image, node)
@@ -122,9 +125,16 @@ def _register(request: RegisterProcess) -> Steps:
         check_registration((yield ()), node)
     if request.has_lost_writes:
         ids = yield from _visited(lambda state: node.node_id in (*state.isr, *state.eligible))
-        yield from _change(
-            ids, lambda now, part: changes_after_lost_writes(now, node.node_id, part)
-        )
+
+        def change(now: Image, part: list[bytes]) -> ChangePartitions | None:
+            if now.is_alive(node.node_id):
+                return None
+            return changes_after_lost_writes(now, node.node_id, part)
+
+        yield from _change(ids, change)
+    if (yield ()).is_alive(node.node_id):
+        # The same request again, or the next process: nothing of this one is done to that.
+        raise CannotReplicate(f"node {node.node_id} has registered meanwhile")
     yield (RegisterNode(node),)
     yield from _elect()
     return ()
