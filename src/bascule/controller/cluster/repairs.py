@@ -18,7 +18,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import keep_readable, replace_log
-from bascule.errors import UnknownStream
+from bascule.errors import Broken, UnknownStream
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
 from bascule.model import NO_LEADER, RepairedPartition, StreamDefinition
@@ -27,6 +27,9 @@ from bascule.replica.partitions import Partitions
 
 REPAIR: Final = "repair"
 """The kind of control request that has a node repair the partitions that it holds."""
+
+LEAVE_ATTEMPTS: Final = 10
+"""To leave the ISR, while other nodes are elected."""
 
 
 class RepairTask(msgspec.Struct, array_like=True):
@@ -85,7 +88,7 @@ class Repairs:
                 # Salvage may not help, where a directory is another stream's for example.
                 lost = self._failed(definition, partition)
                 for index in lost:
-                    await self._follower.resign(definition, index)
+                    await self._leave(definition, index)
                 async with self._follower.lock:
                     if self._definition(stream_id) != definition:
                         raise UnknownStream(definition.name)
@@ -94,6 +97,23 @@ class Repairs:
         return [
             self._repaired(definition, failed, moved.get(index)) for index, failed in before.items()
         ]
+
+    async def _leave(self, definition: StreamDefinition, index: int) -> None:
+        """Count as a replica with all records no longer, where another one has them and is alive.
+
+        Raises: UnknownStream, Indeterminate; Broken where the partition changes again and again.
+        """
+        for _ in range(LEAVE_ATTEMPTS):
+            self._definition(definition.id)
+            await self._follower.resign(definition, index)
+            image = self._metadata.image
+            state = image.partitions[self._definition(definition.id).id][index]
+            known = {*state.isr, *state.eligible}
+            others = known - {self._node_id}
+            if self._node_id not in known or not any(map(image.is_alive, others)):
+                return
+            # An election came first: the request was of the leader epoch before.
+        raise Broken(f"partition {index} of {definition.name} is still in sync here: try again")
 
     def _definition(self, stream_id: bytes) -> StreamDefinition:
         found = self._metadata.image.stream_of(stream_id)
