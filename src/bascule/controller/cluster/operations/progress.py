@@ -57,7 +57,9 @@ def plan_of(image: Image, infos: Mapping[str, StreamInfo]) -> BalancePlan:
         if len(moves) < LISTED_MAX:
             name = image.index.names[move.stream_id]
             is_copied = move.copies(image.partitions[move.stream_id][move.partition])
-            size = infos[name].partitions[move.partition].bytes if name in infos else 0
+            # The stream of this name may be a later one by now, with fewer partitions.
+            said = infos[name].partitions[move.partition :] if name in infos else ()
+            size = said[0].bytes if said else 0
             moves.append(
                 BalanceMove(
                     name,
