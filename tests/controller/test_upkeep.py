@@ -10,9 +10,16 @@ import pytest
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.errors import CannotReplicate, Indeterminate
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, Drain, Leave, Reassign, decide
+from bascule.metadata.requests import (
+    ControllerRequest,
+    Drain,
+    Leave,
+    Reassign,
+    RegisterProcess,
+    decide,
+)
 from bascule.raft.membership import MemberChange, Members
-from support.deciding_controller import DecidingController
+from support.deciding_controller import DecidingController, registration
 
 LOOKS = 6
 SICK = 2
@@ -103,3 +110,27 @@ def test_another_voter_is_the_controller_where_the_first_cannot_be() -> None:
     group = Group(deciding, Members((1, SICK, 3)))
     look(group, times=1)
     assert group.controller == 3
+
+
+def test_a_voter_stays_until_the_others_are_a_majority_without_it() -> None:
+    """Three voters decide with two. Without one of these the other two could not."""
+    deciding = DecidingController()
+    deciding.register(1, 3, 4)
+    deciding.submit(Leave(4, force=False))
+    deciding.lose(3)
+    group = Group(deciding, Members((1, 3, 4)))
+    look(group)
+    assert (deciding.image.removed, group.members.voters) == (frozenset(), (1, 3, 4))
+    deciding.submit(RegisterProcess(registration(3, incarnation=2)))
+    look(group)
+    assert (deciding.image.removed, group.members.voters) == ({4}, (1, 3))
+
+
+def test_a_voter_that_is_lost_leaves_also_if_it_was_to_leave_as_planned() -> None:
+    deciding = DecidingController()
+    deciding.register(1, 3, 4)
+    deciding.submit(Leave(4, force=False))
+    deciding.lose(4)
+    group = Group(deciding, Members((1, 3, 4)))
+    look(group)
+    assert (deciding.image.removed, group.members.voters) == ({4}, (1, 3))

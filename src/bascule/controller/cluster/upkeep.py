@@ -254,10 +254,16 @@ def next_change(image: Image, members: Members) -> tuple[MemberChange, int] | No
 
 
 def is_needed(image: Image, members: Members, node: int) -> bool:
-    """Whether a voter that leaves has to wait until a learner votes in its place."""
+    """Whether a voter that leaves has to wait: until a learner votes in its place, or until the
+    others are a majority without it. Else nothing could be decided any more."""
+    if node not in members.voters:
+        return False
+    others = [each for each in members.voters if each != node]
+    if 2 * sum(map(image.is_alive, others)) <= len(others):
+        return True
     usable = image.usable()
     replacements = [each for each in members.learners if each in usable]
-    return node in members.voters and bool(replacements) and _voters_missing(image, members) > 0
+    return bool(replacements) and _voters_missing(image, members) > 0
 
 
 def _voters_missing(image: Image, members: Members) -> int:
