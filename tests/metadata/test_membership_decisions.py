@@ -33,7 +33,7 @@ from bascule.metadata.requests import (
     StepDown,
     decide,
 )
-from bascule.model import NodeRegistration, StreamConfig
+from bascule.model import NO_LEADER, NodeRegistration, StreamConfig
 from support.deciding_controller import DecidingController, registration
 
 
@@ -143,6 +143,22 @@ def test_a_lost_leader_that_is_to_go_does_not_hold_the_move_up(
     controller.finish_moves()
     after = controller.state("a")
     assert (after.replicas, after.isr, after.target) == ((other, 4), (other, 4), ())
+
+
+def test_living_copies_stay_while_those_in_sync_are_lost(controller: DecidingController) -> None:
+    """Fewer replicas, or another move, kept the replica in sync and removed those that lived."""
+    controller.create("a", replicas=3, min_isr=1)
+    last = controller.state("a").leader
+    controller.set_isr("a", last)
+    controller.lose(last)
+    assert (controller.state("a").leader, controller.state("a").isr) == (NO_LEADER, (last,))
+    controller.submit(Alter("a", {"replicas": 1}))
+    controller.finish_moves()
+    assert sorted(controller.state("a").replicas) == [1, 2, 3]
+    assert controller.state("a").target == (last,)
+    controller.submit(RegisterProcess(registration(last, incarnation=2)))
+    controller.finish_moves()
+    assert (controller.state("a").leader, controller.state("a").replicas) == (last, (last,))
 
 
 def test_a_move_to_replicas_in_sync_ends_at_once(controller: DecidingController) -> None:

@@ -92,8 +92,9 @@ def completed(
     """`state` without the replicas that are to go, if the move is done; else `state`.
 
     It is done once all of the target are in sync; a move back to where it began once `min_isr` of
-    them are. A leader that is to go hands over first, and goes later; see `finish_moves`. The
-    version is the same: the caller has raised it.
+    them are. While nobody leads no replica leaves: those in sync are lost, perhaps for good. A
+    leader that is to go hands over first, and goes later; see `finish_moves`. The version is the
+    same: the caller has raised it.
     """
     target = state.target
     in_sync = tuple(sorted({*state.isr}.intersection(target)))
@@ -103,6 +104,8 @@ def completed(
     if not target or len(in_sync) < needed:
         return state
     leader = state.leader
+    if leader == NO_LEADER and len(target) < len(state.replicas):
+        return state
     if leader not in (*in_sync, NO_LEADER):
         alive = [node for node in target if node in in_sync and image.is_alive(node)]
         if not alive:
