@@ -36,6 +36,7 @@ from bascule.metadata.requests import (
     StepDown,
     decide,
 )
+from bascule.model import NO_LEADER
 from support.deciding_controller import DecidingController, registration
 
 
@@ -309,6 +310,19 @@ def test_what_is_about_to_move_is_waited_for(
     controller.begin_due_moves(1)
     (left,) = left_on(controller.image, number)
     assert left.is_pending, left.why
+
+
+def test_a_move_without_a_leader_is_not_waited_for(controller: DecidingController) -> None:
+    controller.create("a", replicas=2, min_isr=1)
+    number, last = controller.state("a").replicas
+    controller.submit(Drain(number, empties=True))
+    controller.begin_due_moves(1)
+    controller.set_isr("a", last)
+    (left,) = left_on(controller.image, number)
+    assert left.is_pending, left.why
+    controller.lose(last)
+    (left,) = left_on(controller.image, number)
+    assert (left.is_pending, controller.state("a").leader) == (False, NO_LEADER)
 
 
 def test_a_node_that_is_to_be_removed_gives_its_leaders_first(

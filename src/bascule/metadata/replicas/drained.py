@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.leadership import why_not_lead
 from bascule.metadata.replicas.reassignment import wanted_count
-from bascule.model import PartitionState
+from bascule.model import NO_LEADER, PartitionState
 
 
 class Left(NamedTuple):
@@ -61,6 +61,8 @@ def _why_it_holds(
         lost = [node for node in behind if not image.is_alive(node)]
         if lost:
             return f"its move waits for node {_listed(lost)}, which is not alive", False
+        if state.leader == NO_LEADER:
+            return "its move waits for a leader", False
         if not behind:
             return "its move is about to end", True
         return f"node {_listed(behind)} copies it", True
