@@ -163,7 +163,7 @@ class ClusterUpkeep:
                 except (CannotReplicate, Indeterminate) as error:
                     # Its disk may be full, for example: then another voter can.
                     extra = {"node": node, "error": str(error)}
-                    log.debug("another node is not the controller yet", extra=extra)
+                    log.debug("controller not handed over yet", extra=extra)
 
     # -- replicas and leaders -------------------------------------------------------------------
 
