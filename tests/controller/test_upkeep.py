@@ -103,6 +103,14 @@ def test_a_learner_that_is_behind_holds_up_no_moves() -> None:
     assert deciding.state("a").target in {(1,), (SICK,)}
 
 
+def test_another_learner_votes_where_the_first_one_is_behind() -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3, 4)
+    group = Group(deciding, Members((1, 4), (SICK, 3)))
+    look(group)
+    assert group.members.voters == (1, 3, 4)
+
+
 def test_another_voter_is_the_controller_where_the_first_cannot_be() -> None:
     deciding = DecidingController()
     deciding.register(1, 2, 3)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -141,7 +141,11 @@ class ClusterUpkeep:
         if kind is MemberChange.REMOVE and node == self._node_id:
             await self._hand_over()
             return
-        members = await metadata.change_members(kind, node)
+        chosen = [node]
+        if kind is MemberChange.ADD_VOTER:
+            usable = metadata.image.usable()
+            chosen = [each for each in metadata.members.learners if each in usable]
+        members = await self._change_one(kind, chosen)
         extra = {"voters": list(members.voters), "learners": list(members.learners)}
         log.info("members of the metadata group changed", extra=extra)
 
@@ -149,6 +153,17 @@ class ClusterUpkeep:
         """Have another voter be the controller where this node is drained. Raises: BasculeError."""
         if _is_drained(self._metadata.image, self._node_id):
             await self._hand_over()
+
+    async def _change_one(self, kind: MemberChange, nodes: Sequence[int]) -> Members:
+        """Change the first of these nodes that can be: a learner may be behind for long. Raises:
+        BasculeError."""
+        *others, last = nodes
+        for node in others:
+            try:
+                return await self._metadata.change_members(kind, node)
+            except CannotReplicate as error:
+                log.debug("upkeep is tried again", extra={"error": str(error)})
+        return await self._metadata.change_members(kind, last)
 
     async def _hand_over(self) -> None:
         """Have another voter be the controller: this node leaves, or is drained. Raises:
