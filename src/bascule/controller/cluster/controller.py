@@ -83,7 +83,7 @@ AWAIT: Final = "await"
 REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
-"""For the leaders of a stream to follow a decision."""
+"""For the leaders of a stream, or this node, to follow a decision."""
 STEP_DOWN_SECONDS_MAX: Final = 2.0
 """For a node that stops to hand over what it leads."""
 ANSWERED_POLL_SECONDS: Final = 0.01
@@ -382,15 +382,17 @@ class ClusterController:
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and its data. The deletion is durable once this returns.
 
-        Data that cannot be removed now is removed later. Raises: UnknownStream, InternalStream,
-        Indeterminate.
+        Data that cannot be removed now, as on a disk that hangs, is removed later. Raises:
+        UnknownStream, InternalStream, Indeterminate.
         """
         definition = self.views.definition(name)
         index = await self._metadata.submit(Delete(name))
         try:
-            await self.follower.wait_followed(index)
-        except Broken as error:
-            log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
+            async with asyncio.timeout(FOLLOW_SECONDS_MAX):
+                await self.follower.wait_followed(index)
+        except (Broken, TimeoutError) as error:
+            why = str(error) or f"not followed within {FOLLOW_SECONDS_MAX} s"
+            log.warning("deletion not carried out yet", extra={"stream": name, "error": why})
         log.info("stream deleted", extra={"stream": definition.name})
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
