@@ -222,9 +222,19 @@ def test_a_leader_that_is_not_trusted_is_not_asked(why: str) -> None:
     assert pair.events == ["2 flush", "2 hold 0", "2 subscribe"]
 
 
+def test_a_leader_that_was_lost_waits_for_nobody_to_ask() -> None:
+    """It went on for a second, and refused messages that the new leader stored: its image of the
+    ISR was that of before, which was too small."""
+    pair = Pair()
+    assert pair.sides[1].handovers.is_given(pair.change(1))
+    pair.decide(replace(pair.state, isr=(2, 3)))
+    assert not pair.sides[1].handovers.is_given(pair.change(1))
+
+
 def test_a_leader_that_leaves_with_a_move_is_asked() -> None:
     pair = Pair()
     pair.decide(replace(pair.state, isr=(2, 3), replicas=(2, 3)))
+    assert pair.sides[1].handovers.is_given(pair.change(1))
     taken = pair.change(2)
     asyncio.run(pair.sides[2].handovers.take([taken]))
     assert "2 asks 1" in pair.events

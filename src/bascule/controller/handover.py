@@ -136,6 +136,12 @@ def _goes_on(partition: Partition) -> bool:
     return _shares_subscription(partition) and not in_queue_group(partition)
 
 
+def _is_trusted(state: PartitionState, old: int) -> bool:
+    """Whether the leader before this state is asked for the rest of its log. One that was taken out
+    of the ISR, and is still a replica, was lost or silent."""
+    return old in state.isr or old not in state.replicas
+
+
 class Handovers:
     """Belongs to the event loop."""
 
@@ -203,17 +209,13 @@ class Handovers:
             self._start(self._tell(node, some))
 
     def _old_leaders(self, taken: Sequence[RoleChange]) -> dict[int, list[RoleChange]]:
-        """The old leaders that live and are trusted, with what they give.
-
-        One that was taken out of the ISR, and is still a replica, was lost or silent.
-        """
+        """The old leaders that live and are trusted, with what they give."""
         image = self._metadata.image
         found: dict[int, list[RoleChange]] = {}
         for each in taken:
             state, old = each.state, NO_LEADER if each.before is None else each.before.leader
-            is_trusted = old in state.isr or old not in state.replicas
             is_clean = state.unclean_epoch != state.leader_epoch
-            if image.is_alive(old) and is_trusted and is_clean:
+            if image.is_alive(old) and _is_trusted(state, old) and is_clean:
                 found.setdefault(old, []).append(each)
         return found
 
@@ -300,13 +302,16 @@ class Handovers:
     # -- the old leader -------------------------------------------------------------------------
 
     def is_given(self, change: RoleChange) -> bool:
-        """Whether another node that lives is to lead a partition that this node leads."""
+        """Whether another node that lives is to lead a partition that this node leads, and asks for
+        the rest. One that was lost meanwhile is not asked: it has to end at once, as it would
+        refuse what the new leader stores."""
         leader = change.state.leader
         return (
             change.partition.is_leader
             and change.partition.failure is None
             and leader not in (NO_LEADER, self._node_id)
             and change.state.leader_epoch > change.partition.leader_epoch
+            and _is_trusted(change.state, self._node_id)
             and change.state.unclean_epoch != change.state.leader_epoch
             and self._metadata.image.is_alive(leader)
         )
