@@ -12,7 +12,7 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from support.stored_batches import Witness, make_batch, open_log
+from support.stored_batches import Witness, append, make_batch, open_log, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_CRASH_ROUNDS", "300"))
 SEED = int(os.environ.get("BASCULE_CRASH_SEED", "0"))
@@ -70,3 +70,19 @@ def test_what_was_confirmed_survives(part: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def test_a_roll_that_was_not_synced_before_a_kill_loses_nothing_confirmed() -> None:
+    """The next process finds the empty segment in the cache, perhaps without its name on the
+    disk."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = open_log(files)
+        first = append(log)
+        log.sync()
+        log.roll()
+        log = open_log(files)
+        second = append(log)
+        log.sync()
+        files.crash()
+        assert read_batches(open_log(files)) == [first, second]

@@ -140,7 +140,7 @@ class _Recovery:
         return Recovered(
             segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
             self.gaps_allowed, self.gaps_marked, self.truncated_bytes,
-            mark_is_stale=mark is None or mark.offset < end.offset,
+            mark_is_stale=mark is None or mark < end,
         )  # fmt: skip
 
     def _list(self) -> list[str]:
@@ -315,9 +315,10 @@ class _Recovery:
         """Write again and sync the bytes above the known synced position.
 
         They may be only in the page cache. After a failed sync the kernel may treat them as
-        written, so a sync alone would not write them.
+        written, so a sync alone would not write them. Nor may the name of an empty last segment be
+        on the disk: a later `sync` syncs the directory for its own segments only.
         """
-        if end.offset == self.known_synced.offset and not self.truncated_bytes:
+        if end == self.known_synced and not self.truncated_bytes:
             return
         for segment in opened:
             assert segment.contents is not None
