@@ -112,6 +112,23 @@ def test_nothing_is_reported_after_an_attempt_has_failed() -> None:
     assert reported(follower).fetch_offset == 0
 
 
+def test_nothing_is_reported_once_another_epoch_has_begun() -> None:
+    """The former leader may not know of it yet, and would count the records of the new epoch as its
+    own, acknowledge those, and lose them."""
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    former = group.leader
+    former.append(message(b"in.0", 3))
+    former.sync()
+    group.apply(2, leader=2, leader_epoch=2)
+    group.leader.append(message(count=3))
+    group.leader.sync()
+    assert follower.report() is None
+    group.apply(2, leader=3, leader_epoch=3)
+    assert follower.report() is None
+
+
 def test_attempts_of_different_epochs_have_different_numbers() -> None:
     group = ReplicaGroup()
     group.apply()

@@ -242,7 +242,8 @@ class FollowedPartition:
             return start
 
     def report(self) -> ReplicaFetchPartition | None:
-        """What the leader is told; None between attempts. Any thread may call it.
+        """What the leader is told; None between attempts, and once the partition follows no longer.
+        Any thread may call it.
 
         Each report says what comes before its fetch offset: a leader that has forgotten the attempt
         compares the logs again.
@@ -252,9 +253,7 @@ class FollowedPartition:
         # Before the end: a report must not claim more synced than appended.
         synced = store.synced.offset
         with self._lock:
-            if not self.attempt:
-                return None
-            return ReplicaFetchPartition(
+            found = ReplicaFetchPartition(
                 *self.key,
                 attempt=self.attempt,
                 leader_epoch=self.leader_epoch,
@@ -264,6 +263,9 @@ class FollowedPartition:
                 synced_end=synced,
                 log_start=store.start_offset,
             )
+            # Asked last: what a later epoch has appended must not count as the records of a leader
+            # that does not know of its successor.
+            return found if self.attempt and self.is_in_force else None
 
     def on_news(self, response: ReplicaFetchPartitionResponse) -> None:
         """Take over the leader's log start, its high watermark, as far as this log goes, and what
