@@ -18,6 +18,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import Commitment
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import FileSlice, LogConfig, PartitionLog
 from bascule.wire.connection import ServerConnection
 from bascule.wire.error_codes import ErrorCode
@@ -422,6 +423,31 @@ def test_a_diverging_log_does_not_count_before_it_is_truncated() -> None:
         (found,) = await leader.fetch(follower, report(4, end=3, last_epoch=2, epoch=8))
         assert (found.diverging_epoch, found.diverging_end) == (-1, 0)
         assert leader.handler.counts.truncations == 3
+
+    run(scene)
+
+
+def test_an_epoch_that_begins_during_the_comparison_hides_no_divergence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log writer may append between two reads of the event loop: the follower's records behind
+    the end of epoch 5 are not those that epoch 8 has there."""
+
+    async def scene(leader: Leader) -> None:
+        leader.append(count=4)
+        leader.lead(epoch=8)
+        original, appends = PartitionLog.epochs, [6]
+
+        def epochs(log: PartitionLog) -> LeaderEpochs:
+            found: LeaderEpochs = original.__get__(log)
+            if appends:
+                leader.append(count=appends.pop())
+            return found
+
+        monkeypatch.setattr(PartitionLog, "epochs", property(epochs))
+        (found,) = await leader.fetch(peer(2), report(end=9, last_epoch=5, epoch=8))
+        assert (leader.log.end.offset, appends) == (10, [])
+        assert (found.diverging_epoch, found.diverging_end) == (5, 4)
 
     run(scene)
 

@@ -442,11 +442,14 @@ def _epoch_end(store: PartitionLog, last_epoch: int) -> tuple[int, int]:
     Epoch -1 and the start of the first epoch if all epochs of the log are later: a log that ends
     there or below does not contradict this one.
     """
-    epoch, end = store.epochs.end_of(last_epoch, end_offset=store.end.offset)
+    # The end first: between the two the log writer may begin an epoch and append to it, and what
+    # follows the epoch before would count as that one's.
+    log_end = store.end.offset
+    epochs = store.epochs
+    epoch, end = epochs.end_of(last_epoch, end_offset=log_end)
     if epoch >= 0:
         return epoch, end
-    entries = store.epochs.entries
-    return -1, entries[0].start if entries else store.end.offset
+    return -1, epochs.entries[0].start if epochs.entries else log_end
 
 
 def _refusal(report: ReplicaFetchPartition, code: ErrorCode) -> ReplicaFetchPartitionResponse:
