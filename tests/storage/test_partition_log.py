@@ -476,3 +476,37 @@ def test_verify_names_the_bad_byte(files: SimFiles) -> None:
             at = log.verify(at)
     assert caught.value.file.endswith(f"{2:020d}.log")
     assert caught.value.at == 17
+
+
+def test_verify_goes_on_in_a_log_that_was_replaced(files: SimFiles) -> None:
+    """A position that the scrubber has noted may be of the log that a copy has replaced."""
+    log = open_log(files)
+    for _ in range(4):
+        append(log, 3, size=100)
+    at = LogPosition(9, 0, log.end.position - 1)
+    for counts in ((2, 2, 4, 2), (2, 2)):
+        log.start_at(0, 1)
+        for count in counts:
+            append(log, count, size=70, leader_epoch=1)
+        log.sync()
+        assert log.verify(at) is None
+        files._inode(f"{DIRECTORY}/{0:020d}.log").data[-1] ^= 1
+        if log.end.offset > 9:
+            with pytest.raises(CorruptData):
+                log.verify(at)
+
+
+def test_headers_are_checked_by_reads_until_all_of_a_segment_was_verified(files: SimFiles) -> None:
+    """A pass that goes on where the process before was has not seen the first part."""
+    log = open_log(files)
+    append(log, 2)
+    at = log.end
+    append(log, 2)
+    log.close()
+    files._inode(f"{DIRECTORY}/{0:020d}.log").data[15] ^= 1  # the leader epoch, which no CRC covers
+    log = open_log(files)
+    assert log.verify(at) is None
+    with pytest.raises(CorruptData):
+        log.plan_read(0, bytes_max=1 << 20, end=log.end)
+    with pytest.raises(CorruptData):
+        log.verify()

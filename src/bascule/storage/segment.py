@@ -336,7 +336,7 @@ class Contents:
 class Segment:
     """A segment of a log, open or unloaded."""
 
-    __slots__ = ("base_offset", "contents", "size", "timestamp_max", "verified")
+    __slots__ = ("base_offset", "checked_offset", "contents", "size", "timestamp_max", "verified")
 
     def __init__(
         self, base_offset: int, size: int, contents: Contents | None, *, verified: bool = True
@@ -351,6 +351,8 @@ class Segment:
         self.verified = verified
         """Whether this process wrote or checked every byte. Otherwise each read checks the batch
         headers, because the CRC that clients check does not cover base offset and leader epoch."""
+        self.checked_offset = base_offset
+        """This process has checked every byte below it in order; see `PartitionLog.verify`."""
 
     def load(
         self,

@@ -10,6 +10,7 @@ from typing import Final
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
+from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import BatchLocation, limit_of, locate_batch
@@ -345,16 +346,22 @@ class Segments:
             start = LogPosition(base, base, 0)
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
-        position = start.position
-        if position > 0 and self.gaps_allowed:
-            # Compaction keeps the offsets of batch boundaries, but not their byte positions.
-            location = locate_batch(contents, start.offset, limit, nowait=False)
+        position, offset = start.position, start.offset
+        is_first_part = offset <= segment.checked_offset
+        if position > 0 and (self.gaps_allowed or not is_first_part):
+            # Compaction keeps the offsets of batch boundaries, but not their byte positions. Nor
+            # does another log, which may have taken the place of the one of which `start` is.
+            location = locate_batch(contents, offset, limit, nowait=False)
             assert location is not None, "only nowait finds nothing"
             position = location.position
+            if position < limit and not self.gaps_allowed:
+                header = read_header(contents.file.read_at(position, HEADER_BYTES))
+                offset = min(offset, header.base_offset)
+        begin = offset
         reached, offset, damage = Contents(contents.file, limit + 1).scan(
             start=position,
             end=limit,
-            offset=start.offset,
+            offset=offset,
             epochs=epochs,
             gaps_allowed=self.gaps_allowed,
             bytes_max=bytes_max,
@@ -364,13 +371,15 @@ class Segments:
             raise damage
         if self.gaps_allowed and reached > position:
             check_batch_headers(
-                contents.file, start=position, end=reached, limit=limit, offset=start.offset,
+                contents.file, start=position, end=reached, limit=limit, offset=begin,
                 end_offset=synced.offset if following is None else following.base_offset,
                 epochs=epochs, gaps=contents.offsets,
             )  # fmt: skip
+        if is_first_part:
+            segment.checked_offset = max(segment.checked_offset, offset)
         if reached < limit:
             return LogPosition(offset, base, reached)
-        segment.verified = True
+        segment.verified |= is_first_part
         if following is None or following.base_offset > synced.segment_base:
             return None
         return LogPosition(following.base_offset, following.base_offset, 0)

@@ -75,6 +75,7 @@ def kept_segments(segments: Segments, plan: TruncationPlan) -> tuple[Segment, ..
         plan.segment.base_offset, plan.end.position, contents, verified=plan.segment.verified
     )
     last.timestamp_max = plan.tail.segment_timestamp_max
+    last.checked_offset = min(plan.segment.checked_offset, plan.end.offset)
     return (*kept, last)
 
 
