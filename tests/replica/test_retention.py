@@ -119,6 +119,27 @@ def test_age_and_an_active_segment_that_expires() -> None:
     assert under_test.rolls == 1, "an empty segment stays"
 
 
+def test_age_goes_on_once_a_clock_that_was_ahead_is_set_back() -> None:
+    class JumpingClock(SimClock):
+        """A wall clock that jumps by `ahead_ms`, and a monotonic one that does not."""
+
+        ahead_ms = 0
+
+        def now_ms(self) -> int:
+            return self.ms + self.ahead_ms
+
+    under_test = RetentionUnderTest(replace(CONFIG, retention_ms_max=8_000))
+    clock = under_test.clock = under_test.retention._clock = JumpingClock(10_000)
+    clock.ahead_ms = 1_000_000
+    under_test.tick()
+    clock.ahead_ms = 0
+    for _ in range(10):
+        under_test.write(2)
+        clock.ms += 2_000
+        under_test.tick()
+    assert under_test.log.start_offset > 0
+
+
 def test_a_shorter_age_holds_at_once() -> None:
     under_test = RetentionUnderTest(replace(CONFIG, retention_ms_max=1_000_000))
     under_test.write(10)

@@ -79,8 +79,10 @@ class Retention:
         self._reserve = reserve
         self._next: deque[Partition] = deque()
         """Those of this round that are not checked yet."""
-        self._due: dict[Partition, tuple[RetentionLimits, int]] = {}
-        """The limits, with one on age, and when a log with them must be checked again."""
+        self._due: dict[Partition, tuple[RetentionLimits, int, int]] = {}
+        """The limits, with one on age, and when a log with them must be checked again: by the wall
+        clock in milliseconds, or by the monotonic one in nanoseconds, since the first may have been
+        ahead when that was computed."""
         self._failing: dict[Partition, FailureRun] = {}
         """The passes in a row that an error ended."""
         self.counts = RetentionCounts()
@@ -121,8 +123,10 @@ class Retention:
             return False
         limits = limits_of(partition.definition.config)
         if limits.age_ms_max:
-            seen, due_ms = self._due.get(partition, (None, 0))
+            seen, due_ms, due_ns = self._due.get(partition, (None, 0, 0))
             if seen != limits or due_ms <= self._clock.now_ms():
+                return True
+            if due_ns <= self._clock.monotonic_ns():
                 return True
         return exceeds_limits(partition.log, limits)
 
@@ -185,7 +189,9 @@ class Retention:
         if plan.roll:
             self._roll(partition)
         if limits.age_ms_max:
-            self._due[partition] = limits, _next_check_ms(store, limits, now_ms, ahead_ms)
+            due_ms = _next_check_ms(store, limits, now_ms, ahead_ms)
+            due_ns = self._clock.monotonic_ns() + max(due_ms - now_ms, 0) * 1_000_000
+            self._due[partition] = limits, due_ms, due_ns
 
     def _sweep(self, partition: Partition, store: PayloadLog) -> None:
         """Remove the payloads of removed records. Raises: CorruptData, OSError."""
