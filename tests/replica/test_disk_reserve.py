@@ -107,6 +107,26 @@ def test_appends_are_refused_while_the_reserve_is_given_back() -> None:
     assert decode_acks(b"".join(sent))["in.1"]["offset"] == 0
 
 
+def test_an_attempt_to_hold_it_takes_no_room_from_others() -> None:
+    """It is repeated every few seconds: others would find the disk full each time."""
+
+    class SmallDisk(SimFiles):
+        free_bytes = SIZE - 1
+
+        def room(self, path: str) -> tuple[int, int]:
+            return self.free_bytes, 1 << 40
+
+    files = SmallDisk(RealRandom(1))
+    reserve = DiskReserve(files, "", RealRandom(1), size_bytes=SIZE)
+    assert not reserve.hold()
+    assert not files.exists("/reserve")
+    files.free_bytes = SIZE
+    assert reserve.hold()
+    files.free_bytes = 0
+    again = DiskReserve(files, "", RealRandom(1), size_bytes=SIZE)
+    assert again.hold(), "the process before has left it"
+
+
 def test_the_room_of_a_real_disk() -> None:
     free_bytes, all_bytes = RealFiles().room("/")
     assert 0 <= free_bytes <= all_bytes

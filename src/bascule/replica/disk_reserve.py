@@ -148,8 +148,11 @@ class DiskReserve:
         return True
 
     def _check_fits(self) -> None:
-        """Raises: OSError where the reserve would have to be given back at once."""
-        if self.is_released and self._files.room(self._data)[0] < self._size_bytes + MARGIN_BYTES:
+        """Raises: OSError where there is no room, since an attempt takes the last of it from others
+        for a moment; or where the reserve would have to be given back at once."""
+        held = self._files.size(self._path) if self._files.exists(self._path) else 0
+        needed = self._size_bytes - held + (MARGIN_BYTES if self.is_released else 0)
+        if self._files.room(self._data)[0] < needed:
             raise OSError(errno.ENOSPC, "no room for the reserve and what it leaves free")
 
     def _fill(self) -> None:
