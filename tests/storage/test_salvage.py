@@ -8,7 +8,7 @@ import pytest
 
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
-from bascule.sim.disk import SimClock, SimFiles
+from bascule.sim.disk import RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition
 from bascule.storage.truncation.salvage import salvage
 from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
@@ -115,6 +115,24 @@ def test_a_damaged_checkpoint_costs_no_record() -> None:
     # What was purged of the first segment is readable again: only the checkpoint knew of it.
     assert (log.start_offset, log.end.offset) == (6, 18)
     assert read_batches(log) == batches[2:]
+
+
+@pytest.mark.parametrize("recovery_at", [0, 6])
+def test_what_was_not_synced_is_before_it_counts(recovery_at: int) -> None:
+    """A process was killed, and another file is damaged: the tail is in the page cache alone."""
+    for seed in range(20):
+        files, batches = written(recovery_at=recovery_at)
+        files.choices = RandomChoices(RealRandom(seed))
+        log = open_log(files, CONFIG)
+        batches += [append(log, 3, size=20, timestamp=9, leader_epoch=1) for _ in range(3)]
+        if recovery_at:
+            inode = files._inode(f"{DIRECTORY}/checkpoint")
+            inode.data[:] = bytes(len(inode.data))
+        assert salvaged(files) is not None
+        log = open_log(files, CONFIG)
+        assert (log.synced.offset, read_batches(log)) == (27, batches)
+        files.crash()
+        assert read_batches(open_log(files, CONFIG)) == batches
 
 
 def test_a_missing_first_segment_is_damage_before_any_checkpoint() -> None:

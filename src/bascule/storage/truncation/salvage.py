@@ -119,6 +119,7 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     # Without a checkpoint nothing says what is committed: a replica may have to truncate the rest.
     known = start_offset if present is None else present.high_watermark
     high_watermark = min(known, end.offset)
+    _sync_kept(files, directory, sorted(bases), end, present)
     clean_offset.lower_clean_offset(files, directory, end.offset)
     if synced_mark.FILE_NAME in names:
         files.remove(f"{directory}/{synced_mark.FILE_NAME}")
@@ -135,6 +136,29 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     )
     path = f"{directory}/{checkpoint_file.FILE_NAME}"
     replace_file(files, path, encode_checkpoint(made))
+
+
+def _sync_kept(
+    files: Files, directory: str, bases: list[int], end: LogPosition, present: Checkpoint | None
+) -> None:
+    """Write again and sync what is kept and may be only in the page cache, as recovery would: the
+    new checkpoint says that all of it is synced. Raises: OSError."""
+    known = LogPosition(0, 0, 0)
+    if present is not None:
+        known = LogPosition(
+            present.recovery_offset, present.recovery_segment, present.recovery_position
+        )
+    mark = f"{directory}/{synced_mark.FILE_NAME}"
+    if files.exists(mark):
+        known = max(known, synced_mark.read_mark(files.read_bytes(mark))[0] or known)
+    if known >= end:
+        return
+    for base in bases:
+        if known.segment_base <= base <= end.segment_base:
+            file = files.open(segment_path(directory, base))
+            file.write_again(0, end.position if base == end.segment_base else file.size())
+            file.sync()
+    files.sync_dir(directory)
 
 
 def keep_nothing(files: Files, directory: str, clock: Clock) -> None:
