@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,27 @@ def test_without_syncs_the_ends_of_the_logs_count(policy: SyncPolicy) -> None:
     assert group.leader.append(message(b"in.0")) == b""
     group.copy(2)
     assert decode_acks(group.report(2))["in.0"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
+def test_an_ack_that_says_synced_is_true_of_records_from_before_the_change(
+    policy: SyncPolicy,
+) -> None:
+    group = ReplicaGroup(sync=policy)
+    group.apply()
+    group.leader.append(message(b"in.0"))
+    group.copy(2)
+    assert group.report(2) == b""
+    for node in (1, 2, 3):
+        partition = group.replicas[node].partition
+        config = replace(partition.definition.config, sync=SyncPolicy.ALWAYS)
+        partition.configure(replace(partition.definition, config=config))
+    group.copy(3)
+    group.replicas[3].partition.sync()
+    assert group.report(3) == b"", "nodes 1 and 2 have not synced it"
+    group.replicas[2].partition.sync()
+    assert group.report(2) == b"", "the leader has not"
+    assert decode_acks(group.leader.sync())["in.0"]["synced"] is True
 
 
 @pytest.mark.parametrize("policy", list(SyncPolicy))

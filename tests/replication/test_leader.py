@@ -57,6 +57,21 @@ def test_without_sync_the_ends_of_the_logs_count() -> None:
     assert leader.high_watermark == 8
 
 
+def test_what_was_only_appended_does_not_count_once_syncs_do() -> None:
+    leader = leading(1, 2, 3, counts_synced=False)
+    leader.on_appended(10, 1)
+    leader.on_fetch(2, 1, 10, 0, 2, 10)
+    leader.on_fetch(3, 1, 4, 4, 2, 10)
+    assert leader.high_watermark == 4
+    leader.count(synced=True, own_synced=6, now_ns=5_000)
+    assert not leader.on_fetch(3, 1, 10, 10, 5_001, 10)
+    assert leader.wanted_isr(5_002) is None, "node 2 was at the end until now"
+    assert leader.on_fetch(2, 1, 10, 10, 5_003, 10)
+    assert leader.high_watermark == 6, "the leader has synced no more"
+    assert leader.on_synced(10)
+    assert leader.high_watermark == 10
+
+
 def test_the_high_watermark_stays_below_min_isr() -> None:
     leader = leading(1, min_isr=2)
     leader.on_appended(10, 1)

@@ -231,6 +231,18 @@ class LeaderReplication:
             del self._followers[node]
         return self._advance()
 
+    def count(self, *, synced: bool, own_synced: int, now_ns: int) -> None:
+        """Count synced records from now on, or appended ones; `own_synced` is up to where this node
+        has synced its log. What was only appended before counts again once it is synced."""
+        if synced and not self.counts_synced:
+            self._own = min(self._own, own_synced)
+            for follower in self._followers.values():
+                if follower.position >= self._log_end:
+                    follower.caught_up_ns = now_ns
+                    follower.mark_end, follower.mark_ns = self._log_end, now_ns
+                follower.position = min(follower.position, follower.synced)
+        self.counts_synced = synced
+
     # -- the in-sync replica set ---------------------------------------------------------------
 
     def wanted_isr(

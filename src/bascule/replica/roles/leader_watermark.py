@@ -64,7 +64,11 @@ class LeaderWatermark:
 
     def configure(self, policy: SyncPolicy) -> None:
         """Count synced or appended records from now on."""
-        self.replication.counts_synced = policy is SyncPolicy.ALWAYS
+        self.replication.count(
+            synced=policy is SyncPolicy.ALWAYS,
+            own_synced=self._log.synced.offset,
+            now_ns=self._clock.monotonic_ns(),
+        )
 
     def _note_end(self, end: LogPosition) -> None:
         if end <= self._last_end:
