@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import threading
 from dataclasses import replace
 
@@ -20,6 +22,7 @@ from bascule.replica.roles.batch_positions import position_of
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.wire import ack_codes
+from support.keyed_logs import Model, append_keyed, close_segment, compact, open_keyed
 from support.replica_group import LAG_NS, ReplicaGroup, message
 from support.replicas import awaited_batch, decode_acks, no_reserve, open_partition
 
@@ -113,6 +116,25 @@ def test_a_new_leader_reads_its_log_before_it_takes_the_lock_of_its_commitment(
     assert decode_acks(group.replicate(1, 3))["in.0"]["offset"] == 1
     group.apply(isr=(2, 3))
     assert looked == [False], "an ISR changes without a look at the log"
+
+
+def test_the_start_of_a_log_is_found_while_its_segment_is_replaced() -> None:
+    """The new segment is in use before its file has its name, for long if that fails."""
+    number, is_due = 0, True
+    while is_due:
+        files = SimFiles(RealRandom(1))
+        log, model = open_keyed(files), Model()
+        for n in range(8):
+            append_keyed(log, model, [(b"k", b"a" * 300), (b"key-%d" % n, b"a" * 300)])
+        close_segment(log)
+        log.advance_start(1, high_watermark=log.end.offset)
+        number += 1
+        files.fail(number, errno.EIO)
+        with contextlib.suppress(OSError):
+            compact(files, log, now_ms=5_000)
+        is_due = not files.fault_pending()
+        files.forget_faults()
+        assert position_of(log, 1, nowait=False) == LogPosition(0, 0, 0)
 
 
 def test_logs_of_leader_and_follower_are_equal_byte_for_byte() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bascule.storage.compaction.replacement_manifest import CLEANED_SUFFIX
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.storage.segment import base_offset_of
 
@@ -25,7 +26,9 @@ def position_of(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition 
     found = log.plan_read(offset, bytes_max=1, end=end, nowait=nowait)
     if found is None:
         return None
-    base = base_offset_of(found.file.path.rpartition("/")[2])
+    # Compaction opens a new segment's file by the name that it has before the replacement.
+    name = found.file.path.rpartition("/")[2].removesuffix(CLEANED_SUFFIX)
+    base = base_offset_of(name)
     assert base is not None, f"{found.file.path} is not a segment"
     # Planning the read has just read the header, which may have left the page cache since.
     read = found.file.read_at_nowait if nowait else found.file.read_at
