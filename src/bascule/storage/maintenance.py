@@ -53,7 +53,8 @@ class LogMaintenance:
 
     @property
     def recovery_segment(self) -> int:
-        """Base offset of the segment in which recovery begins, by the checkpoint on the disk."""
+        """Base offset of the segment in which recovery begins, by the checkpoint on the disk; -1
+        where that is not known."""
         return -1 if self._saved is None else self._saved.recovery_segment
 
     def save(self, synced: Tail, *, high_watermark: int, clean: bool) -> None:
@@ -92,7 +93,13 @@ class LogMaintenance:
         )  # fmt: skip
         if self._saved is not None and self._saved._replace(written_ms=new.written_ms) == new:
             return
-        replace_file(self._files, f"{self._directory}/{FILE_NAME}", encode_checkpoint(new))
+        try:
+            replace_file(self._files, f"{self._directory}/{FILE_NAME}", encode_checkpoint(new))
+        except OSError:
+            # Either may be on the disk: until the next one nothing counts as below its recovery
+            # point, which is lower before a truncation.
+            self._saved = None
+            raise
         self._saved = new
         self.high_watermark = high_watermark
 

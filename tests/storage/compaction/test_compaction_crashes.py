@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from itertools import count
 from typing import NamedTuple
 
 import pytest
 
-from bascule.errors import CorruptData
+from bascule.errors import CorruptData, LogFailed
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.sim.disk import SHORT, RandomChoices, SimFiles
@@ -221,3 +222,27 @@ def test_a_damaged_manifest_is_refused_and_nothing_is_removed() -> None:
     with pytest.raises(CorruptData, match="77 bytes"):
         open_keyed(files)
     assert files.list_dir(DIRECTORY) == sorted([*names, replacement_manifest.FILE_NAME])
+
+
+@ERRORS
+def test_nothing_is_compacted_where_recovery_may_begin_after_a_failed_truncation(
+    error: int,
+) -> None:
+    """The lower checkpoint may be on the disk although its directory could not be synced."""
+    for number in count(1):
+        files = SimFiles(RealRandom(1))
+        log, model = open_keyed(files), Model()
+        for _ in range(30):
+            append_keyed(log, model, [(b"k", b"a" * 300)])
+        close_segment(log)
+        files.fail(number, error)
+        with suppress(OSError, LogFailed):
+            log.truncate_to(10, 1, high_watermark=10)
+        if files.fault_pending():
+            return
+        if log.failure is None and log.end.offset == 30:
+            compact(files, log, now_ms=NOW)
+            assert open_keyed(files).end.offset == 30
+            log.checkpoint(high_watermark=10)
+            compact(files, log, now_ms=NOW)
+            assert open_keyed(files).end.offset == 30
