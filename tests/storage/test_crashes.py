@@ -5,13 +5,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count, product
 
 import pytest
 
+from bascule.errors import LogFailed
 from bascule.host.real import RealRandom
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
+from support.keyed_logs import Model, append_keyed, close_segment, compact, held_batches
 from support.stored_batches import Witness, append, make_batch, open_log, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_CRASH_ROUNDS", "300"))
@@ -72,17 +78,90 @@ def test_what_was_confirmed_survives(part: int) -> None:
             raise
 
 
-def test_a_roll_that_was_not_synced_before_a_kill_loses_nothing_confirmed() -> None:
-    """The next process finds the empty segment in the cache, perhaps without its name on the
-    disk."""
-    for seed in range(20):
-        files = SimFiles(RealRandom(seed))
-        log = open_log(files)
-        first = append(log)
-        log.sync()
-        log.roll()
-        log = open_log(files)
-        second = append(log)
-        log.sync()
-        files.crash()
-        assert read_batches(open_log(files)) == [first, second]
+def test_what_a_killed_process_left_in_the_cache_is_on_the_disk_before_anything_is_confirmed() -> (
+    None
+):
+    """A new segment, a new leader epoch or the file `gaps` may have its name in the cache alone.
+    The next process finds it there, and does not make it anew."""
+    gap = make_batch(5, leader_epoch=1)
+    acts: tuple[Callable[[PartitionLog], object], ...] = (
+        lambda log: log.roll(),
+        lambda log: log.append_as_follower(make_batch(1, leader_epoch=1)),
+        lambda log: log.append_as_follower(gap),
+    )
+    for act in acts:
+        for number, seed in product(range(1, 10), range(4)):
+            files = SimFiles(RealRandom(seed))
+            log = open_log(files)
+            first = append(log)
+            log.sync()
+            files.fail(number, errno.EIO)
+            with suppress(OSError, LogFailed):
+                act(log)
+            files.forget_faults()
+            log = open_log(files)
+            before = read_batches(log) if not log.gaps_allowed else held_batches(log)
+            offset = log.end.offset if act is not acts[2] else 9
+            epoch = max(log.epochs.latest, 0)
+            second = make_batch(offset, leader_epoch=epoch)
+            log.append_as_follower(second)
+            log.sync()
+            files.crash()
+            assert held_batches(open_log(files)) == [*before, second], (number, seed)
+            assert before[0] == first
+
+
+class Killed(BaseException):
+    """The process ends at a file operation; what it has written is in the page cache."""
+
+
+class FilesOfKilled(SimFiles):
+    """The process that uses them is killed before operation `left` from now."""
+
+    left = -1
+
+    def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        super().begin(what, path, rest, *fields)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda files, log: log.advance_start(4, high_watermark=9),
+        lambda files, log: log.start_at(20, 7),
+        lambda files, log: log.truncate_to(3, 7, high_watermark=0),
+        lambda files, log: compact(files, log, now_ms=9_000),
+    ],
+    ids=["advance", "reset", "truncate", "compact"],
+)
+def test_a_kill_and_a_power_loss_after_the_next_start(
+    act: Callable[[SimFiles, PartitionLog], object],
+) -> None:
+    """What the next process completes may rest on a name that is in the page cache alone."""
+    config = LogConfig(segment_bytes_max=300, index_interval_bytes=200)
+    for number in count(1):
+        for opened in (-1, 4, 6, 8, 10, 14):
+            files = FilesOfKilled(RealRandom(number + opened))
+            log, model = open_log(files, config), Model()
+            for _ in range(6):
+                append_keyed(log, model, [(b"k", b"a" * 100)])
+            close_segment(log)
+            files.left, is_done = number, False
+            with suppress(Killed):
+                act(files, log)
+                is_done = True
+            files.left = opened
+            with suppress(Killed):
+                open_log(files, config)
+            files.left = -1
+            files.crash()
+            log = open_log(files, config)
+            found = log.start_offset, log.end.offset
+            assert found in ((0, 6), (4, 6), (20, 20), (0, 3), (0, 4), (0, 5))
+            if found[1] == 6:
+                assert held_batches(log)[-1] == model.batches[5].encode()
+        if is_done:
+            return

@@ -88,7 +88,7 @@ class PartitionLog:
         self.truncated_bytes = found.truncated_bytes
         """Bytes of a torn tail that opening removed; they were never synced."""
         self._epochs = EpochFile(files, directory, found.epochs)
-        self._gaps_marked = found.gaps_marked
+        self._gaps_marked, self._names_are_synced = found.gaps_marked, found.names_are_synced
         self.truncation_version = 0
         """Increases at the start and at the end of each truncation or reset: odd during one."""
         self._maintenance = LogMaintenance(
@@ -458,11 +458,11 @@ class PartitionLog:
         if tail.end == synced.end:
             return synced.end
         try:
-            self._segments.sync(synced.end, tail.end)
+            self._segments.sync(synced.end, tail.end, syncs_names=not self._names_are_synced)
         except OSError as error:
             raise self._fail(f"sync failed: {error}") from error
         self._synced_mark.write(tail.end)
-        self._synced = tail
+        self._synced, self._names_are_synced = tail, True
         return tail.end
 
     def plan_read(

@@ -64,6 +64,9 @@ class Recovered(NamedTuple):
     """Bytes of a torn tail that were removed; they were never synced."""
     mark_is_stale: bool
     """Whether the synced mark on the disk is below `end`."""
+    names_are_synced: bool
+    """Whether the names of all files are on the disk. A process that was killed may have left some
+    in the page cache alone."""
 
 
 def recover(
@@ -86,6 +89,7 @@ class _Recovery:
         self.gaps_allowed = gaps_allowed
         self.truncated_bytes = 0
         """Bytes removed by `_truncate`. If not 0, the segments must be synced."""
+        self.names_are_synced = False
 
     def run(self) -> Recovered:
         names = self._list()
@@ -140,13 +144,15 @@ class _Recovery:
         return Recovered(
             segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
             self.gaps_allowed, self.gaps_marked, self.truncated_bytes,
-            mark_is_stale=mark is None or mark < end,
+            mark_is_stale=mark is None or mark.offset < end.offset,
+            names_are_synced=self.names_are_synced,
         )  # fmt: skip
 
     def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
         names = self.files.list_dir(self.directory)
         if reset.FILE_NAME in names:
+            self._sync_names()
             reset.finish(self.files, self.directory)
             names = self.files.list_dir(self.directory)
         if any(
@@ -154,12 +160,20 @@ class _Recovery:
             or name.endswith(replacement_manifest.CLEANED_SUFFIX)
             for name in names
         ):
+            self._sync_names()
             replacement_manifest.finish(self.files, self.directory)
             names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):
                 self.files.remove(f"{self.directory}/{name}")
         return names
+
+    def _sync_names(self) -> None:
+        """Before files are removed: a process that was killed may have left the name of the file
+        which says so in the page cache alone."""
+        if not self.names_are_synced:
+            self.files.sync_dir(self.directory)
+        self.names_are_synced = True
 
     def _remove_leftovers(self, names: list[str], bases: list[int], start_offset: int) -> list[int]:
         """Remove files of segments wholly below the log's start, which a crash left.
@@ -170,6 +184,7 @@ class _Recovery:
         for name in names:
             base = base_offset_of(name, SEGMENT_SUFFIXES)
             if base is not None and base < first:
+                self._sync_names()
                 self.files.remove(f"{self.directory}/{name}")
         return [base for base in bases if base >= first]
 
@@ -194,6 +209,7 @@ class _Recovery:
     def _create(self) -> int:
         self.files.open(segment_path(self.directory, 0), create=True)
         self.files.sync_dir(self.directory)
+        self.names_are_synced = True
         return 0
 
     def _read_checkpoint(self) -> Checkpoint | None:
@@ -315,10 +331,9 @@ class _Recovery:
         """Write again and sync the bytes above the known synced position.
 
         They may be only in the page cache. After a failed sync the kernel may treat them as
-        written, so a sync alone would not write them. Nor may the name of an empty last segment be
-        on the disk: a later `sync` syncs the directory for its own segments only.
+        written, so a sync alone would not write them.
         """
-        if end == self.known_synced and not self.truncated_bytes:
+        if end.offset == self.known_synced.offset and not self.truncated_bytes:
             return
         for segment in opened:
             assert segment.contents is not None
@@ -331,6 +346,7 @@ class _Recovery:
                 segment.contents.file.write_again(start, segment.size - start)
             segment.contents.file.sync()
         self.files.sync_dir(self.directory)
+        self.names_are_synced = True
 
     def _scan_epochs(self, segments: tuple[Segment, ...]) -> LeaderEpochs:
         """Read the leader epochs from the batch headers of the whole log.

@@ -95,13 +95,16 @@ class Segments:
         """Whether the segment is still in the log."""
         return self.at(segment.base_offset)[0] is segment
 
-    def sync(self, first: LogPosition, last: LogPosition) -> None:
-        """Sync the bytes in [first, last), oldest segment first. Raises: OSError."""
+    def sync(self, first: LogPosition, last: LogPosition, *, syncs_names: bool) -> None:
+        """Sync the bytes in [first, last), oldest segment first, and the names of new segments.
+
+        `syncs_names`: those of all files. Raises: OSError.
+        """
         for segment in self.all:
             if first.segment_base <= segment.base_offset <= last.segment_base:
                 assert segment.contents is not None, "segments stay open until they are synced"
                 segment.contents.file.sync()
-        if last.segment_base != first.segment_base:
+        if syncs_names or last.segment_base != first.segment_base:
             self._files.sync_dir(self._directory)
 
     def infos(self, tail: Tail) -> tuple[SegmentInfo, ...]:

@@ -75,6 +75,8 @@ def complete_changes(files: Files, directory: str) -> bool:
     """
     names = files.list_dir(directory) if files.exists(directory) else []
     try:
+        if reset.FILE_NAME in names or replacement_manifest.FILE_NAME in names:
+            files.sync_dir(directory)  # before anything is removed: see recovery
         if reset.FILE_NAME in names:
             reset.finish(files, directory)
         if replacement_manifest.FILE_NAME in names:
