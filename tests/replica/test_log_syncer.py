@@ -155,3 +155,14 @@ def test_what_no_thread_waits_for_is_kept_in_order() -> None:
     assert not queue.empty()
     assert [queue.get(), queue.get()] == ["a", "b"]
     assert queue.empty()
+
+
+def test_nobody_waits_for_a_sync_that_was_requested_after_the_stop(partition: Partition) -> None:
+    """A log that is closed while the node stops is synced by whoever closes it."""
+    syncer = started()
+    syncer.stop()
+    syncer.request(partition)
+    waiting = threading.Thread(target=syncer.wait_idle, args=(partition,), daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert not waiting.is_alive()

@@ -35,7 +35,7 @@ class LogSyncer:
         self._queue: WorkQueue[Partition | None] = WorkQueue()
         self._idle = threading.Condition()
         self._urgent = threading.Condition()
-        self._stopping = False
+        self._stopping = self._has_stopped = False
         self.clock = clock
         self._running: dict[Partition, int] = {}
         """The partitions that are being synced, and since when, on the monotonic clock."""
@@ -51,12 +51,15 @@ class LogSyncer:
             thread.start()
 
     def stop(self) -> None:
-        """Return once everything requested before is synced."""
+        """Return once everything requested before is synced. What is requested later is not."""
         self._stopping = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
+        with self._idle:
+            self._has_stopped = True
+            self._idle.notify_all()
 
     def request(self, partition: Partition, *, checkpoint: bool = False) -> None:
         """Sync what is appended by now, soon. A request while a sync runs causes another one.
@@ -108,9 +111,9 @@ class LogSyncer:
         return max(running, default=0)
 
     def wait_idle(self, partition: Partition) -> None:
-        """Return once no sync of the partition runs or is queued."""
+        """Return once no sync of the partition runs or is queued, or the threads have stopped."""
         with self._idle:
-            self._idle.wait_for(lambda: not partition.sync_queued)
+            self._idle.wait_for(lambda: self._has_stopped or not partition.sync_queued)
 
     def _run(self) -> None:
         while True:
