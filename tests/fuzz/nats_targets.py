@@ -264,7 +264,7 @@ def run_ingest(data: bytes) -> None:
                 )
             sequencer.routes.set_route(2, (1, 2), by=BY_KEY)
             sequencer.routes.set_route(3, (2, 3), by=BY_SUBJECT)
-            room = Room(sequencer.bytes_needed(consumed, count))
+            room = Room(sequencer.bytes_needed(messages, count, consumed))
             routed, end = sequencer.sequence(
                 buf, array("i", messages), count, wire_bytes=consumed, slab=room, start=0
             )

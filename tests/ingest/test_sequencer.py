@@ -82,7 +82,7 @@ def route(
     buf = bytearray(data)
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
     assert state[0] == len(buf)
-    room = Room(sequencer.bytes_needed(len(buf), count) + 50)
+    room = Room(sequencer.bytes_needed(messages, count, len(buf)) + 50)
     routed, end = sequencer.sequence(buf, messages, count, wire_bytes=len(buf), slab=room, start=50)
     assert end <= len(room.view)
     return sequencer, routed
@@ -135,6 +135,24 @@ def test_each_message_is_one_record() -> None:
     assert batch.ack_entries == (
         b"\0" + (1).to_bytes(4, "little") + b"\6\0in.box" + b"\0\2\0\0\0" + b"\1\0r"
     )
+
+
+def test_a_subject_that_is_header_and_key_has_room_for_both() -> None:
+    subject = "keys." + "k" * 400
+    _, (batch,) = sequence(msg(subject, b"") * 200 + msg("keys.a", b"v"), by_subject=True)
+    key = subject.encode()
+    *first, last = records(batch)
+    assert first == [Record(n, 5, key, b"", (("subject", key),)) for n in range(200)]
+    assert last == Record(200, 5, b"keys.a", b"v", (("subject", b"keys.a"),))
+
+
+@pytest.mark.parametrize(("count", "name_bytes", "value_bytes"), [(3_000, 64, 64), (1, 8_192, 64)])
+def test_many_long_headers_have_room(count: int, name_bytes: int, value_bytes: int) -> None:
+    line = b"n" * name_bytes + b":" + b"v" * value_bytes + b"\r\n"
+    block = b"NATS/1.0\r\n" + line * count + b"\r\n"
+    _, (batch,) = sequence(msg("a", b"", block=block))
+    (record,) = records(batch)
+    assert record.headers[1:] == (("n" * name_bytes, b"v" * value_bytes),) * count
 
 
 def test_a_header_called_reply_cannot_pass_for_the_reply_subject() -> None:
@@ -502,7 +520,7 @@ def test_a_listener_gets_the_payloads_of_its_subscription_in_order() -> None:
     messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
     buf = bytearray(data)
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
-    room = Room(sequencer.bytes_needed(len(buf), count))
+    room = Room(sequencer.bytes_needed(messages, count, len(buf)))
     ((_, batches),), _ = sequencer.sequence(
         buf, messages, count, wire_bytes=len(buf), slab=room, start=0
     )

@@ -306,6 +306,18 @@ def _put_entry(
     return _put(buf, subject_at, subject_bytes, out, to)
 
 
+def subject_bytes(messages: cython.const[cython.int][::1], count: cython.Py_ssize_t) -> int:
+    """The sum of the lengths of the subjects of `count` messages."""
+    index: cython.Py_ssize_t
+    total: cython.Py_ssize_t = 0
+    if len(messages) < 8 * count:
+        raise IndexError("the array is too small for the messages")
+    with cython.nogil:
+        for index in range(count):
+            total += messages[8 * index + 2]
+    return total
+
+
 def build_records(
     buf: cython.const[cython.uchar][::1],
     messages: cython.const[cython.int][::1],
@@ -331,8 +343,10 @@ def build_records(
     """Write the chain of messages that begins at `first` as records to `out` from `start` on.
 
     Stops before a record that would take the records beyond `batch_bytes_max`; the first record is
-    always written. `out`, `answers` and `refused` need as many bytes as the messages' operations
-    have, and 64 more for each message (see `bascule.record` for what a record holds of a message).
+    always written. `answers` and `refused` need as many bytes as the messages' operations have, and
+    64 more for each message. `out` needs these, the bytes of the subjects once more, which may be
+    header and key, and 1/128 of the operations: the two lengths of a header can take a byte more
+    than the colon and the line's end (see `bascule.record` for what a record holds of a message).
     With `key_from_subject` the key of a message without a key is its subject. A record has a header
     `subject` unless its subject is `implied_subject`, and `reply` only with `keeps_reply`.
     `ack_policy` is that of messages that name none: as a header, else in their envelope.

@@ -443,7 +443,7 @@ class NatsSource:
 
         Returns whether a publisher waits for an ack of one of them.
         """
-        slab, start = self._sink.reserve(self._sequencer.bytes_needed(wire_bytes, count))
+        slab, start = self._sink.reserve(self._sequencer.bytes_needed(messages, count, wire_bytes))
         routed, end = self._sequencer.sequence(
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )

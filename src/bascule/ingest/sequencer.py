@@ -20,7 +20,8 @@ MESSAGES_MAX: Final = 8192
 """Messages parsed at a time; their arrays fit the processor's cache."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
-"""A record is at most this much larger than the NATS operation of its message."""
+"""A record is at most this much larger than the NATS operation of its message, its subject once
+more, and 1/128 of the operation; see `_hot.build_records`."""
 
 
 class Slab(Protocol):
@@ -85,9 +86,14 @@ class Sequencer:
         self.counts = SequencerCounts()
 
     @staticmethod
-    def bytes_needed(wire_bytes: int, count: int) -> int:
+    def bytes_needed(messages: array[int], count: int, wire_bytes: int) -> int:
         """Slab bytes that `count` messages in `wire_bytes` bytes of operations need at most."""
-        return wire_bytes + count * (MESSAGE_OVERHEAD_BYTES + HEADER_BYTES)
+        return (
+            wire_bytes
+            + (wire_bytes >> 7)
+            + _hot.subject_bytes(messages, count)
+            + count * (MESSAGE_OVERHEAD_BYTES + HEADER_BYTES)
+        )
 
     def sequence(
         self,
