@@ -10,7 +10,7 @@ import pytest
 
 from bascule.client.batch_reader import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
-from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
+from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
 from bascule.model import Compression
@@ -225,6 +225,23 @@ def test_what_is_not_committed_is_waited_for(partition: Partition, partitions: P
         assert next(reader).num_rows == 5
         threading.Timer(0.2, listener.call, [partition.sync]).start()
         assert offsets(reader) == [5, 6, 7, 8, 9]
+
+
+def test_a_stream_that_is_created_again_is_not_read_on(
+    partition: Partition, partitions: Partitions, tmp_path: Path
+) -> None:
+    """The reader connects again, as after a restart of its node, and finds another stream."""
+    append(partition, make_records(0, 5))
+    with running_listener(partitions) as listener:
+        reader = read(listener)
+        assert offsets(reader) == list(range(5))
+        listener.call(lambda: partitions.remove(partition.definition))
+        other = listener.call(lambda: open_stream(tmp_path / "2", partitions, id=b"2" * 16))
+        listener.call(lambda: append(other, make_records(0, 10)))
+        reader.follow()
+        with pytest.raises(UnknownStream):
+            next(reader)
+        assert offsets(read(listener)) == list(range(10))
 
 
 def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partitions) -> None:

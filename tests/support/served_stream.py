@@ -60,6 +60,7 @@ def open_stream(
     clock: ManualClock | None = None,
     failure: str | None = None,
     replicas: tuple[int, ...] = (NODE.node_id,),
+    id: bytes | None = None,
 ) -> Partition:
     """Open, or create, a stream of one partition below `directory`, and add it.
 
@@ -70,7 +71,7 @@ def open_stream(
     clock = clock or ManualClock()
     definition = StreamDefinition(
         name=name,
-        id=name.encode().ljust(16, b"#")[:16],
+        id=id or name.encode().ljust(16, b"#")[:16],
         created_ms=TIMESTAMP,
         config=StreamConfig(subject=f"{name}.>"),
     )

@@ -137,6 +137,7 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         opened, (first, last) = _open(
             connector, resolve, options.timeout if open_timeout is None else open_timeout
         )
+        connector.topic_id = opened[1].topic_id
         self.start = first
         """The first offset to read."""
         self.end = last

@@ -111,13 +111,16 @@ class PartitionConnector:
     def __init__(self, bootstrap: str, stream: str, partition: int) -> None:
         self.stream = stream
         self.partition = partition
+        self.topic_id: bytes | None = None
+        """Id of the stream whose offsets the owner knows; one that is created again under its name
+        has others. None: the owner knows none so far."""
         self._bootstrap = bootstrap
 
     def open(self) -> tuple[LogConnection, Leader]:
         """Connect to the leader.
 
-        Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now, or one that does not
-        answer), Broken.
+        Raises: UnknownStream (also where the stream was created again), UnknownPartition,
+        LeaderMoved (no leader now, or one that does not answer), Broken.
         """
         connection = connect_any(self._bootstrap)
         try:
@@ -143,6 +146,10 @@ class PartitionConnector:
             raise error_of(
                 topic.error_code, self.stream, self.partition, address=connection.address
             )
+        if self.topic_id not in (None, topic.topic_id):
+            error = UnknownStream(self.stream)
+            error.add_note("the stream that was read was deleted, and another one has its name")
+            raise error
         for found in topic.partitions:
             if found.partition_index == self.partition:
                 break
