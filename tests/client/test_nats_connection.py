@@ -21,7 +21,7 @@ def test_a_task_that_is_cancelled_while_it_connects_ends(turns: int) -> None:
     async def test() -> None:
         connection = NatsConnection([cast("Any", object())], cast("Any", None))
         answered = asyncio.Event()
-        cast("Any", connection)._connect_first = answered.wait
+        cast("Any", connection)._connect_first = lambda timeout: answered.wait()
         cast("Any", connection)._spawn = lambda coroutine: coroutine.close()
 
         async def serve() -> None:

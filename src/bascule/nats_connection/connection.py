@@ -32,6 +32,9 @@ WRITE_BYTES_MAX: Final = 256 << 10
 """Collected writes beyond this size are sent at once."""
 PING_INTERVAL_S: Final = 15.0
 """A server without a PONG for two of these intervals counts as lost."""
+ANSWER_S_MAX: Final = 5.0
+"""How long a reconnection waits for one server. One that hangs, or is behind a network that drops
+packets, must not keep the others from being tried."""
 MOVE_RETRY_S: Final = 1.0
 LAST_ACKS_S: Final = 5.0
 """How long a server in lame duck mode may still deliver acks after the client has moved."""
@@ -111,19 +114,20 @@ class NatsConnection:
         try:
             # Before Python 3.12 `wait_for` may lose a cancellation: who stops would wait for ever.
             async with asyncio.timeout(timeout):
-                await self._connect_first()
+                await self._connect_first(timeout)
         except TimeoutError:
             raise Broken(f"no NATS server answered within {timeout} s: {self._where()}") from None
         self._spawn(self._keep_alive())
 
-    async def _connect_first(self) -> None:
+    async def _connect_first(self, timeout: float) -> None:
         servers = self._pool.all_servers()
+        each = timeout / len(servers)
         try:
-            await self._connect_any(servers)
+            await self._connect_any(servers, each)
         except NatsRefused as error:
             log.debug("refused by NATS, once more in %s s: %s", REFUSED_RETRY_S, error)
             await asyncio.sleep(REFUSED_RETRY_S)
-            await self._connect_any(servers)
+            await self._connect_any(servers, each)
 
     def send(self, data: bytes) -> None:
         """Add `data` to the next write. Dropped while there is no connection."""
@@ -249,16 +253,23 @@ class NatsConnection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect_any(self, servers: Sequence[ServerAddress]) -> None:
-        """Switch to the first server that accepts the connection."""
+    async def _connect_any(
+        self, servers: Sequence[ServerAddress], timeout: float | None = None
+    ) -> None:
+        """Switch to the first server that accepts the connection within `timeout` seconds; None:
+        ANSWER_S_MAX."""
+        timeout = ANSWER_S_MAX if timeout is None else timeout
         causes = []
         refused: NatsRefused | None = None
         for server in servers:
             try:
-                link = await open_link(server, self._options, self, tls=self._tls)
+                async with asyncio.timeout(timeout):
+                    link = await open_link(server, self._options, self, tls=self._tls)
             except NatsRefused as error:
                 refused = error
                 causes.append(str(error))
+            except TimeoutError as error:
+                causes.append(f"{server}: {str(error) or f'no answer within {timeout:g} s'}")
             except (OSError, Broken, RemoteProtocolError) as error:
                 causes.append(f"{server}: {error}")
             else:
