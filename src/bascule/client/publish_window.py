@@ -79,6 +79,8 @@ class PublishWindow(ABC):
         self._reported = 0
         self._sent: deque[tuple[int, float]] = deque()
         """(End index, time first sent) of each chunk with messages without ack."""
+        self._ticking: asyncio.TimerHandle | None = None
+        """Until the next look for late acks; the caller may have nothing to send for long."""
         self._resent_at = 0.0
         self._ack_wait = ACK_WAIT_S
         self._refused: set[int] = set()
@@ -133,6 +135,30 @@ class PublishWindow(ABC):
                 self._check_late()
             if self._failure is not None:
                 raise self._failure
+
+    def _note_sent(self) -> None:
+        """The messages accepted so far were sent now. From now on their acks may be late."""
+        loop = asyncio.get_running_loop()
+        self._sent.append((self._count, loop.time()))
+        if self._ticking is None:
+            self._ticking = loop.call_later(TICK_S, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._ticking = None
+        if self._failure is not None or not self._sent:
+            return
+        try:
+            self._check_late()
+        except BasculeError as error:
+            self.fail(error)
+        else:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._on_tick)
+
+    def close(self) -> None:
+        """Send nothing again. Idempotent."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
 
     def _check_late(self) -> None:
         self._nats.check_open()
@@ -225,7 +251,7 @@ class PublishWindow(ABC):
         """Send every message without ack again, because the connection is new."""
         self._resent_at = asyncio.get_running_loop().time()
         if not self._sent or self._sent[-1][0] < self._count:
-            self._sent.append((self._count, self._resent_at))
+            self._note_sent()
         self._resend(range(self._first, self._count))
 
     def fail(self, error: BasculeError) -> None:
@@ -343,7 +369,7 @@ class MessageWindow(PublishWindow):
         self._nats.send(b"".join(self._unsent))
         self._unsent.clear()
         self._unsent_bytes = 0
-        self._sent.append((self._count, asyncio.get_running_loop().time()))
+        self._note_sent()
 
     def _frames_of(self, indexes: list[int]) -> list[bytes]:
         return [self._frames[i - self._first] for i in indexes]

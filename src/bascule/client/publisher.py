@@ -261,6 +261,7 @@ class Publisher:
 
     def close_window(self, publish_window: PublishWindow) -> None:
         """Ignore further replies for the window. Idempotent."""
+        publish_window.close()
         self._windows.pop(publish_window.id, None)
 
     def publish_nowait(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -164,7 +163,7 @@ class ColumnarWindow(PublishWindow):
         if lacking > 0:
             self._acks.make_room(max(lacking, self._window))
         self._nats.send(data)
-        self._sent.append((self._count, asyncio.get_running_loop().time()))
+        self._note_sent()
         return taken
 
     def subject_of(self, index: int) -> str:
