@@ -235,3 +235,37 @@ def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
         await nats.raise_max_payload(9 << 20)
 
     asyncio.run(scenario())
+
+
+def test_routes_that_were_not_set_are_set_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Process:
+        def send_signal(self, number: int) -> None:
+            pass
+
+    async def scenario() -> None:
+        nats = EmbeddedNats(
+            tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t", cluster="c"
+        )
+        nats._process = Process()  # type: ignore[assignment]
+        asked, is_reachable = 0, False
+
+        async def read_announced() -> ServerInfo:
+            nonlocal asked
+            asked += 1
+            if not is_reachable:
+                raise Broken("it is restarting")
+            return ServerInfo(max_payload=8 << 20, auth_required=True)
+
+        monkeypatch.setattr(nats, "_announced", read_announced)
+        for _ in range(2):
+            with pytest.raises(Broken):
+                await nats.set_routes(["127.0.0.1:6222"])
+        assert "nats-route://127.0.0.1:6222" in (tmp_path / "nats-server.conf").read_text()
+        is_reachable = True
+        for _ in range(2):
+            await nats.set_routes(["127.0.0.1:6222"])
+        assert asked == 3, "what is set is not set again"
+
+    asyncio.run(scenario())

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,8 @@ log = logging.getLogger("bascule.nats")
 
 START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
+ROUTES_RETRY_SECONDS: Final = 5.0
+"""Before routes are set again, where that has failed."""
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
 LOG_HEAD_BYTES: Final = 64 << 10
@@ -120,6 +122,8 @@ class EmbeddedNats:
         self._cluster = cluster
         self._route_port = -1
         self._routes: tuple[str, ...] = ()
+        self._routes_confirmed = True
+        """Whether the running server is known to have these routes."""
         self._is_open = False
         self._reloading = asyncio.Lock()
         """Guards the configuration file."""
@@ -193,14 +197,34 @@ class EmbeddedNats:
         """host:port where the servers of other nodes connect; empty without a cluster."""
         return format_address(self._host, self._route_port) if self._route_port > 0 else ""
 
+    async def follow_routes(
+        self, routes: Callable[[], Collection[str]], changed: asyncio.Event
+    ) -> None:
+        """Set the routes, and again whenever `changed` is set, until cancelled."""
+        while True:
+            changed.clear()
+            try:
+                await self.set_routes(routes())
+            except Broken as error:
+                log.warning("nats-server routes not set", extra={"error": str(error)})
+                await asyncio.sleep(ROUTES_RETRY_SECONDS)
+            else:
+                await changed.wait()
+
     async def set_routes(self, routes: Collection[str]) -> None:
-        """Connect to the servers at these host:port, and to no other. Raises: Broken."""
+        """Connect to the servers at these host:port, and to no other.
+
+        Raises: Broken. The next call tries again.
+        """
         async with self._reloading:
             wanted = tuple(sorted(set(routes) - {self.route}))
-            if wanted == self._routes or self._process is None:
+            is_done = wanted == self._routes and self._routes_confirmed
+            if is_done or self._process is None:
                 return
-            self._routes = wanted
+            # Also for the next start of the server, should this fail.
+            self._routes, self._routes_confirmed = wanted, False
             await self._reload(self._payload_bytes_max, "connect to the servers of other nodes")
+            self._routes_confirmed = True
         log.info("nats-server routes", extra={"routes": list(wanted)})
 
     async def raise_max_payload(self, size: int) -> None:

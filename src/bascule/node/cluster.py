@@ -33,7 +33,7 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.unclean.elections import UncleanElections
-from bascule.errors import Broken, ConfigError, Indeterminate, NodeRefused
+from bascule.errors import ConfigError, Indeterminate, NodeRefused
 from bascule.errors.plain import to_plain
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
@@ -426,14 +426,12 @@ class ClusterNode:
 
     async def _follow_routes(self) -> None:
         """Connect the embedded NATS server to those of the other nodes, as these come and go."""
-        while self._nats is not None:
-            self._nodes_changed.clear()
-            nodes = self.controller.image.nodes.values()
-            try:
-                await self._nats.set_routes([each.nats_route for each in nodes if each.nats_route])
-            except Broken as error:
-                log.warning("nats-server routes not set", extra={"error": str(error)})
-            await self._nodes_changed.wait()
+        if self._nats is not None:
+            await self._nats.follow_routes(self._routes, self._nodes_changed)
+
+    def _routes(self) -> list[str]:
+        nodes = self.controller.image.nodes.values()
+        return [each.nats_route for each in nodes if each.nats_route]
 
     @property
     def failed(self) -> asyncio.Future[str]:
