@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError
 from typing import Any, Final, TypeVar
 
 from bascule.errors import Closed
@@ -21,29 +22,49 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        self._lock = threading.Lock()
+        """Nothing is handed to the loop behind what stops it: nobody would run that."""
         self.is_stopped = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop's thread; an interrupt of the caller cancels it.
 
-        Raises: Closed.
+        Raises: Closed, also where another thread stops the loop meanwhile.
         """
-        if self.is_stopped:
-            work.close()
-            raise Closed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self.is_stopped:
+                work.close()
+                raise Closed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if self.is_stopped:
+                raise Closed("the client was closed") from None
+            raise
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
-        self.is_stopped = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=STOP_SECONDS)
+        """Cancel what still runs, and end the thread. Idempotent."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self.is_stopped = True
+            ended = asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop)
+        ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        self._thread.join(timeout=2 * STOP_SECONDS)
         if not self._loop.is_running():
             self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        """Otherwise the threads that wait for it would wait for ever."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
 def iterate(
