@@ -19,6 +19,7 @@ import nats.js.errors
 import pytest
 
 from bascule.record.batch import Record, RecordBatch, scan_batches
+from support.nats_servers import metric
 from support.ports import reserve_ports
 from support.processes import BIN, WAIT_SECONDS_MAX, Node, RawNats, running_nats, running_node
 
@@ -154,6 +155,25 @@ def test_a_liftbridge_envelope_is_unpacked_and_acked_in_its_own_way(node: Node) 
     (record,) = records(node, "lift", 1)
     assert (record.key, record.value) == (b"key", b"value")
     assert record.headers == (("h1", b"v1"),)
+
+
+def test_an_envelope_with_a_long_inbox_costs_the_node_no_connection(node: Node) -> None:
+    """NATS closes the connection of a client whose control line is too long."""
+    node.create("long", "long.>")
+    publisher = raw(node)
+    publisher.send(b"SUB in.> 1\r\n")
+    connects = metric(node, "bascule_nats_connects_total")
+    for size in (4_000, 4_001, 4_096):
+        inbox = b"in." + b"x" * (size - 3)
+        body = b"\x1a\x01v\x52" + bytes([size & 127 | 128, size >> 7]) + inbox
+        envelope = b"\xb9\x0e\x43\xb4\0\x08\0\0" + body
+        publisher.send(b"PUB long.a %d\r\n%s\r\n" % (len(envelope), envelope))
+        publisher.send(b"PUB long.b in.box 1\r\nx\r\n")
+    subjects: list[bytes] = []
+    while subjects.count(b"in.box") < 3:
+        subjects += [subject for subject, _ in publisher.messages()]
+    assert len(subjects) == 4, "only the shortest inbox is one"
+    assert metric(node, "bascule_nats_connects_total") == connects
 
 
 def test_a_deleted_stream_takes_nothing_and_its_name_is_free(node: Node) -> None:

@@ -256,8 +256,9 @@ def _walk_envelope(
             if at < 0:
                 return -1
     # An ack inbox is a subject to publish to, so blanks in it would break the protocol. Ack entries
-    # store lengths in 16 bits, and the control line of NATS is limited to 4096 bytes.
-    if found[base + 7] > 4096 or found[base + 9] > 65535:
+    # store lengths in 16 bits. The control line of NATS is limited to 4096 bytes, for the inbox and
+    # the size of the ack: a server closes the connection of a node that sends a longer one.
+    if found[base + 7] > 4000 or found[base + 9] > 65535:
         return -1
     if found[base + 7] > 0:
         for position in range(found[base + 6], found[base + 6] + found[base + 7]):
