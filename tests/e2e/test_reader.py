@@ -13,7 +13,7 @@ from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
-from bascule.model import Compression
+from bascule.model import Compression, PartitionState
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch
@@ -242,6 +242,23 @@ def test_a_stream_that_is_created_again_is_not_read_on(
         with pytest.raises(UnknownStream):
             next(reader)
         assert offsets(read(listener)) == list(range(10))
+
+
+def test_a_node_that_knows_no_newer_leader_is_not_the_only_one_asked(
+    partition: Partition, partitions: Partitions, tmp_path: Path
+) -> None:
+    """It is cut off from its cluster, and names itself."""
+    append(partition, make_records(0, 5))
+    others = Partitions()
+    stale = open_stream(tmp_path / "stale", others)
+    stale.set_role(PartitionState((7, 8), (8,), 8, 100, 0), 7, lag_ns_max=1 << 60)
+    with running_listener(others) as first, running_listener(partitions) as second:
+        reader = BatchReader(
+            f"{first.address},{second.address}",
+            "flights", start="earliest", end=None, partition=0, follow=False,
+            options=FetchOptions(timeout=5),
+        )  # fmt: skip
+        assert offsets(reader) == list(range(5))
 
 
 def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partitions) -> None:

@@ -114,15 +114,17 @@ class PartitionConnector:
         self.topic_id: bytes | None = None
         """Id of the stream whose offsets the owner knows; one that is created again under its name
         has others. None: the owner knows none so far."""
-        self._bootstrap = bootstrap
+        self._servers = bootstrap.split(",")
 
     def open(self) -> tuple[LogConnection, Leader]:
-        """Connect to the leader.
+        """Connect to the leader. Each call asks another node of the bootstrap list first: one that
+        is cut off from its cluster goes on naming the leader that it knows.
 
         Raises: UnknownStream (also where the stream was created again), UnknownPartition,
         LeaderMoved (no leader now, or one that does not answer), Broken.
         """
-        connection = connect_any(self._bootstrap)
+        connection = connect_any(",".join(self._servers))
+        self._servers.append(self._servers.pop(0))
         try:
             leader = self._leader(connection)
         except BaseException:
