@@ -165,7 +165,8 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         `stream`; the others store the message nevertheless. With the header `Nats-Expected-Stream`
         only that stream stores it.
 
-        Raises: Indeterminate if no ack came within `timeout` seconds, PublishRejected,
+        Raises: Indeterminate if no ack came within `timeout` seconds, or if the message was sent
+        again and is refused for a state of the stream, as for too few replicas; PublishRejected,
         NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
         """
         headers = with_publish_headers(headers, message_id, expected_last_sequence)

@@ -26,11 +26,13 @@ from bascule.errors import (
     BasculeError,
     Indeterminate,
     NoResponders,
+    PublishRejected,
     RemoteProtocolError,
 )
 from bascule.nats_connection import MESSAGES_PER_PARSE, NatsConnection
+from bascule.wire import ack_codes
 from bascule.wire._hot import MESSAGE_FIELDS
-from bascule.wire.ack_codes import publish_error
+from bascule.wire.ack_codes import is_not_caught_up, publish_error
 
 ACK_WAIT_S: Final = 2.0
 """Time to wait for an ack before the message is sent again; it doubles with every attempt."""
@@ -38,6 +40,17 @@ NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
 """As in JetStream clients: a restarting node gets some time. A subject that a stream has is tried
 until the deadline, because its partition is about to get a leader."""
+
+PASSING: Final = frozenset(
+    {
+        ack_codes.NOT_STORED,
+        ack_codes.PAUSED,
+        ack_codes.READ_ONLY,
+        ack_codes.RATE_EXCEEDED,
+        ack_codes.NOT_ENOUGH_REPLICAS,
+    }
+)
+"""Refusals for a state of the stream: the same message was taken before, perhaps."""
 
 R = TypeVar("R", bound=PublishWindow)
 
@@ -86,10 +99,25 @@ def decode_reply(data: bytes, subject: str, only: str | None = None) -> Ack | Ba
     )  # fmt: skip
 
 
+def _certain(reply: BasculeError, unanswered: int) -> BasculeError:
+    """What `reply` says of a message that was sent so many times without another reply."""
+    if (
+        unanswered > 1
+        and isinstance(reply, PublishRejected)
+        and reply.err_code in PASSING
+        and not is_not_caught_up(reply)
+    ):
+        return Indeterminate(
+            f"message was sent {unanswered} times: one was refused, another one may be stored: "
+            f"{reply}"
+        )
+    return reply
+
+
 class _PendingPublish:
     """One message waiting for its ack."""
 
-    __slots__ = ("due", "frame", "reply", "stream", "subject")
+    __slots__ = ("due", "frame", "reply", "stream", "subject", "unanswered")
 
     def __init__(self, subject: str, frame: bytes, stream: str | None) -> None:
         self.subject = subject
@@ -97,6 +125,8 @@ class _PendingPublish:
         self.stream = stream
         self.due = inf
         """Loop time at which `reply` is None if there is none."""
+        self.unanswered = 0
+        """How many times it was sent without a reply so far."""
         self.renew()
 
     def renew(self) -> None:
@@ -155,7 +185,7 @@ class Publisher:
         wait, refusals = ACK_WAIT_S, 0
         for attempt in itertools.count(1):
             self._nats.check_open()
-            self._nats.send(pending.frame)
+            self._send(pending)
             if self._nats.is_full:
                 await self._nats.drain()
             now = loop.time()
@@ -166,8 +196,9 @@ class Publisher:
             if reply is None:
                 wait *= 2
             elif not isinstance(reply, NoResponders):
-                raise reply
+                raise _certain(reply, pending.unanswered)
             else:
+                pending.unanswered -= 1
                 refusals += 1
                 if refusals == NO_RESPONDERS_ATTEMPTS and not await self._has_stream(
                     pending.subject, pending.stream
@@ -180,6 +211,10 @@ class Publisher:
             if loop.time() >= deadline:
                 raise Indeterminate(self._silence(pending.subject, timeout, attempt))
         raise AssertionError("unreachable")
+
+    def _send(self, pending: _PendingPublish) -> None:
+        pending.unanswered += 1
+        self._nats.send(pending.frame)
 
     def _wake_at(self, pending: _PendingPublish, due: float) -> None:
         """Have its reply be None at loop time `due`, unless there is one before. As most are due in
@@ -316,7 +351,7 @@ class Publisher:
     def _on_reconnect(self) -> None:
         for pending in self._pending.values():
             if not pending.reply.done():
-                self._nats.send(pending.frame)
+                self._send(pending)
         for publish_window in self._windows.values():
             publish_window.resend_all()
 

@@ -1,0 +1,105 @@
+"""What a publish raises whose message was sent more than once."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from bascule.client.publisher import ACK_WAIT_S, Publisher
+from bascule.errors import BasculeError, Indeterminate, PublishRejected
+from bascule.nats_connection import NatsConnection
+from bascule.wire import _hot, ack_codes
+from bascule.wire.nats import ConnectOptions, ServerAddress
+from support.virtual_time import elapse, run_virtually
+
+SHORT = b'{"error":{"code":503,"err_code":%d,"description":"%b"},"stream":"s","seq":0}'
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+
+
+class RecordedConnection(NatsConnection):
+    """Connected to nothing: what would be sent is kept."""
+
+    def __init__(self) -> None:
+        super().__init__([ServerAddress("127.0.0.1", 4222)], ConnectOptions("test"))
+        self.inbox = "_INBOX.test"
+        self.sent: list[bytes] = []
+
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def deliver(self, body: bytes) -> None:
+        """A reply to the first publish."""
+        data = b"MSG _INBOX.test.0.0 1 %d\r\n%b\r\n" % (len(body), body)
+        positions, state = array("i", bytes(4 * _hot.MESSAGE_FIELDS)), array("q", bytes(32))
+        count = _hot.parse_messages(data, 0, len(data), 1 << 20, 4096, positions, state)
+        self.on_chunk(data, positions, count)
+
+
+async def has_stream(subject: str, stream: str | None) -> bool:
+    return True
+
+
+def outcome(replies: Sequence[bytes | None], *, reconnects: bool = False) -> BasculeError:
+    """What the publish raises that gets one of these replies at each attempt; None: no reply."""
+
+    async def test() -> BasculeError:
+        nats = RecordedConnection()
+        publisher = Publisher(nats, has_stream=has_stream)
+        run = asyncio.create_task(
+            publisher.publish("s", b"v", key=None, headers=None, stream=None, timeout=60)
+        )
+        for number, reply in enumerate(replies):
+            await elapse(0.001)
+            if reconnects:
+                nats.on_reconnect()
+            assert len(nats.sent) == number + 1 + reconnects
+            if reply is None:
+                await elapse(ACK_WAIT_S * 2**number)
+            else:
+                nats.deliver(reply)
+                await elapse(1)
+        (error,) = await asyncio.gather(run, return_exceptions=True)
+        assert isinstance(error, BasculeError)
+        return error
+
+    return run_virtually(test())
+
+
+def refused(code: int, text: bytes = b"no") -> bytes:
+    return SHORT % (code, text)
+
+
+def test_a_refusal_of_the_only_attempt_is_final() -> None:
+    error = outcome([refused(ack_codes.NOT_ENOUGH_REPLICAS)])
+    assert isinstance(error, PublishRejected)
+
+
+@pytest.mark.parametrize("code", [ack_codes.NOT_STORED, ack_codes.NOT_ENOUGH_REPLICAS])
+def test_a_refusal_of_a_repetition_says_nothing_of_the_first_attempt(code: int) -> None:
+    """It was appended, and the replicas were lost that it waits for."""
+    assert isinstance(outcome([None, refused(code)]), Indeterminate)
+    assert isinstance(outcome([refused(code)], reconnects=True), Indeterminate)
+
+
+def test_what_nobody_has_taken_is_not_stored() -> None:
+    error = outcome([NOBODY, refused(ack_codes.NOT_ENOUGH_REPLICAS)])
+    assert isinstance(error, PublishRejected)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refused(ack_codes.TOO_LARGE),
+        refused(ack_codes.WRONG_LAST_SEQUENCE),
+        refused(ack_codes.NOT_STORED, ack_codes.NOT_CAUGHT_UP_TEXT.encode()),
+    ],
+)
+def test_refusals_for_the_message_itself_stay(reply: bytes) -> None:
+    assert isinstance(outcome([None, reply]), PublishRejected)
