@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bascule.config import ClientConfig, Config, StreamDefaults
-from bascule.errors import Indeterminate, RequestExpired
+from bascule.errors import ConfigError, Indeterminate, RequestExpired
 from bascule.host.real import RealRandom
 from bascule.kafka.handlers import handle
 from bascule.kafka.handlers.administration.access import described_error
@@ -414,6 +414,14 @@ def test_a_prefix_may_be_empty() -> None:
         assert ask.config("orders.new").subject == "orders.new"
 
     run(scene, Config(client=ClientConfig(topic_prefix="")))
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "bascule.rate_messages_max"])
+def test_no_number_is_too_long_for_the_node_that_decides(name: str) -> None:
+    """Another node is told of it in 64 bits; the limit of a setting is checked there."""
+    assert parse_setting(name, str((1 << 63) - 1)) is not None
+    with pytest.raises(ConfigError, match="at most 9223372036854775807"):
+        parse_setting(name, str(1 << 63))
 
 
 def test_what_is_shown_can_be_set() -> None:

@@ -220,6 +220,15 @@ def parse_setting(name: str, text: str) -> tuple[str, Any] | None:
         return None
     if name in (SUBJECT, GROUP):
         return name.removeprefix(OWN), text
+    field, value = _parse_value(name, text)
+    if isinstance(value, int) and value > LONG_MAX:
+        # The node that decides is told no number of more than 64 bits.
+        raise ConfigError(f"{name} must be at most {LONG_MAX}, got {value}")
+    return field, value
+
+
+def _parse_value(name: str, text: str) -> tuple[str, Any]:
+    """Raises: as `parse_setting`."""
     if name in OWN_SETTINGS:
         key = KEYS[f"streams.{OWN_SETTINGS[name]}"]
         value = check_value(key, parse_value(key, text, name), name)
