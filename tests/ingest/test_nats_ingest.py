@@ -269,3 +269,24 @@ def test_routes_that_were_not_set_are_set_by_the_next_call(
         assert asked == 3, "what is set is not set again"
 
     asyncio.run(scenario())
+
+
+def test_a_server_that_hangs_holds_up_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changes of all streams wait for that of `max_payload`."""
+    monkeypatch.setattr(embedded_nats, "ANNOUNCED_SECONDS_MAX", 0.1)
+
+    class Process:
+        def send_signal(self, number: int) -> None:
+            pass
+
+    async def scenario() -> None:
+        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t")
+        nats._process = Process()  # type: ignore[assignment]
+        with socket.create_server(("127.0.0.1", 0)) as hanging:
+            nats._url = f"nats://127.0.0.1:{hanging.getsockname()[1]}"
+            with pytest.raises(Broken, match="says nothing"):
+                await asyncio.wait_for(nats.raise_max_payload(9 << 20), 30)
+
+    asyncio.run(scenario())

@@ -32,6 +32,8 @@ START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
 ROUTES_RETRY_SECONDS: Final = 5.0
 """Before routes are set again, where that has failed."""
+ANNOUNCED_SECONDS_MAX: Final = 5.0
+"""For the INFO of a new connection."""
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
 LOG_HEAD_BYTES: Final = 64 << 10
@@ -274,11 +276,17 @@ class EmbeddedNats:
         """The INFO that a new connection receives; a closed server sends it, too."""
         address = parse_server_url(self._url)
         try:
-            reader, writer = await asyncio.open_connection(*address.endpoint)
-            line = await reader.readline()
-            writer.close()
-            await writer.wait_closed()
+            # The system accepts for a server that hangs.
+            async with asyncio.timeout(ANNOUNCED_SECONDS_MAX):
+                reader, writer = await asyncio.open_connection(*address.endpoint)
+                try:
+                    line = await reader.readline()
+                finally:
+                    writer.close()
             return decode_info(line)
+        except TimeoutError as error:
+            why = f"it says nothing for {ANNOUNCED_SECONDS_MAX:.0f} s"
+            raise Broken(f"the embedded nats-server cannot be reached: {why}") from error
         except (OSError, RemoteProtocolError) as error:
             raise Broken(f"the embedded nats-server cannot be reached: {error}") from error
 
