@@ -10,6 +10,7 @@ import pytest
 
 from bascule.client.batch_reader import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
+from bascule.client.stream_reader import StreamReader
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
@@ -267,9 +268,25 @@ def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partit
         reader = read(listener, follow=True)
         assert next(reader).num_rows == 5
         listener.call(lambda: partition.fail("the disk is gone"))
-        with pytest.raises(PartitionFailed, match="see its log"):
-            next(reader)
+        for _ in range(2):  # an end would say that all was read
+            with pytest.raises(PartitionFailed, match="see its log"):
+                next(reader)
         reader.close()
+
+
+def test_a_read_of_all_partitions_that_failed_does_not_end(
+    partition: Partition, partitions: Partitions
+) -> None:
+    append(partition, make_records(0, 5))
+    with running_listener(partitions) as listener, StreamReader(
+        listener.address, "flights", start="earliest", end=None, partition=None,
+        order="partition", follow=True, options=FetchOptions(),
+    ) as reader:  # fmt: skip
+        assert next(reader).num_rows == 5
+        listener.call(lambda: partition.fail("the disk is gone"))
+        for _ in range(2):
+            with pytest.raises(PartitionFailed, match="see its log"):
+                next(reader)
 
 
 def test_a_door_that_goes_away_is_come_back_to(

@@ -27,7 +27,14 @@ from bascule.client.connection import (
     error_of,
 )
 from bascule.client.fetch_response import HEAD_BYTES_MAX, FetchHead, read_fetch_head
-from bascule.errors import Broken, Closed, CorruptData, OffsetOutOfRange, RemoteProtocolError
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    CorruptData,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+)
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
 from bascule.record.header import LENGTH_PREFIX_BYTES
@@ -90,15 +97,23 @@ class Fetcher:
         self._state = array("q", [0, 0])
         self._stop = threading.Event()
         self._batches = self._run()
+        self._failure: BasculeError | None = None
 
     def next(self) -> pa.RecordBatch | None:
         """Return the next batch, with at least one row, or None at the end. Blocks.
 
-        Raises: Closed after `close`, and the error that ended the fetching.
+        Raises: Closed after `close`, and the error that ended the fetching, also of later calls: an
+        end would say that all was read.
         """
         if self._stop.is_set():
             raise Closed("the read was closed")
-        return next(self._batches, None)
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return next(self._batches, None)
+        except BasculeError as error:
+            self._failure = error
+            raise
 
     def close(self) -> None:
         """End the fetching. Idempotent and thread-safe. A `next` in progress ends at once."""

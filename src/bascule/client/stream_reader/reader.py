@@ -13,7 +13,14 @@ from bascule.client.batch_reader import BatchReader, End, Start
 from bascule.client.connection import count_partitions
 from bascule.client.fetcher import OFFSET_MAX, FetchOptions
 from bascule.client.stream_reader.arrivals import Arrivals
-from bascule.errors import Broken, Closed, ConfigError, UnknownPartition, UnknownStream
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    ConfigError,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.host.real import RealClock
 
 if TYPE_CHECKING:
@@ -86,13 +93,20 @@ class StreamReader(Iterator["pa.RecordBatch"]):
         """Partition -> [start, end) of its offsets; end OFFSET_MAX without an end."""
         self._work = work
         self._batches = work.batches(order)
+        self._failure: BasculeError | None = None
         # A reader that is dropped before its end closes its connections.
         finalize(self, work.close)
 
     def __next__(self) -> pa.RecordBatch:
         if self._work.is_closed:
             raise Closed("the read was closed")
-        return next(self._batches)
+        if self._failure is not None:
+            raise self._failure  # an end would say that all was read
+        try:
+            return next(self._batches)
+        except BasculeError as error:
+            self._failure = error
+            raise
 
     def close(self) -> None:
         """End the read. Idempotent and thread-safe."""
