@@ -290,3 +290,24 @@ def test_a_server_that_hangs_holds_up_no_change(
                 await asyncio.wait_for(nats.raise_max_payload(9 << 20), 30)
 
     asyncio.run(scenario())
+
+
+def test_what_tls_answers_comes_behind_what_is_queued() -> None:
+    """As the answer to a KeyUpdate: a record out of its order ends the connection."""
+
+    class Tls:
+        def decrypt_into(self, view: memoryview) -> tuple[int, bytes]:
+            return 0, b"answer"
+
+    near, far = socket.socketpair()
+    with near, far:
+        transport = Transport(near, Tls(), clock=RealClock(), outgoing_bytes_max=100)  # type: ignore[arg-type]
+        transport._queue.append(memoryview(b"queued "))
+        transport._queued_bytes = 7
+        assert transport.receive_into(memoryview(bytearray(10))) == 0
+        far.settimeout(30)
+        received = b""
+        while len(received) < 13:
+            received += far.recv(100)
+        assert received == b"queued answer"
+        transport.close()

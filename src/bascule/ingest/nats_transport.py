@@ -106,11 +106,7 @@ class Transport:
                 raise BrokenPipeError("the NATS connection is closed")
             if self._queued_bytes + len(data) > self._outgoing_bytes_max:
                 return False
-            rest = memoryview(data if self._tls is None else self._tls.encrypt(data))
-            if not self._queue:
-                rest = rest[self._send_now(rest) :]
-            if rest:
-                self._enqueue(rest)
+            self._send_in_order(data if self._tls is None else self._tls.encrypt(data))
         return True
 
     def wait_sent(self, timeout: float) -> bool:
@@ -129,6 +125,14 @@ class Transport:
         except OSError:
             pass
         self._sock.close()
+
+    def _send_in_order(self, data: bytes) -> None:
+        """Send behind what is queued. The lock is held. Raises: OSError."""
+        rest = memoryview(data)
+        if not self._queue:
+            rest = rest[self._send_now(rest) :]
+        if rest:
+            self._enqueue(rest)
 
     def _send_now(self, data: memoryview) -> int:
         try:
@@ -190,8 +194,9 @@ class Transport:
         while True:
             with self._lock:
                 read, answer = self._tls.decrypt_into(view)
-            if answer:
-                self._sock.sendall(answer)
+                if answer:
+                    # TLS numbers its records: none may overtake another one, or cut it in two.
+                    self._send_in_order(answer)
             if read is not None:
                 return read
             began = self._clock.monotonic_ns()
