@@ -15,6 +15,7 @@ from bascule.pipeline.jobs.archive.plan import (
     advance,
     decode_position,
     encode_position,
+    latest_begin,
     rows_max_of,
     split_ranges,
     starts_of,
@@ -39,6 +40,24 @@ def test_the_lake_says_where_to_go_on() -> None:
     log = held(p0=(0, 100), p1=(5, 50), p2=(7, 9))
     starts = starts_of(log, {0: (0, 40)}, {1: 20}, fail_on_data_loss=True)
     assert starts == {0: 40, 1: 20, 2: 7}
+
+
+def test_latest_begins_at_the_end_that_the_first_run_found() -> None:
+    assert latest_begin(held(p0=(0, 100), p1=(5, 50)), {}, {}) == {0: 100, 1: 50}
+    assert latest_begin(held(p0=(0, 120), p1=(5, 60)), {}, {0: 100, 1: 50}) == {0: 100, 1: 50}
+
+
+@pytest.mark.parametrize(
+    ("committed", "known"),
+    [({}, {0: 100}), ({0: (100, 120)}, {0: 120}), ({0: (100, 120)}, {})],
+    ids=["nothing archived yet", "archived", "offsets are not committed"],
+)
+def test_a_partition_that_was_added_since_begins_at_its_start(
+    committed: dict[int, tuple[int, int]], known: dict[int, int]
+) -> None:
+    log = held(p0=(0, 120), p1=(0, 30))
+    begin = latest_begin(log, committed, known)
+    assert starts_of(log, committed, begin, fail_on_data_loss=True)[1] == 0
 
 
 @pytest.mark.parametrize("committed", [{0: (0, 9)}, {0: (0, 101)}])

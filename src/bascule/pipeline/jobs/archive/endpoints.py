@@ -13,7 +13,7 @@ import msgspec
 from bascule.errors import ConfigError, DataLoss, ForeignTable
 from bascule.pipeline.clients import client_of
 from bascule.pipeline.jobs.archive.commit import ArchiveCommitter
-from bascule.pipeline.jobs.archive.plan import Committed, LogExtent
+from bascule.pipeline.jobs.archive.plan import Committed, LogExtent, latest_begin
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
@@ -119,7 +119,7 @@ class ArchiveEndpoints:
         if self.spec.starting_offsets == "earliest":
             return {partition: first for partition, (first, _) in held.partitions.items()}
         known = self._known_offsets()
-        latest = {p: known.get(p, end) for p, (_, end) in held.partitions.items()}
+        latest = latest_begin(held, self.committed(), known)
         if self.spec.commit_offsets:
             self._commit({p: end for p, end in latest.items() if p not in known})
         return latest

@@ -58,6 +58,20 @@ def decode_position(position: Mapping[str, str | int]) -> dict[int, int]:
     return {int(name): int(offset) for name, offset in position.items() if name != "id"}
 
 
+def latest_begin(held: LogExtent, committed: Committed, known: Mapping[int, int]) -> dict[int, int]:
+    """Where each partition begins with `starting_offsets = latest`: at its end when the first run
+    began.
+
+    `known` has the offsets that the consumer has committed: the first run commits all of them. So a
+    partition that later runs do not find there was added since, and begins at its log start.
+    """
+    is_first = not known and not committed
+    return {
+        partition: known.get(partition, end if is_first else start)
+        for partition, (start, end) in held.partitions.items()
+    }
+
+
 def starts_of(
     held: LogExtent, committed: Committed, begin: Mapping[int, int], *, fail_on_data_loss: bool
 ) -> dict[int, int]:
