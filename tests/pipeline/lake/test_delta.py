@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
-from bascule.pipeline.lake import LakeCommit, open_table
+from bascule.pipeline.lake import LakeCommit, open_table, storage
+from bascule.pipeline.lake.delta.log import DeltaLog
 from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records
 
 
@@ -56,6 +58,41 @@ def test_deltalake_prunes_by_offset_time_and_partition(lake: Lake) -> None:
         )
         == 1
     )
+
+
+class Synced:
+    """Notes what is synced and removed, in order, below a folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        sync_files, remove_before = storage.sync_files, DeltaLog.remove_before
+
+        def note(paths: Iterable[str], *, root: str = "") -> None:
+            chosen = list(paths)
+            self.names += [Path(path).name for path in chosen]
+            sync_files(chosen, root=root)
+
+        def note_removal(log: DeltaLog, version: int) -> None:
+            self.names.append(f"remove before {version}")
+            remove_before(log, version)
+
+        monkeypatch.setattr(storage, "sync_files", note)
+        monkeypatch.setattr(DeltaLog, "remove_before", note_removal)
+
+
+def test_a_table_and_its_checkpoints_are_on_the_disk_first(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = Synced(monkeypatch)
+    table = lake.create()
+    assert synced.names == [f"{0:020d}.json"]
+    for start in (0, 10, 20):
+        table.commit(commit_of(table, records(0, start, start + 10)))
+    synced.names.clear()
+    assert table.expire(older_than_ms=2**52).snapshots == 2
+    assert synced.names[-1] == "remove before 3"
+    assert {f"{3:020d}.checkpoint.parquet", "_last_checkpoint"} <= set(synced.names[:-1])
+    assert offsets_in(table) == {0: [*range(30)]}
 
 
 def test_its_history_says_what_was_committed(lake: Lake) -> None:

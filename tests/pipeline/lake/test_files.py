@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bascule.errors import Broken, CorruptData
+from bascule.host.real import RealFiles
 from bascule.pipeline.lake import WriterOptions, read_files, storage
 from bascule.pipeline.lake.file_reader import overlapping_groups
 from support.lake_rows import (
@@ -45,6 +46,25 @@ def test_row_groups_and_files_have_their_sizes(lake: Lake) -> None:
         metadata = pq.read_metadata(file.path)
         assert {metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)} == {200}
         assert file.bytes == Path(file.path).stat().st_size
+
+
+def test_names_of_new_folders_are_on_the_disk(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.create(["hour(timestamp)", "subject"])
+    synced: set[Path] = set()
+    sync_dir = RealFiles.sync_dir
+
+    def note(files: RealFiles, path: str) -> None:
+        synced.add(Path(path))
+        sync_dir(files, path)
+
+    monkeypatch.setattr(RealFiles, "sync_dir", note)
+    location = lake.folder / "flights"
+    for file in written(table, records(0, 0, 120)):
+        folder = Path(file.path).parent
+        assert location / "data" in folder.parents
+        while folder != location.parent:
+            assert folder in synced
+            folder = folder.parent
 
 
 def test_open_files_and_memory_are_bounded(lake: Lake) -> None:

@@ -101,7 +101,7 @@ class ParquetFileWriter:
         """
         for values in list(self._open):
             self._close(values)
-        storage.sync_files(file.path for file in self._written)
+        storage.sync_files((file.path for file in self._written), root=self._spec.folder)
         return list(self._written)
 
     def abort(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,15 @@ def absolute(location: str) -> str:
     return str(Path(local).absolute()) if local else location.rstrip("/")
 
 
-def sync_files(paths: Iterable[str]) -> None:
-    """Sync local files and their directories. Paths of other file systems are ignored.
+def sync_files(paths: Iterable[str], *, root: str = "") -> None:
+    """Sync local files and their directories, up to `root` and its name, which may have been made
+    for them. Paths of other file systems are ignored.
 
     Raises: OSError.
     """
     files = RealFiles()
     folders = set()
+    top = local_path(root).rstrip("/")
     for path in paths:
         if local := local_path(path):
             file = files.open(local, write=False)
@@ -51,9 +54,17 @@ def sync_files(paths: Iterable[str]) -> None:
                 file.sync()
             finally:
                 file.close()
-            folders.add(str(Path(local).parent))
-    for folder in sorted(folders):
-        files.sync_dir(folder)
+            folder = Path(local).parent
+            folders.add(str(folder))
+            while top and Path(top) in folder.parents:
+                folder = folder.parent
+                folders.add(str(folder))
+    for folder_path in sorted(folders):
+        files.sync_dir(folder_path)
+    if top and folders:
+        # The folder above the table may belong to somebody else.
+        with contextlib.suppress(PermissionError):
+            files.sync_dir(str(Path(top).parent))
 
 
 def delete_files(paths: Iterable[str]) -> tuple[int, int]:

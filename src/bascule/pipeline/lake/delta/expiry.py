@@ -29,6 +29,7 @@ def expire(log: DeltaLog, location: str, *, older_than_ms: int, keep: int) -> Ex
     if going:
         oldest = going[-1] + 1
         DeltaTable(location, version=oldest).create_checkpoint()
+        log.sync(oldest)
         log.remove_before(oldest)
     candidates = [
         found

@@ -25,6 +25,9 @@ from bascule.pipeline.lake.model import SpanDigest
 KEY: Final = "bascule"
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 NUMBERED: Final = re.compile(r"(\d{20})\..+")
+STAGED: Final = "#"
+"""In the name of a file that another committer has not renamed yet."""
+LAST_CHECKPOINT: Final = "_last_checkpoint"
 APP: Final = "bascule:"
 
 
@@ -82,6 +85,7 @@ class DeltaLog:
     """The folder `_delta_log` of one table."""
 
     def __init__(self, location: str) -> None:
+        self._location = location
         self._filesystem, inner = storage.filesystem_of(f"{location}/_delta_log")
         self._folder = inner
 
@@ -119,6 +123,22 @@ class DeltaLog:
         ]
         for name in sorted(going, reverse=True):
             self._filesystem.delete_file(f"{self._folder}/{name}")
+
+    def sync(self, version: int) -> None:
+        """Sync the commit of a version, its checkpoint, and the pointer to the last checkpoint.
+        delta-rs syncs nothing. Does nothing for a table in an object store.
+
+        Raises: OSError.
+        """
+        if not storage.local_path(self._location):
+            return
+        number = f"{version:020d}."
+        names = [
+            name
+            for name in self._names()
+            if (name.startswith(number) and STAGED not in name) or name == LAST_CHECKPOINT
+        ]
+        storage.sync_files((f"{self._folder}/{name}" for name in names), root=self._location)
 
     def path(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.json"

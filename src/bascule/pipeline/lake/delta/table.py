@@ -242,9 +242,7 @@ class DeltaLakeTable:
                 app_transactions=transactions(plan.state, plan.digests, before),
             ),
         )
-        # delta-rs does not sync its commits.
-        if storage.local_path(self._location):
-            storage.sync_files([self._log.path(table.version() + 1)])
+        self._log.sync(table.version() + 1)
 
     def _totals(self, table: DeltaTable) -> tuple[int, int]:
         """Rows and bytes of a loaded version."""
@@ -374,4 +372,5 @@ def create_table(
         if DeltaTable.is_deltatable(address.location):
             raise TableExists(str(address)) from None
         raise ConfigError(f"{address} cannot be created: {error}") from error
+    DeltaLog(address.location).sync(0)
     return DeltaLakeTable(address, table)
