@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import TypeVar
 
 from bascule.client.connection import ASK_TIMEOUT_S, connect_any, error_of
@@ -39,15 +40,17 @@ def extent_client_of(server: str) -> ExtentClient:
     """The extent client of this process for `server`."""
     extent_client = _clients.get(server)
     if extent_client is None:
-        extent_client = _clients[server] = ExtentClient(server)
+        extent_client = _clients.setdefault(server, ExtentClient(server))
     return extent_client
 
 
 class ExtentClient:
-    """Requests extents and offsets from one cluster. Not thread-safe."""
+    """Requests extents and offsets from one cluster. Thread-safe: jobs of several threads of a
+    driver share it, and one asks at a time."""
 
     def __init__(self, server: str) -> None:
         self._server = server
+        self._asking = Lock()
         self._any: LogConnection | None = None
         """For questions that every node answers; it is among `_connections`, too."""
         self._connections: dict[str, LogConnection] = {}
@@ -81,11 +84,12 @@ class ExtentClient:
 
     def _patiently(self, ask: Callable[[], T], retry_timeout_ms: int) -> T:
         def afresh() -> T:
-            try:
-                return ask()
-            except Broken:
-                self._drop()
-                raise
+            with self._asking:
+                try:
+                    return ask()
+                except Broken:
+                    self._drop()
+                    raise
 
         # An idle connection may be stale although the node works. Retry once with new connections.
         if self._connections:

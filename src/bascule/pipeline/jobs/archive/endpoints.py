@@ -20,6 +20,8 @@ from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
 from bascule.pipeline.jobs.tables import ensure_table
 from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.retries import RETRY_TIMEOUT_MS, with_retries
+from bascule.pipeline.source.extents import extent_client_of
+from bascule.pipeline.source.options import Selection
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
@@ -39,12 +41,22 @@ snapshots."""
 def log_extent_of(
     server: str, stream: str, *, retry_timeout_ms: int = RETRY_TIMEOUT_MS
 ) -> LogExtent:
-    """Ask the node for the extent of the log. Raises: UnknownStream, Broken."""
+    """Ask the leaders of the partitions for the extent of the log.
+
+    The description of a stream has 0 for a partition whose leader does not answer, and an end that
+    is too low for one whose leader has just been elected.
+
+    Raises: UnknownStream; PartitionFailed for a partition that has stopped; Broken if a partition
+    had no leader that knew its end for `retry_timeout_ms`.
+    """
+    [extent] = extent_client_of(server).extents(
+        Selection(names=(stream,)), retry_timeout_ms=retry_timeout_ms
+    )
     info = with_retries(lambda: client_of(server).stream(stream), timeout_ms=retry_timeout_ms)
     return LogExtent(
         stream=stream,
-        id=info.definition.id.hex(),
-        partitions={p.partition: (p.start_offset, p.high_watermark) for p in info.partitions},
+        id=extent.id,
+        partitions=extent.partitions,
         bytes=sum(p.bytes for p in info.partitions),
     )
 

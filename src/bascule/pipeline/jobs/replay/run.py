@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import client_of
+from bascule.pipeline.jobs.archive.endpoints import log_extent_of
 from bascule.pipeline.jobs.executors import run_on_executors
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Table
 from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
@@ -188,7 +189,8 @@ def _plan_replay(
         write_state(spec.checkpoint, now)
     else:
         check_same(state, now, spec.checkpoint)
-        stored = stored_since(client_of(spec.server), state)
+        target = log_extent_of(spec.server, spec.to, retry_timeout_ms=spec.retry_timeout_ms)
+        stored = stored_since(client_of(spec.server), state, target)
         for partition, start in starts.items():
             at = max(start, state.next.get(str(partition), start))
             starts[partition] = min(at, ends[partition])

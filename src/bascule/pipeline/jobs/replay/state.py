@@ -15,6 +15,7 @@ from bascule.host.real import RealFiles
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
+    from bascule.pipeline.jobs.archive.plan import LogExtent
 
 FILE: Final = "replay.json"
 
@@ -74,17 +75,16 @@ def check_same(state: ReplayState, now: ReplayState, folder: str | None) -> None
             )
 
 
-def stored_since(client: SyncClient, state: ReplayState) -> dict[int, list[int]]:
-    """Offsets by partition that the target received after `state`, found by their message ids."""
+def stored_since(client: SyncClient, state: ReplayState, target: LogExtent) -> dict[int, list[int]]:
+    """Offsets by partition that the target received after `state`, found by their message ids.
+    `target` is its extent."""
     prefix = f"{state.stream_id}.".encode()
     found: dict[int, list[int]] = {}
-    for info in client.stream(state.to).partitions:
-        start = max(state.to_ends.get(str(info.partition), info.start_offset), info.start_offset)
-        if start >= info.high_watermark:
+    for number, (first, end) in target.partitions.items():
+        start = max(state.to_ends.get(str(number), first), first)
+        if start >= end:
             continue
-        batches = client.read_batches(
-            state.to, start=start, end=info.high_watermark, partition=info.partition
-        )
+        batches = client.read_batches(state.to, start=start, end=end, partition=number)
         with batches:
             for batch in batches:
                 entries = batch.column("headers").flatten()
