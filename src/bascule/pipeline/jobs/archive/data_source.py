@@ -189,7 +189,10 @@ class ArchiveCommitWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit the tables. Once the batch is durable, commit the consumer's offsets."""
+        """Commit the tables. Once the batch is durable, commit the consumer's offsets.
+
+        Raises: DataLoss if the stream was created again while the tasks read it; LakeConflict.
+        """
         texts = [
             text
             for message in messages
@@ -199,7 +202,9 @@ class ArchiveCommitWriter(DataSourceStreamArrowWriter):
         if not texts:
             return
         endpoints = endpoints_of(self._spec)
-        endpoints.committer().commit(decode_task_output(text) for text in texts)
+        written = [decode_task_output(text) for text in texts]
+        endpoints.check_stream(written[0].stream_id)
+        endpoints.committer().commit(written)
         every = self._spec.compact_every
         if every and batchId % every == every - 1:
             endpoints.compact_and_expire()

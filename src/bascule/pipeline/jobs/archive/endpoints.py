@@ -94,6 +94,21 @@ class ArchiveEndpoints:
             )
         return held, {} if snapshot is None else snapshot.committed
 
+    def check_stream(self, stream_id: str) -> None:
+        """Check that the stream is still the one that tasks have read: they read by name.
+
+        Raises: DataLoss if it was created again since; UnknownStream; Broken.
+        """
+        spec = self.spec
+        held = log_extent_of(spec.server, spec.stream, retry_timeout_ms=spec.retry_timeout_ms)
+        if held.id != stream_id:
+            raise DataLoss(
+                held.stream,
+                None,
+                f"the batch was planned for the stream with id {stream_id}, and the node's has id "
+                f"{held.id}: it was deleted and created again meanwhile",
+            )
+
     def committed(self) -> Committed:
         """The span that the table holds of each stream partition."""
         snapshot = self.main.snapshot()
