@@ -44,20 +44,27 @@ def span_groups_of(
     files: Sequence[DataFile],
     malformed_files: Sequence[DataFile],
     *,
+    malformed_digests: Sequence[SpanDigest] = (),
     offsets_per_part: int = OFFSETS_PER_PART,
 ) -> list[SpanGroup]:
-    """Tasks that together check every offset of a table, each with the files it may need."""
+    """Tasks that together check every offset of a table, each with the files it may need.
+
+    Each of `malformed_digests` that ends within the table is checked by one of them."""
     groups = []
     for partition, held in sorted(committed.items()):
         group: list[tuple[Span, SpanDigest | None]] = []
         spans = spans_of(partition, held, digests)
+        malformed = spans_of(partition, (0, held[1]), malformed_digests)
+        recorded = [digest for _, digest in malformed if digest is not None]
         for number, item in enumerate(spans):
             group.append(item)
             size = group[-1][0].end - group[0][0].start
             if size >= offsets_per_part or number == len(spans) - 1:
-                groups.append(
-                    _group(group, log.get(partition, (held[1], 0)), files, malformed_files)
-                )
+                end = group[-1][0].end
+                ending = [digest for digest in recorded if digest.span.end <= end]
+                recorded = recorded[len(ending) :]
+                extent = log.get(partition, (held[1], 0))
+                groups.append(_group(group, extent, files, malformed_files, ending))
                 group = []
     return groups
 
@@ -67,6 +74,7 @@ def _group(
     log: tuple[int, int],
     files: Sequence[DataFile],
     malformed_files: Sequence[DataFile],
+    malformed_digests: Sequence[SpanDigest],
 ) -> SpanGroup:
     whole = Span(group[0][0].partition, group[0][0].start, group[-1][0].end)
     return SpanGroup(
@@ -76,4 +84,8 @@ def _group(
         log_end=log[1],
         files=tuple(file for file in files if file.may_hold(whole)),
         malformed_files=tuple(file for file in malformed_files if file.may_hold(whole)),
+        malformed_digests=tuple(
+            (digest, tuple(file for file in malformed_files if file.may_hold(digest.span)))
+            for digest in malformed_digests
+        ),
     )

@@ -56,6 +56,7 @@ def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRES
         compacted=_is_compacted(spec),
         faults_max=spec.faults_max,
         retry_timeout_ms=spec.retry_timeout_ms,
+        deletions_allowed=spec.deletions == "allowed",
     )
     weights = [group.spans[-1].end - group.spans[0].start for group in view.groups]
     progress.begin(f"audit {spec.stream}", sum(weights))
@@ -90,8 +91,13 @@ def _look(spec: AuditSpec, main: LakeTable, side: LakeTable | None) -> AuditView
         )
     # The archive commits the table of malformed records first. Reading it last shows every record
     # that belongs to the snapshot.
-    malformed = () if side is None or (held := side.snapshot()) is None else side.files(held)
+    malformed = None if side is None else side.snapshot()
     groups = span_groups_of(
-        snapshot.committed, log.partitions, main.history(), main.files(snapshot), malformed
+        snapshot.committed,
+        log.partitions,
+        main.history(),
+        main.files(snapshot),
+        () if side is None or malformed is None else side.files(malformed),
+        malformed_digests=() if side is None or malformed is None else side.history(),
     )
     return AuditView(log, snapshot.committed, groups)

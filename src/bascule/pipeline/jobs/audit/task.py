@@ -45,6 +45,7 @@ class AuditTaskSpec:
     """Compaction may have removed records from the log that the table still holds."""
     faults_max: int
     retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    deletions_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ class SpanGroup:
     """High watermark of the log when the audit began."""
     files: tuple[DataFile, ...]
     malformed_files: tuple[DataFile, ...]
+    malformed_digests: tuple[tuple[SpanDigest, tuple[DataFile, ...]], ...] = ()
+    """Digests of the table of malformed records that end in this group, with the files that may
+    hold rows of their spans. These may begin before the group."""
 
 
 class _Side:
@@ -125,7 +129,28 @@ def check_span_group(task_spec: AuditTaskSpec, group: SpanGroup) -> str:
             comparison.check_span(
                 span, rows=(main.count, recorded.rows), crc=(checksum.value, recorded.crc)
             )
+    for recorded, files in group.malformed_digests:
+        _check_malformed(task_spec, recorded, files, comparison, found)
     return msgspec.json.encode(found).decode()
+
+
+def _check_malformed(
+    task_spec: AuditTaskSpec,
+    recorded: SpanDigest,
+    files: tuple[DataFile, ...],
+    comparison: RowComparison,
+    found: AuditFindings,
+) -> None:
+    """Compare a span of the table of malformed records with its digest. The log may no longer hold
+    these records."""
+    span, checksum = recorded.span, SpanChecksum()
+    for batch in _rows_of(files, MALFORMED_SCHEMA, (span.start, span.end), found):
+        checksum.update(batch)
+    if task_spec.deletions_allowed and checksum.rows < recorded.rows:
+        return
+    comparison.check_span(
+        span, rows=(checksum.rows, recorded.rows), crc=(checksum.value, recorded.crc)
+    )
 
 
 def _count_lacking(found: AuditFindings, absent: Runs, lacking: int) -> None:
