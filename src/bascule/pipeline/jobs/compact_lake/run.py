@@ -44,14 +44,18 @@ def run(
     rows = 0 if snapshot is None else snapshot.rows
     progress.begin(f"compact {spec.table.address()}", rows)
     changed = False
-    if snapshot is not None and (files := source.files(snapshot)):
-        before = into.snapshot()
-        last = last_records(
-            _read(spark, source, into.schema, files),
-            partitions=len(snapshot.committed),
-            keep_tombstones=spec.keep_tombstones,
-        )
-        written = _write(last, into, progress=progress, total=rows)
+    before = into.snapshot()
+    files = [] if snapshot is None else source.files(snapshot)
+    # An archive of which all rows were deleted has no files, and leaves no keys.
+    if snapshot is not None and (files or (before is not None and before.rows)):
+        written = []
+        if files:
+            last = last_records(
+                _read(spark, source, into.schema, files),
+                partitions=len(snapshot.committed),
+                keep_tombstones=spec.keep_tombstones,
+            )
+            written = _write(last, into, progress=progress, total=rows)
         # Not the offsets: rows may have been deleted from the archive since.
         token = (f"compact-lake:{spec.name}", snapshot.committed_ms)
         after = into.commit(LakeCommit(tuple(written), token=token, replaces=True))
@@ -138,20 +142,29 @@ def _write(
 def _partition_writer(
     writer_spec: WriterSpec, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Write separate files for each stream partition, because offsets must ascend within a file."""
+    """Write separate files for each stream partition, because offsets must ascend within a file.
+
+    Rows come ordered by stream partition, so only the files of one of them are open, and only its
+    rows are buffered."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writers: dict[int, FileWriter] = {}
+        writers: list[FileWriter] = []
+        files: list[DataFile] = []
+        current = None
         try:
             for batch in batches:
                 for partition in pc.unique(batch.column("partition")).to_pylist():
                     mine = batch.filter(pc.equal(batch.column("partition"), partition))
-                    if partition not in writers:
-                        writers[partition] = writer_spec.open()
-                    writers[partition].write(mine.cast(schema))
-            files = [file for writer in writers.values() for file in writer.finish()]
+                    if not writers or partition != current:
+                        if writers:
+                            files += writers[-1].finish()
+                        writers.append(writer_spec.open())
+                        current = partition
+                    writers[-1].write(mine.cast(schema))
+            if writers:
+                files += writers[-1].finish()
         except BaseException:
-            for writer in writers.values():
+            for writer in writers:
                 writer.abort()
             raise
         texts = [msgspec.json.encode(file).decode() for file in files]
