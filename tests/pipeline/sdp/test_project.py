@@ -51,6 +51,19 @@ def test_secrets_stay_in_the_environment(tmp_path: Path) -> None:
         assert "hunter2" not in file.read_text()
 
 
+@pytest.mark.parametrize("text", ["${SECRET}", "a ${SECRET:-default}", "$${ and ${SECRET}"])
+def test_settings_of_spark_from_the_environment_are_not_written(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        example("archive") + f'\n[spark]\n"spark.hadoop.fs.s3a.secret.key" = "{text}"\n'
+    )
+    declaration = load(path, environment={"SECRET": "hunter2"})
+    with pytest.raises(ConfigError, match=r"secret.key names \$\{SECRET\}") as refused:
+        write_project(declaration, path, tmp_path / "project")
+    assert "hunter2" not in str(refused.value)
+    assert not (tmp_path / "project").exists()
+
+
 def test_what_is_no_flow_is_refused(tmp_path: Path) -> None:
     declaration, path = declared(tmp_path, "audit")
     with pytest.raises(ConfigError, match="kind audit is not a streaming flow"):

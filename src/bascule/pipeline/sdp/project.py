@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bascule.errors import ConfigError
+from bascule.pipeline.declare.loader import VARIABLE, apply_setting
 from bascule.pipeline.declare.sections import Declaration
 
 SPEC: Final = "spark-pipeline.yml"
@@ -36,9 +38,11 @@ def write_project(
 ) -> list[Path]:
     """Write the project of `declaration`, which was loaded from `file`. Return the files.
 
-    Raises: ConfigError for a kind that is not a streaming flow, or a folder with other content.
+    Raises: ConfigError for a kind that is not a streaming flow, a folder with other content, or a
+    setting of Spark from the environment, whose value would be written.
     """
     check(declaration)
+    _refuse_variables(file, settings)
     spec, definitions = into / SPEC, into / DEFINITIONS
     if into.exists() and any(into.iterdir()) and not spec.exists():
         raise ConfigError(f"{into} is not empty and not a project: use another folder")
@@ -64,6 +68,23 @@ def check(declaration: Declaration) -> None:
             "rollup.mode is 'update': flows of Spark Declarative Pipelines append; "
             "use `bascule pipeline run`"
         )
+
+
+def _refuse_variables(file: Path, settings: Sequence[str]) -> None:
+    """Refuse `${NAME}` in the settings of Spark: the project has their values, and no secret.
+
+    Raises: ConfigError.
+    """
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    for setting in settings:
+        apply_setting(document, setting)
+    for name, value in document.get("spark", {}).items():
+        variables = [found[1] for found in VARIABLE.finditer(str(value)) if found[1]]
+        if variables:
+            raise ConfigError(
+                f"spark.{name} names ${{{variables[0]}}}, and its value would be written to {SPEC}: set "
+                "it in Spark's conf/spark-defaults.conf, or write the value into the declaration"
+            )
 
 
 def spec_text(declaration: Declaration, into: Path) -> str:
