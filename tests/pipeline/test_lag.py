@@ -25,6 +25,20 @@ def progress(batch: int, end: int, latest: int | None, **more: Any) -> dict[str,
     }  # fmt: skip
 
 
+def test_a_query_replaces_an_earlier_one_of_its_name() -> None:
+    lags = Lags()
+    lags.on_progress(progress(0, end=100, latest=450))
+    lags.on_terminated("q", None)
+    lags.on_progress(progress(0, end=7, latest=7, id="other", name="other"))
+    lags.on_progress(progress(0, end=300, latest=450, id="again"))
+    assert [(state.query, state.rows) for state in lags.states()] == [
+        ("other", 100),
+        ("by-hour", 100),
+    ]
+    keys = [(lag.query, lag.stream, lag.partition) for lag in lags.partitions()]
+    assert len(keys) == len(set(keys)) == 4
+
+
 def test_lag_is_what_lies_between_the_batch_and_the_end() -> None:
     lags = Lags()
     state = lags.on_progress(progress(0, end=100, latest=450))

@@ -178,6 +178,10 @@ class Lags:
         state = self._states.get(id)
         if state is None:
             name = str(progress.get("name") or id)
+            # Spark has one active query of a name. An earlier one, as of an archive without
+            # checkpoint, has ended, and two of a name would be the same series of a metric.
+            for other in [o for o, known in self._states.items() if known.query == name]:
+                del self._states[other]
             state = self._states[id] = QueryState(query=name, run=str(progress.get("runId")))
         state.active = True
         return state

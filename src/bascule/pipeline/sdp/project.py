@@ -82,8 +82,9 @@ def _refuse_variables(file: Path, settings: Sequence[str]) -> None:
         variables = [found[1] for found in VARIABLE.finditer(str(value)) if found[1]]
         if variables:
             raise ConfigError(
-                f"spark.{name} names ${{{variables[0]}}}, and its value would be written to {SPEC}: set "
-                "it in Spark's conf/spark-defaults.conf, or write the value into the declaration"
+                f"spark.{name} names ${{{variables[0]}}}, and its value would be written to "
+                f"{SPEC}: set it in Spark's conf/spark-defaults.conf, or write the value into the "
+                "declaration"
             )
 
 
