@@ -78,6 +78,15 @@ class _ReplayPlan:
                 )
         return ranges
 
+    def has_stored(self) -> bool:
+        """Whether the target holds messages of later rounds already."""
+        return any(
+            offset < self.ends[partition]
+            for partition, stored in self.stored.items()
+            if partition in self.ends
+            for offset in stored
+        )
+
     def done(self, ranges: list[ReplayRange], responses: list[str]) -> None:
         for replay_range, response in zip(ranges, responses, strict=True):
             one = msgspec.json.decode(response, type=ReplayCounts)
@@ -119,13 +128,18 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
         responses = run_on_executors(
             spark,
             ranges,
-            partial(publish_range, task_spec),
+            partial(publish_range, task_spec, now),
             progress=_RoundProgress(progress, done),
             weights=weights,
         )
         plan.done(ranges, responses)
-        target = _target(spec)
-        write_state(spec.checkpoint, _state(spec, task_spec, target, plan.next))
+        searched = now.to_ends
+        now = _state(spec, task_spec, _target(spec), plan.next)
+        if plan.has_stored():
+            # An interrupted run with larger rounds published these, and the next run has to find
+            # them again.
+            now.to_ends = searched
+        write_state(spec.checkpoint, now)
     return _result(spec, plan, dedupes=dedupes, seconds=time.monotonic() - began)
 
 
@@ -191,6 +205,7 @@ def _plan_replay(
         check_same(state, now, spec.checkpoint)
         target = log_extent_of(spec.server, spec.to, retry_timeout_ms=spec.retry_timeout_ms)
         stored = stored_since(client_of(spec.server), state, target)
+        now.to_ends = state.to_ends
         for partition, start in starts.items():
             at = max(start, state.next.get(str(partition), start))
             starts[partition] = min(at, ends[partition])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.pipeline.clients import client_of
+from bascule.pipeline.jobs.archive.endpoints import log_extent_of
 from bascule.pipeline.jobs.offset_cursor import OffsetCursor
 from bascule.pipeline.jobs.replay.messages import MessageBuilder
 from bascule.pipeline.jobs.replay.spec import ReplaySpec
+from bascule.pipeline.jobs.replay.state import ReplayState, stored_since
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RAW, TIMESTAMP
 from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import DataFile, Span
@@ -52,13 +54,26 @@ class ReplayCounts(msgspec.Struct):
     """Messages that the target already held; included in `messages`."""
 
 
-def publish_range(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> str:
+def publish_range(
+    task_spec: ReplayTaskSpec,
+    before: ReplayState,
+    replay_range: ReplayRange,
+    *,
+    attempt: int | None = None,
+) -> str:
     """Publish a range and wait for all acks. Return the JSON of a `ReplayCounts`.
+
+    An `attempt` above 0 leaves out what earlier ones published since `before`, the state at the
+    start of the round: the target may have forgotten their message ids. None: Spark's attempt.
 
     Raises: as `Client.publish_batches`.
     """
     spec = task_spec.spec
     client = with_retries(lambda: client_of(spec.server), timeout_ms=spec.retry_timeout_ms)
+    if _attempt() if attempt is None else attempt:
+        target = log_extent_of(spec.server, spec.to, retry_timeout_ms=spec.retry_timeout_ms)
+        stored = stored_since(client, before, target).get(replay_range.span.partition, [])
+        replay_range = replace(replay_range, stored=(*replay_range.stored, *stored))
     fixed = None if spec.is_mapped() else spec.subject
     timeout_s = spec.retry_timeout_ms / 1_000
     with client.batch_publisher(subject=fixed, stream=spec.to, timeout=timeout_s) as out:
@@ -67,6 +82,14 @@ def publish_range(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> str:
         published = out.finish()
     sent = ReplayCounts(replay_range.span.partition, published.messages, published.duplicates)
     return msgspec.json.encode(sent).decode()
+
+
+def _attempt() -> int:
+    """The number of attempts at Spark's task that failed."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.attemptNumber())
 
 
 def messages_of(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> Iterator[pa.RecordBatch]:
