@@ -1,4 +1,4 @@
-"""A task of an audit where the log no longer holds the records: only the digests tell."""
+"""A task of an audit: what it finds where only digests tell, and how much it has in memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from bascule.pipeline.jobs.audit import task as task_module
 from bascule.pipeline.jobs.audit.compare import AuditFindings
 from bascule.pipeline.jobs.audit.deletions import settle
 from bascule.pipeline.jobs.audit.plan import span_groups_of
 from bascule.pipeline.jobs.audit.spec import AuditSpec
 from bascule.pipeline.jobs.audit.task import AuditTaskSpec, check_span_group
+from bascule.pipeline.jobs.offset_cursor import OffsetCursor
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lake.model import DataFile, LakeTable, Span, SpanDigest
 from bascule.pipeline.values.spec import ValueSpec
+from bascule.record.columns import SCHEMA as FETCHED
 from support.lake_rows import Lake, summed, written
 
 VALUES = ValueSpec.from_options({"valueformat": "json", "valueschema": "a int"})
@@ -117,3 +120,32 @@ def test_each_digest_is_checked_once(archive: Archive) -> None:
     found = archive.audited(archive.malformed_files, parts=50)
     assert found.is_clean
     assert found.spans_checked == 8
+
+
+def test_few_rows_are_in_memory_where_compaction_left_few_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = 1_000
+    monkeypatch.setattr(task_module, "WINDOW_ROWS", 64)
+    table = Lake("parquet", tmp_path).create(schema=archive_schema(pa.binary(), raw=False))
+    batch = pa.RecordBatch.from_pylist([row(n, b"v") for n in range(end)], table.schema)
+    log = batch.filter(pa.array([n in (3, 4, 70, 600) for n in range(end)]))
+    stored = pa.record_batch([log.column(name) for name in FETCHED.names], schema=FETCHED)
+    monkeypatch.setattr(task_module, "read_log", lambda *_, **__: iter([stored]))
+    sizes: list[int] = []
+    until = OffsetCursor.until
+
+    def counted(cursor: OffsetCursor, bound: int) -> pa.Table:
+        rows = until(cursor, bound)
+        sizes.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(OffsetCursor, "until", counted)
+    task = replace(TASK, value=ValueSpec(), compacted=True)
+    (group,) = span_groups_of(
+        {0: (0, end)}, {0: (0, end)}, [digest(Span(0, 0, end), batch)], written(table, batch), []
+    )
+    found = msgspec.json.decode(check_span_group(task, group), type=AuditFindings)
+    assert (found.lake_rows, found.log_rows, found.compacted) == (end, 4, end - 4)
+    assert found.is_clean
+    assert max(sizes) == 64
