@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,3 +259,15 @@ def test_a_file_system_without_hard_links(lake: Lake) -> None:
 
     with pytest.raises(ConfigError, match="without hard links"):
         parquet.create_table(lake.address(), SCHEMA, [], files=Plain())
+
+
+def test_times_of_snapshots_ascend_although_the_clock_goes_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lake.create()
+    clock = iter(range(2_000_000_000_000, 0, -3_600_000))
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock) * 1_000_000)
+    times = []
+    for start in (0, 10, 20):
+        times.append(made.commit(commit_of(made, records(0, start, start + 10))).committed_ms)
+    assert times == [2_000_000_000_000, 2_000_000_000_001, 2_000_000_000_002]

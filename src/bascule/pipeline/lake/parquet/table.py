@@ -195,7 +195,8 @@ class ParquetTable:
         kind: str = "append",
     ) -> SnapshotManifest:
         n = top.n + 1 if top else 1
-        now = max(time.time_ns() // 1_000_000, top.ms if top else 0)
+        # Jobs tell snapshots apart by their times, so these ascend although the clock may not.
+        now = max(time.time_ns() // 1_000_000, top.ms + 1 if top else 0)
         more, less = compaction.totals(added), compaction.totals(removed)
         return SnapshotManifest(
             format=FORMAT,
