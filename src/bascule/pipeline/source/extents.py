@@ -65,6 +65,15 @@ class ExtentClient:
         """
         return self._patiently(lambda: self._extents(selection), retry_timeout_ms)
 
+    def stream_id(self, stream: str, *, retry_timeout_ms: int = RETRY_TIMEOUT_MS) -> str:
+        """The id of the stream that has this name. Raises: UnknownStream, Broken."""
+
+        def ask() -> str:
+            (topic,), _ = self._described(Selection(names=(stream,)))
+            return topic.topic_id.hex()
+
+        return self._patiently(ask, retry_timeout_ms)
+
     def find_offset(
         self,
         stream: str,
@@ -115,7 +124,8 @@ class ExtentClient:
             for topic in sorted(topics, key=lambda topic: str(topic.name))
         ]
 
-    def _topics(self, selection: Selection) -> tuple[list[MetadataTopic], _Leaders]:
+    def _described(self, selection: Selection) -> tuple[list[MetadataTopic], dict[int, str]]:
+        """The selected streams, and the address of each node."""
         wanted = None
         if selection.pattern is None:
             wanted = [MetadataRequestTopic(name=name) for name in selection.names]
@@ -124,7 +134,10 @@ class ExtentClient:
             MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         )
         topics = list(_selected(response.topics, selection, connection.address))
-        nodes = {node.node_id: f"{node.host}:{node.port}" for node in response.brokers}
+        return topics, {node.node_id: f"{node.host}:{node.port}" for node in response.brokers}
+
+    def _topics(self, selection: Selection) -> tuple[list[MetadataTopic], _Leaders]:
+        topics, nodes = self._described(selection)
         leaders = {
             (str(topic.name), found.partition_index): nodes[found.leader_id]
             for topic in topics

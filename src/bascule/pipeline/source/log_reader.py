@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bascule.client import StreamReader
-from bascule.errors import Broken, DataLoss, OffsetOutOfRange
+from bascule.errors import Broken, DataLoss, OffsetOutOfRange, UnknownStream
 from bascule.pipeline.clients import client_of
 from bascule.pipeline.retries import RETRY_TIMEOUT_MS, Retries
 from bascule.pipeline.source.columns import ROWS_PER_BATCH_MAX, RowProjector
+from bascule.pipeline.source.extents import extent_client_of
 from bascule.pipeline.source.filters import ALL, Predicate
 from bascule.pipeline.source.payloads import with_contents
 from bascule.pipeline.source.positions import Range
@@ -41,26 +42,47 @@ class ReadOptions:
 def fetched_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range as they were fetched (`record.columns.SCHEMA`), in order.
 
-    Raises: DataLoss if some were removed. Without `fail_on_data_loss` the remaining ones are read.
-    Broken if the node did not answer for `retry_timeout_ms`.
+    Raises: DataLoss if some were removed, and after the last record if the stream was created again
+    since the range was planned. Without `fail_on_data_loss` the remaining ones are read. Broken if
+    the node did not answer for `retry_timeout_ms`.
     """
     start, end = wanted.start, wanted.end
     retries = Retries(options.retry_timeout_ms)
     while start < end:
-        now = Range(wanted.stream, wanted.partition, start, end)
+        now = replace(wanted, start=start, end=end)
         try:
             with _open(options.server, now) as batches:
                 for batch in batches:
                     retries.succeeded()
                     yield batch
                     start = batch.column(0)[-1].as_py() + 1
-            return
+            break
         except Broken as error:
             retries.failed(error)
         except OffsetOutOfRange as gone:
             if options.fail_on_data_loss:
                 raise DataLoss(wanted.stream, wanted.partition, str(gone)) from gone
             start, end = max(start, gone.start), min(end, gone.end)
+    if wanted.id and options.fail_on_data_loss:
+        _check_stream(options, wanted)
+
+
+def _check_stream(options: ReadOptions, wanted: Range) -> None:
+    """Check that a range was read from the stream for which it was planned: readers ask by name,
+    and an id is never used again. Raises: DataLoss, Broken."""
+    try:
+        id = extent_client_of(options.server).stream_id(
+            wanted.stream, retry_timeout_ms=options.retry_timeout_ms
+        )
+    except UnknownStream:
+        return  # deleted since: the name had no other stream
+    if id != wanted.id:
+        raise DataLoss(
+            wanted.stream,
+            wanted.partition,
+            f"the read was planned for the stream with id {wanted.id}, and the node's has id {id}: "
+            "it was deleted and created again meanwhile",
+        )
 
 
 def _open(server: str, wanted: Range) -> StreamReader:

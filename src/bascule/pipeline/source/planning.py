@@ -174,7 +174,8 @@ class ReadPlan:
             latest = self.extents[stream].latest()
             for p, end in sorted(ends[stream].offsets.items()):
                 if p in latest:
-                    ranges.append(Range(stream, p, held[stream][p], min(end, latest[p])))
+                    id = self.extents[stream].id
+                    ranges.append(Range(stream, p, held[stream][p], min(end, latest[p]), id))
         return self.split_ranges(ranges)
 
     def split_ranges(self, ranges: Iterable[Range]) -> list[ReadTask]:
@@ -226,7 +227,7 @@ def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTa
                     f"endingOffsets is {end}, the partition ends at {latest[stream][partition]}",
                 )
             end = min(end, latest[stream][partition])
-            ranges.append(Range(stream, partition, held[stream][partition], end))
+            ranges.append(Range(stream, partition, held[stream][partition], end, ids[stream]))
     if options.view == "latest":
         return plan.split_ranges(ranges)
     return plan.split_ranges(_narrowed(plan, ranges, predicate))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from bascule.errors import ConfigError, DataLoss
@@ -50,6 +50,8 @@ class Range:
     partition: int
     start: int
     end: int
+    id: str = field(default="", compare=False)
+    """Id of the stream when the range was planned; empty: not known."""
 
     @property
     def records(self) -> int:
@@ -169,5 +171,5 @@ def split_ranges(
         for i in range(count):
             start = r.start + r.records * i // count
             end = r.start + r.records * (i + 1) // count
-            arrow_slices.append(Range(r.stream, r.partition, start, end))
+            arrow_slices.append(replace(r, start=start, end=end))
     return arrow_slices
