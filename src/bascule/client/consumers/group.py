@@ -287,7 +287,8 @@ class GroupConsumer(MessageConsumer):
 
     async def _take_over(self, assigned: frozenset[int] | None) -> None:
         """Own what the group has assigned; None: the group has removed this member."""
-        if assigned is None:
+        if assigned is None or not self._membership.is_member:
+            # The notice that says so may have come while this was still joining.
             self._notice = Notice.LOST
             return
         owned = self._delivery.partitions

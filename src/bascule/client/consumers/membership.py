@@ -139,6 +139,11 @@ class GroupMembership:
         self._stopped = threading.Event()
         self._heartbeats: threading.Thread | None = None
 
+    @property
+    def is_member(self) -> bool:
+        """Whether it has joined, and no coordinator has said since that it is not a member."""
+        return self._generation >= 0
+
     # -- joining --------------------------------------------------------------------------------
 
     def join(self, owned: Iterable[int]) -> frozenset[int] | None:
