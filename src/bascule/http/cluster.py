@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bascule.http.requests import MalformedRequest, decode_body
+from bascule.http.requests import NUMBER_MAX, MalformedRequest, decode_body
 from bascule.http.responses import json_response
 from bascule.http.schemas import StreamBody, stream_body
 from bascule.model import StreamDefinition, StreamInfo
@@ -351,6 +351,6 @@ def _plan_response(plan: BalancePlan) -> Response:
 def _node_number(request: Request) -> int:
     """Raises: MalformedRequest."""
     number: str = request.path_params["number"]
-    if not (number.isascii() and number.isdigit()):
-        raise MalformedRequest(f"{number!r} is not the number of a node")
+    if not (number.isascii() and number.isdigit() and len(number) <= len(str(NUMBER_MAX))):
+        raise MalformedRequest(f"{number[:40]!r} is not the number of a node")
     return int(number)

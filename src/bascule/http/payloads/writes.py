@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bascule.http.openapi import ApiOperation
 from bascule.http.payloads.ports import PayloadsAdmin
 from bascule.http.payloads.schemas import PayloadStored
-from bascule.http.requests import MalformedRequest, partition_number
+from bascule.http.requests import NUMBER_MAX, MalformedRequest, partition_number
 from bascule.http.responses import json_response
 from bascule.http.tables.reads import OCTETS
 from bascule.http.tables.requests import bytes_of_query
@@ -80,7 +80,9 @@ def _opening(request: Request, id: str) -> OpenPayload:
         if name.startswith(KEPT_PREFIX) or name == "content-type"
     ]
     partition = request.query_params.get("partition")
-    length = request.headers.get("content-length")
+    length = int(request.headers.get("content-length", -1))
+    if length > NUMBER_MAX:
+        raise MalformedRequest(f"the body must have at most {NUMBER_MAX} bytes, got {length}")
     return OpenPayload(
         id,
         request.path_params["name"],
@@ -88,7 +90,7 @@ def _opening(request: Request, id: str) -> OpenPayload:
         text,
         asked.get("key"),
         headers,
-        -1 if length is None else int(length),
+        length,
         request.query_params.get("topology", "auto"),
     )
 

@@ -22,6 +22,7 @@ CONSISTENCIES: Final = ("eventual", "linearizable")
 MESSAGE_ID_CHARACTERS_MAX: Final = 256
 FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of all data without another type."""
+_TABLES: Final = b"/v1/tables/"
 _INCREMENT: Final = b"/increment"
 
 
@@ -41,12 +42,11 @@ class GetRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def key_of(request: Request) -> bytes:
-    """The key in the path."""
-    path: bytes = request.scope["raw_path"]
-    key = path.split(b"?")[0].split(b"/keys/", 1)[1]
-    if request.method == "POST":
-        key = key.removesuffix(_INCREMENT)
-    return unquote_to_bytes(key)
+    """The key in the path. The name of a table has no slash; it may be `keys`."""
+    raw: bytes = request.scope["raw_path"]
+    path = unquote_to_bytes(raw.split(b"?")[0])
+    key = path.removeprefix(_TABLES).split(b"/keys/", 1)[1]
+    return key.removesuffix(_INCREMENT) if request.method == "POST" else key
 
 
 def choice_of(request: Request) -> KeyChoice:
