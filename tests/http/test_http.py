@@ -348,6 +348,16 @@ def test_a_foreign_host_name_is_refused(call: Call) -> None:
         assert call("GET", "/v1/node", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/nodes/1/resume", "/v1/nodes/1/cancel-removal"])
+def test_pages_of_other_sites_cannot_post_without_a_body(call: Call, path: str) -> None:
+    """Browsers send such a request for any page, without a question before it."""
+    for origin in ("http://evil.example", "http://127.0.0.1:8000", "null"):
+        refused = call("POST", path, headers={"origin": origin})
+        assert (refused.status_code, error_of(refused)["code"]) == (403, "forbidden_host")
+    for headers in ({}, {"origin": SERVER}):
+        assert call("POST", path, headers=headers).status_code != 403
+
+
 def test_node_and_health(call: Call, admin: ImageAdmin) -> None:
     assert call("GET", "/v1/node").json()["client"] == "127.0.0.1:9092"
     ready = call("GET", "/readyz")

@@ -17,6 +17,7 @@ Promises:
 * Every error has the same JSON shape, and each error class one status and code.
 * The OpenAPI document describes every operation, field and error code that is served.
 * A request to a loopback address is refused unless its Host is an address or localhost.
+* A page of another site changes nothing: a browser asks first, or the request is refused.
 
 It never makes decisions: handlers pass requests to `StreamAdmin` and `GroupsAdmin`, and encode
 their results.

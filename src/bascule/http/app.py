@@ -31,6 +31,7 @@ from bascule.http.requests import (
     RepairRequest,
     ScrubRequest,
     check_no_body,
+    check_origin,
     check_query,
     decode_body,
     partition_number,
@@ -321,6 +322,7 @@ def _checked(handler: Handler, *, query: Sequence[str] = (), has_body: bool = Fa
         check_query(request, query)
         if not has_body:
             check_no_body(request)
+            check_origin(request)
         return await handler(request)
 
     return handle

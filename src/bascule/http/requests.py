@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from bascule.config import KEYS, StreamDefaults, stream_config
@@ -213,6 +214,16 @@ def check_no_body(request: Request) -> None:
     headers = request.headers
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise MalformedRequest(f"{request.method} {request.url.path} takes no body")
+
+
+def check_origin(request: Request) -> None:
+    """Return unless a page of another site sends a POST without a body, about which browsers do not
+    ask before. Raises: HTTPException."""
+    origin = request.headers.get("origin")
+    if request.method != "POST" or origin is None:
+        return
+    if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
+        raise HTTPException(403, f"origin {origin[:100]!r} is not this node")
 
 
 def _known_hint(name: str, known: Sequence[str], *, what: str) -> str:

@@ -118,6 +118,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         {200: ("The node stays. Replicas that move already go on to do so.", NodeRemoval)},
         errors=(
             (400, "malformed_request"),
+            (403, "forbidden_host"),
             (404, "unknown_node"),
             (501, "not_supported"),
             (503, "indeterminate"),
@@ -146,7 +147,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "/v1/nodes/{number}/resume",
         "A drained node leads and gets replicas again; idempotent",
         {200: ("The node goes on.", NodeDrainBody)},
-        errors=((400, "malformed_request"), *_NODE),
+        errors=((400, "malformed_request"), (403, "forbidden_host"), *_NODE),
         example="curl -X POST $SERVER/v1/nodes/2/resume",
     ),
     "balance_plan": ApiOperation(
