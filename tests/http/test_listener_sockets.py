@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
+import pytest
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bascule.host.real import RealFiles
 from bascule.http.listener import HttpListener
+from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
+from bascule.http.payloads.sendfile import SENDFILE
 
 
 def test_no_response_waits_for_an_acknowledgement_of_its_head() -> None:
@@ -27,3 +35,43 @@ def test_no_response_waits_for_an_acknowledgement_of_its_head() -> None:
             await listener.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("method", "sent"), [("GET", 5), ("HEAD", 0)])
+def test_bytes_of_bodies_are_counted_if_they_are_sent(method: str, sent: int) -> None:
+    async def answer(_: object) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    assert counted(Starlette(routes=[Route("/", answer)]), method) == sent
+
+
+def test_bytes_that_go_out_by_sendfile_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(bytes(300_000))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"200000")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        file = RealFiles().open(str(path), write=False)
+        await scope["extensions"][SENDFILE](file, 50_000, 200_000)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    assert counted(app, "GET") == 200_000
+
+
+def counted(app: ASGIApp, method: str) -> int:
+    """The bytes of bodies that the statistics have after one request."""
+    statistics = HttpStatistics()
+
+    async def scene() -> None:
+        listener = HttpListener(StatisticsMiddleware(app, statistics), statistics=statistics)
+        reader, writer = await asyncio.open_connection(*await listener.start("127.0.0.1", 0))
+        try:
+            writer.write(f"{method} / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        finally:
+            writer.close()
+            await listener.close()
+
+    asyncio.run(scene())
+    return statistics.bytes_out

@@ -195,6 +195,7 @@ class _Connection(H11Protocol):
             self.transport, self.conn, file, position, length,
             stall_seconds_max=self.config.limits.write_stall_ms_max / 1000,
         )  # fmt: skip
+        self.config.statistics.bytes_out += length
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)

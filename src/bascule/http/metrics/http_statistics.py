@@ -64,7 +64,7 @@ class StatisticsMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            else:
+            elif scope["method"] != "HEAD":
                 self.statistics.bytes_out += len(message.get("body", b""))
             await send(message)
 
