@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from bascule.cli.cluster.whole import missing_parts
-from bascule.model import ClusterInfo, NodeRegistration
+from bascule.model import ClusterInfo, NodeRegistration, PartitionRef
 
 WHOLE = ClusterInfo(
     "flights", 1, 1, 1,
     tuple(NodeRegistration(n, f"h{n}:9093", f"h{n}:9092", "") for n in (1, 2, 3)), 30, (), (), (),
 )  # fmt: skip
+
+
+REF = PartitionRef("flights", 0, -1, (1, 2, 3), (1,))
 
 
 def test_a_whole_cluster_lacks_nothing() -> None:
@@ -36,3 +39,9 @@ def test_nodes_that_are_away_are_named() -> None:
 )
 def test_each_part_that_is_missing_is_named(changed: dict[str, int], text: str) -> None:
     assert missing_parts(replace(WHOLE, **changed)) == [text]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("listed", ["leaderless", "under_replicated"])
+def test_a_node_of_an_earlier_release_only_lists_what_is_missing(listed: str) -> None:
+    """As the first node that is replaced in a rolling upgrade: its counts are 0."""
+    assert missing_parts(replace(WHOLE, **{listed: (REF,)}))  # type: ignore[arg-type]

@@ -61,10 +61,17 @@ def _missing(server: str | None) -> list[str]:
 def missing_parts(info: ClusterInfo) -> list[str]:
     """What keeps a cluster from being whole, for people; empty: nothing does."""
     away = [str(each.node_id) for each in info.nodes if not each.alive]
+    # The counts are 0 where an earlier release answers, which lists all of them.
     counts = (
-        (info.leaderless_count, "partitions without a leader"),
-        (info.under_replicated_count, "partitions with a replica that is not in sync"),
-        (info.failed_count, "failed replicas"),
+        (
+            max(info.leaderless_count, len(info.leaderless)),
+            "partitions without a leader",
+        ),
+        (
+            max(info.under_replicated_count, len(info.under_replicated)),
+            "partitions with a replica that is not in sync",
+        ),
+        (max(info.failed_count, len(info.failed)), "failed replicas"),
     )
     return [
         *([] if info.controller else ["no controller"]),
