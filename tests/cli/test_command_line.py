@@ -52,6 +52,17 @@ def test_version_names_the_twin_of_each_package(capsys: pytest.CaptureFixture[st
     assert [line.split() for line in lines] == [list(pair) for pair in loaded_twins().items()]
 
 
+@pytest.mark.parametrize(
+    "options", [["--header", "X: a\nb"], ["--header", "a b: c"], ["--key", "a\rb"]]
+)
+def test_publish_refuses_what_no_message_can_carry(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it asks a node."""
+    assert main(["publish", "s.a", "hi", "--server", "http://127.0.0.1:1", *options]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
 def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == exit_codes.OK
     text = " ".join(capsys.readouterr().out.split())

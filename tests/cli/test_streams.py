@@ -110,6 +110,9 @@ def test_counts_and_moments() -> None:
     assert parse_moment("1970-01-01T00:00:01Z", now_ms=5) == 1_000
     assert parse_moment("7d", now_ms=8 * DAY) == DAY
     assert parse_moment("1h30m", now_ms=5_400_001) == 1
+    for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        with pytest.raises(typer.BadParameter, match="is not a time"):
+            parse_moment(text, now_ms=0)
     assert parse_moment("19700101T000001Z", now_ms=5) == 1_000
     with pytest.raises(typer.BadParameter, match="is not a time"):
         parse_moment("yesterday", now_ms=0)

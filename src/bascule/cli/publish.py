@@ -52,6 +52,15 @@ class Template:
     headers: tuple[tuple[str, str], ...]
     key_separator: str | None = None
 
+    def check(self) -> None:
+        """Raises: ConfigError for a key or headers that no message can carry."""
+        from bascule.client.messages import encode_block
+
+        try:
+            encode_block(self.key, self.headers)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
     def message(self, value: bytes) -> Outgoing:
         from bascule.client import Outgoing
 
@@ -144,6 +153,7 @@ def publish(
     import bascule
 
     template = Template(subject, key, _headers(header or []), key_separator)
+    template.check()
     from_stdin = value is None or value == "-"
     if from_stdin and count != 1:
         raise ConfigError("--count needs a VALUE")
@@ -169,7 +179,10 @@ def publish(
             message = template.message(value.encode())
             return await _publish_count(client, message, count, options)
 
-    acks = asyncio.run(run())
+    try:
+        acks = asyncio.run(run())
+    except ValueError as error:  # the key in a line
+        raise ConfigError(str(error)) from error
     _report(acks, json=json)
     others.report(acks, json=json)
 

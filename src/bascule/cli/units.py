@@ -74,7 +74,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
         return now_ms - parse_duration(text)
     try:
         return int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1_000)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is not a time: expected 2026-01-31T12:00:00Z, or 7d for a week ago"
         ) from None
