@@ -160,7 +160,7 @@ def test_contradictory_stream_defaults_are_refused() -> None:
         ({}, "the nodes share no NATS server"),
         ({"nats.urls": ["n"], "cluster.peers": ["1@h:1"]}, "give one of them"),
         ({"nats.urls": ["n"], "node_id": 4}, "those with the numbers 1 to 3"),
-        ({"nats.urls": ["n"], "node_id": 0}, "those with the numbers 1 to 3"),
+        ({"nats.urls": ["n"], "node_id": 0}, "must be at least 1"),
         ({"nats.urls": ["n"], "cluster.name": "a.b"}, "letters, digits, - and _"),
         ({"nats.urls": ["n"], "peer.port": 0}, "give a port with --peer-port"),
         ({"nats.urls": ["n"], "peer.host": "0.0.0.0"}, "BASCULE_PEER_ADVERTISED"),

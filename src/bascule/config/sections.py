@@ -563,7 +563,7 @@ class Config:
     """The configuration of one node."""
 
     data: str = setting("./bascule-data", about="Directory that holds the node's data.")
-    node_id: int = setting(1, about="The node's number in its cluster.", minimum=0)
+    node_id: int = setting(1, about="The node's number in its cluster.", minimum=1)
     ready_file: str = setting(
         "",
         about="File to which the node writes its addresses as JSON when it is ready; empty: none.",
