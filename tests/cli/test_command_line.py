@@ -22,7 +22,7 @@ from bascule.cli.demo.output_folder import MARK, fresh_folder
 from bascule.cli.logs import set_up_logging
 from bascule.cli.main import main
 from bascule.cli.read import as_json, as_partition_text, as_text, parse_position
-from bascule.cli.serve import load_config, write_ready_file
+from bascule.cli.serve import listed, load_config, write_ready_file
 from bascule.cli.units import bytes_text, duration_text
 from bascule.client import Message
 from bascule.cluster_version import NEWEST, OLDEST
@@ -61,6 +61,24 @@ def test_publish_refuses_what_no_message_can_carry(
     """Before it asks a node."""
     assert main(["publish", "s.a", "hi", "--server", "http://127.0.0.1:1", *options]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize("flag", ["--nats", "--peers", "--join"])
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_serve_refuses_an_empty_list(
+    flag: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --join a node founds a cluster of its own, which nobody has asked for."""
+    data = tmp_path / "data"
+    asked = ["serve", "--data", str(data), "--new-cluster-id", "--http-port", "-1", flag, text]
+    assert main(asked) == exit_codes.USAGE
+    assert f"{flag} is empty" in capsys.readouterr().err
+    assert not data.exists()
+
+
+def test_a_list_may_have_blanks_and_a_comma_at_its_end() -> None:
+    assert listed("--join", "a:1, b:2,") == ["a:1", "b:2"]
+    assert listed("--join", None) is None
 
 
 def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

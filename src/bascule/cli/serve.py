@@ -87,14 +87,14 @@ def serve(
     """Run one node until Ctrl-C or SIGTERM. Then drain, sync and exit with 0."""
     flags = {
         "data": ("--data", data),
-        "nats.urls": ("--nats", nats.split(",") if nats else None),
+        "nats.urls": ("--nats", listed("--nats", nats)),
         "client.port": ("--client-port", client_port),
         "http.port": ("--http-port", http_port),
         "nats.port": ("--nats-port", nats_port),
         "node_id": ("--node-id", node_id),
         "peer.port": ("--peer-port", peer_port),
-        "cluster.peers": ("--peers", peers.split(",") if peers else None),
-        "cluster.join": ("--join", join.split(",") if join else None),
+        "cluster.peers": ("--peers", listed("--peers", peers)),
+        "cluster.join": ("--join", listed("--join", join)),
         "cluster.name": ("--cluster", cluster),
         "cluster.bootstrap_expect": ("--bootstrap-expect", bootstrap_expect),
         "cluster.rack": ("--rack", rack),
@@ -103,6 +103,17 @@ def serve(
         "log.format": ("--log-format", log_format),
     }
     run_node(load_config(config, os.environ, flags), new_cluster_id=new_cluster_id)
+
+
+def listed(flag: str, text: str | None) -> list[str] | None:
+    """The parts of a list with commas; None without the flag. An empty one, as of a variable of a
+    script that is not set, would found a cluster of one node. Raises: ConfigError."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ConfigError(f"{flag} is empty: give a value, or leave it out")
+    return parts
 
 
 def load_config(
