@@ -479,8 +479,8 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         {
             200: ("The node serves; `degraded` means that a part does not fully work.", Health),
             503: (
-                "The node is opening or draining, is not connected to NATS, or another cluster has "
-                "one of its streams.",
+                "The node is opening or draining, is not connected to NATS, is reached by no "
+                "controller, or another cluster has one of its streams.",
                 Health,
             ),
         },

@@ -99,10 +99,15 @@ class NodeStatus:
             client=format_address(*self.client_address),
             http=f"http://{format_address(*self.http_address)}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
-            ready=self.ready and connected and not self._conflicts(),
+            ready=self.ready and connected and not self._is_suspended and not self._conflicts(),
             peer=format_address(*self.peer_address),
             bootstrap=",".join(self._bootstrap()),
         )
+
+    @property
+    def _is_suspended(self) -> bool:
+        """Whether the node leads nothing, since no controller reaches it."""
+        return self.controller is not None and self.controller.is_suspended
 
     def _bootstrap(self) -> list[str]:
         found = [format_address(*self.client_address)]
@@ -119,7 +124,7 @@ class NodeStatus:
             health.cluster_health(
                 self.controller.views.cluster_info(),
                 node_id=self._config.node_id,
-                is_suspended=self.controller.is_suspended,
+                is_suspended=self._is_suspended,
             ),
         )
 
