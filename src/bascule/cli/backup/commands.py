@@ -85,8 +85,8 @@ def backup(
 ) -> None:
     """Copy streams to a directory or a bucket: what came since the last backup there.
 
-    Each partition is copied at least up to what was committed when its turn came. Committed offsets of
-    consumers are a stream, too. `bascule restore` makes a new cluster of it.
+    Each partition is copied at least up to what was committed when its turn came. Committed offsets
+    of consumers are a stream, too. `bascule restore` makes a new cluster of it.
     """
     repository = _repository(place)
     if show and check:
