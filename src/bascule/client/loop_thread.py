@@ -73,18 +73,26 @@ def iterate(
     at_once: int = 1,
 ) -> Generator[T, None, None]:
     """Each item, of which the loop is asked for so many together."""
+    # Who is interrupted while it waits closes a generator that is still being cancelled.
+    is_used = asyncio.Lock()
     try:
-        while items := run(_next(found, at_once)):
+        while items := run(_next(found, at_once, is_used)):
             yield from items
     finally:
-        run(found.aclose())
+        run(_close(found, is_used))
 
 
-async def _next(found: AsyncGenerator[T, None], count: int) -> list[T]:
+async def _next(found: AsyncGenerator[T, None], count: int, is_used: asyncio.Lock) -> list[T]:
     """At most so many items, without any at the end."""
     items: list[T] = []
-    async for item in found:
-        items.append(item)
-        if len(items) == count:
-            break
+    async with is_used:
+        async for item in found:
+            items.append(item)
+            if len(items) == count:
+                break
     return items
+
+
+async def _close(found: AsyncGenerator[T, None], is_used: asyncio.Lock) -> None:
+    async with is_used:
+        await found.aclose()
