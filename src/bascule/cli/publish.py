@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import typer
 
 from bascule.cli import nats_options
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json, print_warning
+from bascule.cli.standard_input import stdin_chunks
 from bascule.cli.units import parse_duration
 from bascule.errors import BasculeError, ConfigError, PublishRejected
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bascule.client import Ack, Acks, Client, Outgoing
 
 STDIN_CHUNK_BYTES: Final = 1 << 16
-STDIN_CHUNKS_AHEAD: Final = 16
 
 
 ValueArgument = Annotated[
@@ -241,28 +240,9 @@ async def _publish_lines(client: Client, template: Template, options: PublishOpt
 
 async def stdin_lines() -> AsyncIterator[bytes]:
     """The lines of standard input as they arrive, without line ends. The last line needs none.
-
-    A daemon thread reads, because a terminal or pipe may never end and Ctrl-C must not wait for it.
-    """
-    loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    room = threading.Semaphore(STDIN_CHUNKS_AHEAD)
-
-    def read() -> None:
-        while True:
-            room.acquire()
-            chunk = os.read(0, STDIN_CHUNK_BYTES)
-            try:
-                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop has ended
-                return
-            if not chunk:
-                return
-
-    threading.Thread(target=read, name="stdin", daemon=True).start()
+    Raises: OSError."""
     rest = b""
-    while chunk := await chunks.get():
-        room.release()
+    async for chunk in stdin_chunks(STDIN_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r")

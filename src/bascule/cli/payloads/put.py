@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +11,7 @@ import typer
 
 from bascule.cli.output import JsonOption, ServerOption, StreamArgument, err, out, print_json
 from bascule.cli.payloads.bars import byte_bar
+from bascule.cli.standard_input import stdin_chunks
 from bascule.errors import BasculeError, ConfigError
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ async def _send(
                     err.print(f"{file}: payload {writer.id}", markup=False, highlight=False)
                 err.print(f"{file}: {writer.why}", markup=False, highlight=False)
                 if file == STDIN:
-                    await writer.write_from(_stdin())
+                    await writer.write_from(stdin_chunks(READ_BYTES))
                 else:
                     await writer.write_from(Path(file))
         except (BasculeError, KeyboardInterrupt, asyncio.CancelledError):
@@ -147,11 +146,6 @@ def _size(file: str) -> int | None:
     if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{file} is a directory, expected a file")
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-async def _stdin() -> AsyncIterator[bytes]:
-    while data := await asyncio.to_thread(sys.stdin.buffer.read, READ_BYTES):
-        yield data
 
 
 def _header(text: str) -> tuple[str, str]:
