@@ -47,7 +47,8 @@ def _report_unsynced(report: Any) -> Any:
     def mutant(self: FollowedPartition) -> Any:
         """Claim that everything is synced that is appended."""
         found = report(self)
-        found.synced_end = found.log_end
+        if found is not None:
+            found.synced_end = found.log_end
         return found
 
     return mutant
