@@ -116,7 +116,7 @@ _POWER: Final = _with("power loss")
 _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
-        "linearizable reads unconfirmed", (HISTORY, IN_LOG),
+        "linearizable reads unconfirmed", (HISTORY, IN_LOG, OWN_WRITES, MONOTONIC),
         LeaderConfirmation, "_confirm", _unconfirmed, _CUTS, 2,
     ),
     ClusterMutant(
