@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from bascule.datastream import chunked_payloads
+from bascule.datastream import chunked_payloads, successor
 from bascule.datastream.limits import DataStreamLimits
 from bascule.errors import Broken, PublishRejected
 from bascule.model import PartitionBy, StreamConfig, StreamDefinition
@@ -359,6 +359,8 @@ def test_answers_that_are_owed_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A node below that does not answer cannot make the first one keep more and more answers, nor
     the headers of chunks."""
     monkeypatch.setattr(chunked_payloads, "QUEUE_BYTES_MAX", 256 * KIB)
+    for name in ("SILENT_LOOKS_MAX", "STALLED_LOOKS_MAX"):  # a slow machine takes a while for all
+        monkeypatch.setattr(successor, name, 100)
     with payload_nodes(tmp_path, 2) as nodes:
         publisher = Publisher(nodes[1])
         publisher.next(publisher.chunk(0, b"0"))
