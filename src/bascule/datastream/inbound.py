@@ -19,7 +19,7 @@ from bascule.datastream.protocol.routes import PlannedRoute
 from bascule.datastream.session import Session
 from bascule.datastream.transport.connection import StreamConnection
 from bascule.datastream.transport.reactor import Reactor, ReactorTimer
-from bascule.datastream.transport.sending import PayloadSender
+from bascule.datastream.transport.sending import KEEPALIVE_SECONDS, PayloadSender
 from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
 from bascule.errors.plain import to_plain
 from bascule.record.payload_links import Payload
@@ -51,9 +51,6 @@ HELLO_SECONDS_MAX: Final = 10.0
 IDLE_SECONDS_MAX: Final = 600.0
 LEFT_MAX: Final = 8
 """Payloads that a connection may leave unfinished for others. Bascule's clients leave none."""
-KEEPALIVE_SECONDS: Final = 1.0
-"""While a payload is received, or what is there of it is read, its sender hears so often that this
-node is there. A slow disk is no reason to take it for lost."""
 
 
 OnSession = Callable[[Session | None, Exception | None], None]

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.fork_server import MESSAGE_BYTES_MAX, ForkServer, is_usable
+from support.processes import BIN
 
-BIN = Path(sys.executable).parent
 OF_THE_SHELL = {"_", "OLDPWD", "PWD", "SHLVL"}
 """Variables that a shell changes, and nothing reads while it is imported."""
 

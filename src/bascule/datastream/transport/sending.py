@@ -13,7 +13,8 @@ from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream.frames import encode_data_head
 
 KEEPALIVE_SECONDS: Final = 1.0
-"""While packets have to wait, their receiver hears so often that this node is there."""
+"""While a payload is received, what is there of it is read, or its packets have to wait, the other
+side hears so often that this node is there. A slow disk is no reason to take it for lost."""
 
 
 class PayloadSender:
