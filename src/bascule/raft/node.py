@@ -550,19 +550,20 @@ class RaftNode:
     def may_hibernate(self, unreachable: Collection[int] = ()) -> bool:
         """Whether this leader has nothing to do: every entry is committed, applied and on the disk
         of all members but the `unreachable` ones, all of them know that, and no request waits.
+        The caller wakes the node when one of the `unreachable` members is back."""
+        if (leader := self._as_leader) is None or not self.is_quiet_leader:
+            return False
+        return leader.has_replicated_to_all_but(unreachable)
 
-        The caller wakes the node when one of the `unreachable` members is back.
-        """
+    @property
+    def is_quiet_leader(self) -> bool:
+        """Whether this leader has nothing to do on its own disk, and no request waits."""
         core, leader = self._core, self._as_leader
         if leader is None or leader.transfer_target != NOBODY or core.reads or core.proposals:
             return False
         log = core.log
-        last = log.last
-        if log.commit != last or core.synced != last or log.applied != last:
-            return False
-        return (
-            not core.outbox and not core.answers and leader.has_replicated_to_all_but(unreachable)
-        )
+        is_done = log.commit == log.applied == core.synced == log.last
+        return is_done and not core.outbox and not core.answers
 
     def hibernate_as_leader(self) -> None:
         """Send no heartbeats and check no quorum until a message or a request arrives."""

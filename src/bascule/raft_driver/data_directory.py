@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bascule.host.real import DirectoryLock, RealFiles
+from bascule.host.real import DirectoryLock, make_lasting_dirs
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.sqlite_store import DatabaseStatistics, SqliteDatabase
 
@@ -19,7 +19,7 @@ class DataDirectory:
 
         Raises: DataDirectoryInUse naming the holder's process, CorruptData, OSError.
         """
-        RealFiles().make_dirs(path)
+        make_lasting_dirs(path)
         self._lock = DirectoryLock(path)
         try:
             self._database = SqliteDatabase.open(f"{path}/{DATABASE_NAME}", node_id=node_id)

@@ -327,9 +327,14 @@ class RaftDriver:
     def _on_ticks(self, ticks: int) -> None:
         if self.failed.done():
             return
-        with self._stopping_if_core_fails():
+        try:
             self._multi_raft.tick(ticks)
-        self._schedule_ready()
+            has_ready = self._multi_raft.has_ready
+        except BaseException as error:
+            self._on_core_failed(error)
+            raise
+        if has_ready:
+            self._schedule_ready()
 
     def _on_bundle(self, bundle: Bundle) -> None:
         """Raises: RemoteProtocolError; the transport then closes the peer's connection."""

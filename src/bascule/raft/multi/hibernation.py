@@ -17,7 +17,7 @@ from bascule.raft.multi.bundle import Hibernation
 class LedHibernations:
     """The hibernating groups that this process leads and one peer follows: the original set."""
 
-    __slots__ = ("_changes", "confirmed", "groups", "sent", "version")
+    __slots__ = ("changes", "confirmed", "groups", "sent", "version")
 
     def __init__(self) -> None:
         self.groups: dict[int, Hibernation] = {}
@@ -27,17 +27,17 @@ class LedHibernations:
         """Changes up to here were sent since the last `resend_unconfirmed`."""
         self.confirmed = 0
         """The peer has the changes up to here."""
-        self._changes: dict[int, int] = {}
+        self.changes: dict[int, int] = {}
         """Group -> version of its last change, for those after `confirmed`, oldest first."""
 
     @property
     def has_changes(self) -> bool:
         """Whether there are unconfirmed changes."""
-        return bool(self._changes)
+        return bool(self.changes)
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self._changes) and self.sent < self.version
+        return bool(self.changes) and self.sent < self.version
 
     def add(self, hibernation: Hibernation) -> None:
         self.groups[hibernation.group] = hibernation
@@ -49,12 +49,12 @@ class LedHibernations:
 
     def _changed(self, group: int) -> None:
         self.version += 1
-        self._changes.pop(group, None)
-        self._changes[group] = self.version
+        self.changes.pop(group, None)
+        self.changes[group] = self.version
 
     def take_changes(self, most: int) -> tuple[int, int, tuple[Hibernation, ...], tuple[int, ...]]:
         """(base, version, hibernating, awake) of the unsent changes, up to `most` groups."""
-        base, changes, hibernating = self.sent, self._changes, self.groups
+        base, changes, hibernating = self.sent, self.changes, self.groups
         groups = []
         for group in reversed(changes):
             if changes[group] <= base:
@@ -74,7 +74,7 @@ class LedHibernations:
             return
         self.confirmed = version
         self.sent = max(self.sent, version)
-        changes = self._changes
+        changes = self.changes
         while changes and changes[group := next(iter(changes))] <= version:
             del changes[group]
 
@@ -85,7 +85,7 @@ class LedHibernations:
     def reset(self) -> None:
         """The peer has an empty copy, and all these groups are being woken."""
         self.groups.clear()
-        self._changes.clear()
+        self.changes.clear()
         self.sent = self.confirmed = 0
 
 

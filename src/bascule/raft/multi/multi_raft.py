@@ -168,7 +168,7 @@ class MultiRaft:
         meanwhile are not handled yet, so that time does not count as silence of the peers:
         hibernating groups survive a stall.
         """
-        stalled = max(0, count - (self.due() or count))
+        stalled = max(0, count - (self.due() or count)) if count > 1 else 0
         self.now = now = self.now + count
         while (group := self._next_due()) is not None and group.due_at <= now:
             heapq.heappop(self._timers)
@@ -176,7 +176,8 @@ class MultiRaft:
             group.catch_up(now)
             self._mark_active(group)
         for peer in tuple(self._peers.values()):
-            peer.discount_stall(stalled)
+            if stalled:
+                peer.discount_stall(stalled)
             if peer.followed.groups and peer.is_silent(now):
                 self._reset_followed(peer)
             if peer.was_in_contact and not peer.is_in_contact(now):
@@ -283,6 +284,12 @@ class MultiRaft:
 
     # -- output -------------------------------------------------------------------------------
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether a group has an input since the last `ready`, or a bundle is due."""
+        now = self.now
+        return bool(self._active) or any(peer.due_at(now) == now for peer in self._peers.values())
+
     def ready(self) -> MultiRaftReady | None:
         """Return what is to be sent, written, applied and answered, once; None: nothing."""
         writes: list[tuple[int, Write]] = []
@@ -331,7 +338,7 @@ class MultiRaft:
     def _maybe_hibernate(self, group: _Group) -> None:
         """Hibernate if this node leads the group and it was quiet for an election timeout."""
         node, now = group.node, self.now
-        if node.role is not Role.LEADER or not node.may_hibernate(self._unreachable(node)):
+        if not node.is_quiet_leader or not node.may_hibernate(self._unreachable(node)):
             group.quiet_since = None
             return
         if group.quiet_since is None:
@@ -347,8 +354,12 @@ class MultiRaft:
 
     def _unreachable(self, node: RaftNode) -> list[int]:
         """The members of its group whose processes are out of contact."""
-        others = [other for other in node.members.all if other != self.id]
-        return [other for other in others if not self._peer(other).is_in_contact(self.now)]
+        peers, now = self._peers, self.now
+        return [
+            other
+            for other in node.members.all
+            if other != self.id and not (peers.get(other) or self._peer(other)).is_in_contact(now)
+        ]
 
     def _has_majority(self, node: RaftNode) -> bool:
         """Whether this process is in contact with a majority of the group's voters."""

@@ -190,16 +190,15 @@ class Peer:
 
     def due_at(self, now: int) -> int | None:
         """The tick at which a bundle is due if nothing else happens; None: never."""
-        contact = self.is_in_contact(now)
-        is_refusal_due = self._is_refusal_new and self.followed.refused
-        if self.outbox or (contact and (self.led.has_unsent or is_refusal_due)):
+        # Asked of each peer at each tick and after each bundle, so it makes few calls.
+        if self.outbox:
             return now
-        if (
-            self._reply_due
-            or self.led.groups
-            or self.followed.groups
-            or (contact and self.led.has_changes)
-        ):
+        led, followed = self.led, self.followed
+        has_news = led.changes or (self._is_refusal_new and followed.refused)
+        contact = has_news and self.is_in_contact(now)
+        if contact and (led.has_unsent or (self._is_refusal_new and followed.refused)):
+            return now
+        if self._reply_due or led.groups or followed.groups or (contact and led.changes):
             return max(now, self._sent_at + self._heartbeat_ticks)
         return None
 
@@ -220,11 +219,7 @@ class Peer:
         if due_at is None or due_at > now:
             return []
         contact = self.is_in_contact(now)
-        if (
-            contact
-            and self.led.has_changes
-            and now - self._sent_changes_at >= self._heartbeat_ticks
-        ):
+        if contact and self.led.changes and now - self._sent_changes_at >= self._heartbeat_ticks:
             self.led.resend_unconfirmed()
         *parts, last = _parts(self.outbox)
         bundles = [self._bundle(part, now, with_changes=False) for part in parts]

@@ -25,12 +25,15 @@ class FollowerRole:
     It exists in every role, since a node in any role hands out the chunks of its snapshot.
     """
 
-    __slots__ = ("_core", "fetcher")
+    __slots__ = ("_core", "_promised", "fetcher")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.fetcher: SnapshotFetcher | None = None
         """The snapshot that is being fetched, until it is installed or given up."""
+        self._promised: dict[type, AppendReply | SnapshotReply] = {}
+        """By kind: the last reply that waits, or has waited, for a write. A leader asks again in
+        each round of heartbeats, however long a disk hangs."""
 
     def on_append(self, message: AppendRequest) -> None:
         """Take the entries behind the previous one, and reply how far the logs match.
@@ -76,6 +79,7 @@ class FollowerRole:
                     matched = entry.index
                     continue
                 core.truncate_from(entry.index)
+                self._promised.clear()
             return self._append(entries[position:], matched)
         return matched
 
@@ -97,11 +101,24 @@ class FollowerRole:
 
     def _reply_matched(self, leader: int, index: int) -> None:
         core = self._core
-        reply = AppendReply(core.id, leader, core.term, True, index)
-        if index <= core.synced:
+        self._send_when_synced(AppendReply(core.id, leader, core.term, True, index))
+
+    def _send_when_synced(self, reply: AppendReply | SnapshotReply) -> None:
+        """Say that everything up to the reply's index is on disk, once it is. Nothing is queued
+        where a reply waits that says as much: it does not wait for a later write."""
+        core = self._core
+        if reply.index <= core.synced:
             core.send(reply)
-        else:
-            core.send_when_durable(reply)
+            return
+        before = self._promised.get(type(reply))
+        if (
+            before is not None
+            and (before.target, before.term) == (reply.target, reply.term)
+            and reply.index <= before.index
+        ):
+            return
+        self._promised[type(reply)] = reply
+        core.send_when_durable(reply)
 
     def on_heartbeat(self, message: Heartbeat) -> None:
         core = self._core
@@ -130,11 +147,7 @@ class FollowerRole:
     def reply_snapshot(self, leader: int, index: int) -> None:
         """Tell the leader that this node has everything up to `index` on disk."""
         core = self._core
-        reply = SnapshotReply(core.id, leader, core.term, index)
-        if index <= core.synced:
-            core.send(reply)
-        else:
-            core.send_when_durable(reply)
+        self._send_when_synced(SnapshotReply(core.id, leader, core.term, index))
 
     def on_chunk_request(self, message: ChunkRequest) -> None:
         """Send a chunk of this node's snapshot. Nodes in every role do."""
@@ -175,6 +188,7 @@ class FollowerRole:
             self.fetcher = None
 
     def on_installed(self, index: int) -> None:
-        """The snapshot at `index` was installed."""
+        """The snapshot at `index` was installed. The log may have been reset."""
+        self._promised.clear()
         if self.fetcher is not None and self.fetcher.index <= index:
             self.fetcher = None
