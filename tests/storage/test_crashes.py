@@ -18,6 +18,7 @@ from bascule.host.real import RealRandom
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.keyed_logs import Model, append_keyed, close_segment, compact, held_batches
+from support.killed_files import FilesOfKilled, Killed
 from support.stored_batches import Witness, append, make_batch, open_log, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_CRASH_ROUNDS", "300"))
@@ -109,22 +110,6 @@ def test_what_a_killed_process_left_in_the_cache_is_on_the_disk_before_anything_
             files.crash()
             assert held_batches(open_log(files)) == [*before, second], (number, seed)
             assert before[0] == first
-
-
-class Killed(BaseException):
-    """The process ends at a file operation; what it has written is in the page cache."""
-
-
-class FilesOfKilled(SimFiles):
-    """The process that uses them is killed before operation `left` from now."""
-
-    left = -1
-
-    def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
-        if self.left == 0:
-            raise Killed
-        self.left -= 1
-        super().begin(what, path, rest, *fields)
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,27 @@ def test_a_payload_of_a_process_that_was_killed_is_whole_once_its_name_is_synced
         check(opened(files))
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_directory_that_an_attempt_left_in_the_page_cache_is_on_the_disk(
+    is_killed: bool,
+) -> None:
+    """Before a payload in it is whole."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        files.fail(2, errno.EIO)
+        with pytest.raises(OSError, match="EIO"):
+            log.payloads.create(id_of(1))
+        assert files.operations[-1].startswith("sync-dir")
+        if is_killed:
+            log = opened(files)
+        receive(log, 1)
+        log.append(link_batch(0, 1))
+        log.sync()
+        files.crash()
+        check(opened(files))
+
+
 def test_nobody_waits_for_the_disk_to_know_what_is_there() -> None:
     """The lock is held while a disk renames or removes a file, which may hang. The event loop asks
     what is there."""

@@ -52,3 +52,24 @@ class SmallDisk(Node):
                 except OSError:
                     continue
         return ballast
+
+    def fill_to(self, free_bytes: int) -> None:
+        """Leave so many bytes free."""
+        with (self.data / "more_ballast").open("ab", buffering=0) as file:
+            while (room := shutil.disk_usage(self.data).free - free_bytes) > 0:
+                file.write(b"\1" * min(room, 1 << 16))
+
+
+class DiskFullBefore(SmallDisk):
+    """A node that starts on a disk without a free byte, with a copy of the data in `kept`."""
+
+    kept: Path
+
+    def command(self, ready: Path) -> list[str]:
+        command, data = super().command(ready), self.directory / "data"
+        script = command.index("-c") + 1
+        fill = f"dd if=/dev/zero of='{data}/ballast' bs=4k 2>'{self.directory}/dd'"
+        command[script] = command[script].replace(
+            "&& exec", f"&& cp -a '{self.kept}/.' '{data}' && ! {fill} && exec"
+        )
+        return command

@@ -49,7 +49,7 @@ class TableFollower:
         """Ask for a page, and apply it; returns whether there may be more."""
         page = file.changes(self.position, self.after, Bounds(rows_max, bytes_max, 0))
         self.apply(page)
-        return bool(page.rows) or page.next_after is not None
+        return may_go_on(page)
 
     def catch_up(self, file: TableFile, rows_max: int = 3) -> None:
         while self.page_of(file, rows_max):
@@ -57,3 +57,9 @@ class TableFollower:
 
     def values(self) -> dict[bytes, bytes | None]:
         return {key: row.value for key, row in self.rows.items()}
+
+
+def may_go_on(page: Changes | Page) -> bool:
+    """Whether there may be more. Only an empty page that is not full says that nothing is newer:
+    behind the last one of full pages come the changes since the first one."""
+    return bool(page.rows or page.after) or page.next_after is not None

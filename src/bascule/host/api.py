@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+import errno
+from typing import Final, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a write to a disk, or a quota, that is full."""
 
 
 class File(Protocol):

@@ -5,6 +5,7 @@ Python itself repeats system calls that a signal interrupts (PEP 475).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -16,7 +17,7 @@ from typing import Final
 
 from bascule.errors import DataDirectoryInUse
 from bascule.host import page_cache
-from bascule.host.api import Buffer
+from bascule.host.api import NO_SPACE, Buffer
 
 IOV_MAX: Final = 1024
 """Most buffers of one `pwritev` on Linux (UIO_MAXIOV)."""
@@ -229,6 +230,28 @@ class RealFiles:
             os.close(fd)
 
 
+def make_lasting_dirs(path: str, *, mode: int = 0o750) -> None:
+    """Create a directory and its missing parents. The names of all that are new are on the disk on
+    return; that of `path` also where a process that was killed has made it, as far as this user may
+    read its parent.
+
+    Raises: OSError, FileExistsError where `path` is a file.
+    """
+    missing = []
+    above = path
+    while above and not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process makes it
+            os.mkdir(each, mode)
+    if not os.path.isdir(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    for each in missing or [path]:
+        with contextlib.suppress(PermissionError):
+            RealFiles().sync_dir(os.path.dirname(each) or ".")
+
+
 class DirectoryLock:
     """The lock of a data directory, held until `release` or until the process ends."""
 
@@ -244,8 +267,7 @@ class DirectoryLock:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise DataDirectoryInUse(path, _read_pid(fd)) from None
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            _write_pid(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -262,6 +284,16 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _write_pid(fd: int) -> None:
+    """Say who holds the lock. On a full disk the file stays empty: the lock holds nevertheless."""
+    os.ftruncate(fd, 0)
+    try:
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
 
 
 def _read_pid(fd: int) -> int | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from bascule.host.api import Clock, Files
+from bascule.host.api import NO_SPACE, Clock, Files
 from bascule.storage.checkpoint import FILE_NAME, Checkpoint, encode_checkpoint, replace_file
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.segment import Segment, Tail, remove_indexes, remove_segment
 from bascule.storage.segments import Segments
-
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RemovedSegments(NamedTuple):

@@ -515,17 +515,18 @@ class TableReplica:
 
     async def _apply_all(self, partition: Partition, store: PartitionLog) -> None:
         """Open the file, or make it anew, and apply all. Raises: BasculeError, OSError."""
-        if self._is_damaged:
+        was_damaged = self._is_damaged
+        if was_damaged:
             log.warning(
                 "damaged table made anew",
                 extra={"stream": self.stream, "partition": self.index, "path": str(self._path)},
             )
             await asyncio.to_thread(self._remove_file)
             self._is_damaged = False
+        if self._file is None:
             await asyncio.to_thread(self._open, partition)
+        if was_damaged:
             self.watches.on_lost()
-        elif self._file is None:
-            await asyncio.to_thread(self._open, partition)
         assert self._file is not None
         followed = store, store.partial_copy.begun
         if is_beyond(self._file.position, store) or await self._is_other_copy(*followed):

@@ -25,7 +25,7 @@ from bascule.wire.tables.sync_pages import (
 )
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP
-from support.table_followers import TableFollower
+from support.table_followers import TableFollower, may_go_on
 from support.tables_harness import TablesHarness
 
 DAY_MS = 86_400_000
@@ -45,7 +45,7 @@ class ReplicaFollower(TableFollower):
         )
         self.apply(page, oldest=page.oldest)
         self.epoch = page.epoch
-        return bool(page.rows) or page.next_after is not None
+        return may_go_on(page)
 
     async def follow(self, replica: TableReplica, rows_max: int = 3) -> None:
         while await self.page_from(replica, rows_max):
@@ -80,7 +80,7 @@ class FileFollower:
         if self._random.random() < 0.1:
             self._file.close()
             self._open()
-        return bool(found.rows) or found.next_after is not None
+        return may_go_on(found)
 
     async def follow(self, replica: TableReplica) -> None:
         while await self.page_from(replica):

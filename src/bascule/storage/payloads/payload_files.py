@@ -76,8 +76,9 @@ class PayloadFiles:
         self._exists = files.exists(self.directory)
         if self._exists:
             self._load()
+            # Names that a process which was killed has changed may be in the page cache only.
+            files.sync_dir(directory)
             if self._present:
-                # Names that a process which was killed has changed may be in the page cache only.
                 files.sync_dir(self.directory)
 
     def _load(self) -> None:
@@ -218,6 +219,8 @@ class PayloadFiles:
     def _make_directory(self) -> None:
         if not self._exists:
             self._files.make_dirs(self.directory)
+            # An attempt that failed may have left the name in the page cache only.
+            self._files.sync_dir(self.directory.rpartition("/")[0])
             self._exists = True
 
     def recover_part(self, id: str) -> tuple[int, int]:
