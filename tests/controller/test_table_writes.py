@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
+from bascule.controller.cluster.confirmation import LeaderConfirmation
 from bascule.controller.cluster.tables.writes import WRITE_SECONDS_MAX, TableWrites
 from bascule.errors import (
     Broken,

@@ -293,6 +293,50 @@ def test_a_node_that_is_emptied_gives_its_replicas_away(controller: DecidingCont
     assert due_moves(controller.image, count_max=10) == ()
 
 
+@pytest.mark.parametrize("at", ["copy", "leader"])
+def test_a_move_whose_copy_has_failed_is_not_waited_for(
+    at: str, controller: DecidingController
+) -> None:
+    controller.register(4)
+    controller.create("a", replicas=2)
+    number, other = controller.state("a").replicas
+    controller.submit(Drain(number, empties=True))
+    controller.begin_due_moves(10)
+    state = controller.state("a")
+    (copy,) = set(state.target) - {other}
+    assert state.leader == other
+    stream_id = controller.image.streams["a"].id
+    (left,) = left_on(controller.image, number)
+    assert (left.why, left.is_pending) == (f"node {copy} copies it", True)
+    failed = {"copy": copy, "leader": other}[at]
+    (left,) = left_on(controller.image, number, {(stream_id, 0, failed): "no disk; mount it"})
+    assert not left.is_pending
+    assert left.why == (
+        f"its move waits: the replica on node {failed} has failed: no disk; mount it"
+    )
+    (left,) = left_on(controller.image, number, {(stream_id, 1, failed): "of another partition"})
+    assert left.is_pending
+
+
+def test_a_leader_whose_followers_have_failed_leads_on(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    leader, first, second = controller.state("a").replicas
+    controller.set_isr("a", leader)
+    controller.submit(Drain(leader, empties=False))
+    stream_id = controller.image.streams["a"].id
+    failed = {(stream_id, 0, first): "no disk; mount it"}
+    (left,) = left_on(controller.image, leader, failed)
+    assert (left.why, left.is_pending) == (
+        f"no other replica is in sync yet; node {second} catches up", True,
+    )  # fmt: skip
+    failed[stream_id, 0, second] = "no room; make some"
+    (left,) = left_on(controller.image, leader, failed)
+    assert (left.why, left.is_pending) == (
+        f"no other replica is in sync, and the replica on node {min(first, second)} has failed: "
+        f"{failed[stream_id, 0, min(first, second)]}", False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("empties_other", [True, False])
 def test_what_is_about_to_move_is_waited_for(
     empties_other: bool, controller: DecidingController

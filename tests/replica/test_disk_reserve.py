@@ -8,7 +8,7 @@ import pytest
 
 from bascule.errors import DiskFull
 from bascule.host.real import RealFiles, RealRandom
-from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.disk_reserve import MARGIN_BYTES, START_BYTES, DiskReserve, give_back_at_start
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.sim.disk import SimClock, SimFiles
@@ -125,6 +125,47 @@ def test_an_attempt_to_hold_it_takes_no_room_from_others() -> None:
     files.free_bytes = 0
     again = DiskReserve(files, "", RealRandom(1), size_bytes=SIZE)
     assert again.hold(), "the process before has left it"
+
+
+class CountedDisk(SimFiles):
+    """So many bytes are free besides the files that are there now."""
+
+    free_bytes = 0
+
+    def room(self, path: str) -> tuple[int, int]:
+        held = self.size("/reserve") if self.exists("/reserve") else 0
+        return self.free_bytes + SIZE - held, 1 << 40
+
+
+@pytest.mark.parametrize("free_bytes", [0, START_BYTES - 1, START_BYTES])
+def test_a_node_that_starts_on_a_full_disk_gives_back_what_is_left_of_its_reserve(
+    free_bytes: int,
+) -> None:
+    files = CountedDisk(RealRandom(1))
+    files.free_bytes = 1 << 30
+    held(files)
+    files.free_bytes = free_bytes
+    gives_back = free_bytes < START_BYTES
+    for _ in range(2):  # and once more, if the node is restarted meanwhile
+        give_back_at_start(files, "")
+        assert files.size("/reserve") == (0 if gives_back else SIZE)
+        again = DiskReserve(files, "", RealRandom(1), size_bytes=SIZE)
+        assert again.hold() is not gives_back
+        assert again.is_released is gives_back, "appends would use it up"
+    files.free_bytes = MARGIN_BYTES
+    assert again.hold()
+    assert not again.is_released
+
+
+def test_a_disk_without_room_for_a_reserve_is_no_full_one() -> None:
+    """An attempt that fails leaves no file: an empty one would say that it was given back."""
+    files = SimFiles(RealRandom(1))
+    files.fail(3, errno.ENOSPC)
+    assert not DiskReserve(files, "", RealRandom(1), size_bytes=SIZE).hold()
+    assert not files.exists("/reserve")
+    again = DiskReserve(files, "", RealRandom(1), size_bytes=SIZE)
+    give_back_at_start(files, "")
+    assert again.hold()
 
 
 def test_the_room_of_a_real_disk() -> None:

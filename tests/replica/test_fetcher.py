@@ -64,6 +64,7 @@ class Followed:
         self.failures = SimpleNamespace(count=1)
 
     failures = SimpleNamespace(count=0)
+    fetch_offset = 10
 
     def is_in_sync(self, node_id: int) -> bool:
         return self.counts
@@ -113,6 +114,9 @@ class Leader:
     """Of the requests for records."""
     is_silent: bool = False
     """Whether its responses say nothing of the partition, and the connection goes on."""
+    watermark: int = 0
+    waits: int = 0
+    """How often a connection was waited for before the next request."""
     on_hello: Callable[[], None] = lambda: None
     """Called while the leader answers the hello."""
 
@@ -140,13 +144,17 @@ class Connection:
 
     def receive_size(self) -> tuple[int, int]:
         parts: list[Piece] = []
-        answer = ReplicaFetchPartitionResponse(STREAM, 0, 1, may_have_gaps=False, records=RECORDS)
+        watermark = self._leader.watermark
+        answer = ReplicaFetchPartitionResponse(
+            STREAM, 0, 1, may_have_gaps=False, records=RECORDS, high_watermark=watermark
+        )
         answers = [] if self._leader.is_silent else [answer]
         encode(ReplicaFetchResponse(partitions=answers), self._version, parts)
         self._response = b"".join(cast("list[bytes]", parts))
         return self._version, len(self._response)
 
     def wait_readable(self, seconds: float) -> bool:
+        self._leader.waits += self._is_received
         return False
 
     def receive_into(self, view: memoryview) -> None:
@@ -205,6 +213,19 @@ def test_records_are_appended_although_the_connection_has_ended(
     """Otherwise the memory that they were received into never becomes free again."""
     follow(node)
     wait_until(lambda: node.followed.appended > 2 * BUFFERS)
+
+
+@pytest.mark.parametrize("watermark", [10, 11])
+def test_a_follower_that_is_behind_asks_for_more_before_it_has_synced(
+    leader: Leader, node: SimpleNamespace, watermark: int
+) -> None:
+    """Otherwise it copies small segments more slowly than the leader makes them."""
+    leader.watermark = watermark
+    node.followed.attempt, node.writer.queued = 1, []
+    follow(node)
+    wait_until(lambda: len(node.writer.queued) >= 4)  # of two connections
+    is_behind = watermark > Followed.fetch_offset
+    assert (leader.waits == 0) is is_behind
 
 
 @pytest.mark.parametrize(("in_force", "version", "gaps"), [(1, 0, True), (2, 1, False)])

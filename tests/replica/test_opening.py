@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
+from bascule.controller.directories import StreamDirectories
 from bascule.host.real import RealRandom
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import CreateStream
+from bascule.metadata.image import Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.unstamped_batch import UnstampedBatch
@@ -16,10 +22,12 @@ from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
+from support.killed_files import FilesOfKilled, Killed
 
 DIRECTORY = "/data/streams/s/0"
 HASH_KEY = HashKey(bytes(16))
 DEFINITION = StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s"))
+IMAGE = apply(Image(), CreateStream(DEFINITION, (PartitionState((1,), (1,), 1, 0, 0),)), index=1)
 OTHER = StreamDefinition("s", b"j" * 16, 0, StreamConfig(subject="s"))
 
 
@@ -100,3 +108,71 @@ def test_a_failed_disk_is_worth_a_retry(disk: Disk) -> None:
     found, retry = disk.open()
     assert found.failure is None
     assert not retry
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_directory_of_a_log_that_a_killed_process_made_is_on_the_disk(index: int) -> None:
+    """Before anything in it is confirmed. The next process finds it in the page cache."""
+    for number in count(1):
+        for seed in range(4):
+            files = FilesOfKilled(RealRandom(seed))
+            files.make_dirs("/data")
+            files.left = number
+            is_done = False
+            with suppress(Killed):
+                Process(files).create(index)
+                is_done = True
+            files.left = -1
+            publish(Process(files).create(index), "a")
+            files.crash()
+            found, _ = Process(files).open(index, held=True)
+            assert found.failure is None, (number, seed)
+            assert found.log is not None
+            assert found.log.end.offset == 1
+        if is_done:
+            return
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_directory_of_a_log_that_an_attempt_made_is_on_the_disk(index: int) -> None:
+    """The disk failed to sync its name."""
+    for number in count(1):
+        for seed in range(4):
+            files = SimFiles(RealRandom(seed))
+            files.make_dirs("/data")
+            process = Process(files)
+            files.fail(number, errno.EIO)
+            process.open(index, held=False)
+            is_done = files.fault_pending()
+            files.forget_faults()
+            publish(process.create(index), "a")
+            files.crash()
+            found, _ = Process(files).open(index, held=True)
+            assert found.failure is None, (number, seed)
+            assert found.log is not None
+            assert found.log.end.offset == 1
+        if is_done:
+            return
+
+
+class Process:
+    """What a process does with its stream directories."""
+
+    def __init__(self, files: SimFiles) -> None:
+        self.directories = StreamDirectories(files, "/data")
+        self.directories.prepare(IMAGE)
+        self.opener = PartitionOpener(files, SimClock(1_000_000), HASH_KEY, Partitions())
+
+    def create(self, index: int) -> Partition:
+        """Open the log of this partition; all before it are created as well."""
+        for number in range(index + 1):
+            found, _ = self.open(number, held=False)
+            assert found.failure is None
+            assert found.log is not None
+            epoch = found.log.epochs.latest + 1
+            found.set_role(PartitionState((1,), (1,), 1, epoch, epoch), 1, lag_ns_max=1)
+        return found
+
+    def open(self, index: int, *, held: bool) -> tuple[Partition, bool]:
+        directory = self.directories.partition("s", index)
+        return self.opener.open(DEFINITION, index, directory, adopt=False, held=held)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,9 +232,9 @@ def test_acks_are_released_under_the_commit_lock(
     partition = factory.open(sync)
     release, locked = PendingAcks.release, []
 
-    def record(self: PendingAcks, end_offset: int, stored_end: int, *, now_ms: int) -> bytes:
+    def record(self: PendingAcks, end_offset: int, stored_end: int, **others: Any) -> bytes:
         locked.append(partition.commitment._lock.locked())
-        return release(self, end_offset, stored_end, now_ms=now_ms)
+        return release(self, end_offset, stored_end, **others)
 
     monkeypatch.setattr(PendingAcks, "release", record)
     partition.append(batch(inbox=b"in.0"))

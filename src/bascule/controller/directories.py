@@ -67,6 +67,10 @@ class StreamDirectories:
         files = self.files
         files.make_dirs(self._streams)
         files.make_dirs(self._removed)
+        # A process that was killed may have left names in the page cache alone: these, `aside` and
+        # those of streams.
+        files.sync_dir(self._streams.rpartition("/")[0])
+        files.sync_dir(self._streams)
         # Everything in there belongs to a recorded deletion.
         for leftover in files.list_dir(self._removed):
             files.remove_tree(f"{self._removed}/{leftover}")

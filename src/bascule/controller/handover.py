@@ -30,6 +30,7 @@ import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import BasculeError, Broken
+from bascule.metadata.image import state_of
 from bascule.model import NO_LEADER, PartitionBy, PartitionState
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -364,8 +365,9 @@ class Handovers:
 
     def _is_to_lead(self, partition: Partition) -> bool:
         """Whether this node is to lead a partition by the image: it may have been given back."""
-        states = self._metadata.image.partitions.get(partition.definition.id, ())
-        return partition.index < len(states) and states[partition.index].leader == self._node_id
+        partitions = self._metadata.image.partitions
+        state = state_of(partitions, partition.definition.id, partition.index)
+        return state is not None and state.leader == self._node_id
 
     def _gives(self, partition: Partition, asked: _Asked) -> bool:
         """Whether this node leads a partition until the epoch that is asked for. A late request is

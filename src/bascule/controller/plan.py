@@ -195,7 +195,7 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     )
     here = since.keys() - moved
     steps: list[Step] = []
-    if held.definition != definition:
+    if held.definition is not definition and held.definition != definition:
         steps.append(ConfigureStream(definition))
     missing = tuple(index for index in every if index in here and index not in held.opened)
     if missing:
@@ -205,7 +205,9 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
     # A leader takes `min_isr` with its state.
-    has_other_min = held.definition.min_isr != definition.min_isr
+    has_other_min = held.definition is not definition and (
+        held.definition.min_isr != definition.min_isr
+    )
     changed = {
         i: each
         for i, each in enumerate(states)

@@ -414,10 +414,14 @@ class DiskFull(BasculeError):
 
     retriable = True
 
-    def __init__(self, path: str, free_bytes: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        free_bytes: int,
+        advice: str = "purge or delete a stream, lower its retention, or free space",
+    ) -> None:
         super().__init__(
-            f"no space left on the disk of {path}: {free_bytes} bytes are free; purge or delete a "
-            "stream, lower its retention, or free space"
+            f"no space left on the disk of {path}: {free_bytes} bytes are free; {advice}"
         )
         self.path = path
         self.free_bytes = free_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -146,6 +146,14 @@ class Image:
         """The ids of the nodes that may get replicas: alive, not to be removed and not drained.
         Sorted."""
         return [node_id for node_id in self.alive() if self.nodes[node_id].takes_replicas]
+
+
+def state_of(
+    partitions: Mapping[bytes, Sequence[PartitionState]], stream_id: bytes, index: int
+) -> PartitionState | None:
+    """The state of a partition among those of an image; None where there is none."""
+    states = partitions.get(stream_id, ())
+    return states[index] if index < len(states) else None
 
 
 def in_parts(streams: Iterable[T], size_of: Callable[[T], int], size_max: int) -> Iterator[list[T]]:

@@ -69,11 +69,13 @@ class ImageIndex:
             partitions += len(after) - len(before)
             for earlier, state in zip_longest(before, after):
                 # A change of few partitions of a stream leaves the other states as they are.
-                if earlier is not state:
+                if earlier is not state and not _weigh_the_same(earlier, state):
                     _count(held, led, earlier, -1)
                     _count(held, led, state, 1)
             troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
             away = _marked(away, stream_id, any(map(_is_away, after)))
+        if not held:
+            return ImageIndex(self.names, self.loads, troubled, away, partitions)
         loads = self.loads
         for node in held.keys() | led.keys():
             replicas, leaders = held.get(node, 0), led.get(node, 0)
@@ -105,6 +107,13 @@ def _marked(ids: HashTrieSet[bytes], stream_id: bytes, has_it: bool) -> HashTrie
     if (stream_id in ids) is has_it:
         return ids
     return ids.insert(stream_id) if has_it else ids.discard(stream_id)
+
+
+def _weigh_the_same(earlier: PartitionState | None, state: PartitionState | None) -> bool:
+    """Whether a partition is on the same nodes, under the same leader: others are in sync only."""
+    if earlier is None or state is None:
+        return False
+    return earlier.leader == state.leader and earlier.replicas == state.replicas
 
 
 def _count(

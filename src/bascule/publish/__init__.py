@@ -8,6 +8,7 @@
     preconditions      dedupe window and expectations, evaluated where offsets are assigned
     acks               acks and error acks, and their policies
     pending_acks       the batches that wait for their acks, as their policies say
+    unconfirmed        refusals of a leader that may have a successor already
     payload_chunks     chunks of payloads, which go past the log
     unstamped_batch    a batch without offset, time and CRC, and the port that appends it
 

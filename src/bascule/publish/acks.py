@@ -118,6 +118,10 @@ def not_stored(cause: str) -> AckError:
     return AckError(503, ack_codes.NOT_STORED, f"message was not stored: {cause}")
 
 
+NOT_LEADING: Final = not_stored("this node does not lead the partition")
+"""For callers within this process, who have asked this node alone."""
+
+
 def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:
     """For a message that was refused before it got an offset: it could not be committed."""
     return AckError(

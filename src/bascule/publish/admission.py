@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final
+from typing import Final, Protocol
 
 from bascule.model import Discard, StreamDefinition
 from bascule.publish.acks import (
@@ -16,7 +16,6 @@ from bascule.publish.acks import (
     READ_ONLY,
     AckError,
     AckFormat,
-    Outcome,
 )
 from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import (
@@ -29,6 +28,13 @@ from bascule.publish.preconditions import (
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
+
+
+class RefuseMessages(Protocol):
+    """Answers messages of at most `count` ack entries; the replies to send now."""
+
+    def __call__(self, entries: bytes, error: AckError, /, *, count: int) -> bytes: ...
+
 
 _NS_PER_SECOND: Final = 1_000_000_000
 
@@ -75,7 +81,8 @@ class Admission:
         hash_key: HashKey,
         subjects: StreamSubjects | None = None,
     ) -> None:
-        self._ack_format = ack_format
+        self.answer: RefuseMessages = ack_format.errors
+        """Answers messages that are refused as a part of a whole batch."""
         self.preconditions = Preconditions(definition, ack_format, hash_key, subjects)
         self._records = self._bytes = TokenBucket(0)
         self.configure(definition)
@@ -84,7 +91,7 @@ class Admission:
         """Apply an altered definition from the next batch on."""
         config = definition.config
         self.refusal: AckError | None = None
-        """Why every batch is refused; None: batches are accepted."""
+        """Why every batch of a publisher is to be refused; None: batches are accepted."""
         if definition.paused:
             self.refusal = PAUSED
         elif config.read_only:
@@ -107,13 +114,12 @@ class Admission:
     ) -> Evaluation | None:
         """Remove refused and duplicate records from the batch; None where all are accepted.
 
-        After a failed append of the rest, `preconditions.rollback` must be called.
+        For batches that need not be refused as a whole; see `refusal`. After a failed append of the
+        rest, `preconditions.rollback` must be called.
         """
         if batch.is_internal:
             self.preconditions.accept_without_headers()
             return None
-        if self.refusal is not None:
-            return self._refuse(batch, self.refusal)
         if batch.headers is None and not self._is_limited and not self.preconditions.checks_keys:
             self.preconditions.accept_without_headers()
             return None
@@ -127,13 +133,28 @@ class Admission:
             self._bytes.take((size if evaluation is None else len(batch.data)) - HEADER_BYTES)
         return evaluation
 
-    def _refuse(self, batch: UnstampedBatch, error: AckError) -> Evaluation:
-        self.preconditions.counts.closed_refused += batch.record_count
-        refusals = b""
-        if batch.ack_entries:
-            refusals = self._ack_format.errors(batch.ack_entries, error, count=batch.record_count)
-        batch.data, batch.record_count, batch.ack_entries = batch.data[:0], 0, b""
-        return Evaluation(refusals, b"", 0, 0, outcome=Outcome(-1, error))
+    def refuse(
+        self, batch: UnstampedBatch, error: AckError, *, now_ms: int, ends: tuple[int, int] | None
+    ) -> bytes:
+        """Refuse a whole batch, but acknowledge its repetitions of stored messages; return the
+        replies to send now. The batch keeps the number of its refused records.
+
+        `ends` of what is committed, and of what the leader has stored; None: the log is deleted.
+        """
+        replies = b""
+        if ends is not None and batch.headers is not None:
+            replies = self.preconditions.answer_known(
+                batch, now_ms=now_ms, committed_end=ends[0], stored_end=ends[1]
+            )
+        if not batch.record_count:
+            return replies
+        if error is self.refusal:
+            self.preconditions.counts.closed_refused += batch.record_count
+        if batch.on_committed is not None:
+            batch.on_committed(-1, error)
+        if not batch.ack_entries:
+            return replies
+        return replies + self.answer(batch.ack_entries, error, count=batch.record_count)
 
     def _batch_limits(self, state: LogState, now_ns: int) -> BatchLimits:
         """The lowest of the limits on records, and the lowest of the limits on bytes."""

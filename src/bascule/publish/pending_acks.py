@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bascule.publish.acks import ALL, ANY, LEADER, AckError, AckFormat, OnCommitted, Outcome
+from bascule.publish.unconfirmed import RefusedMessages
 
 
 @dataclass(slots=True)
@@ -179,15 +181,26 @@ class PendingAcks:
                     replies += self._errors(batch, error, queue.policy)
         return replies
 
-    def release(self, high_watermark: int, stored_end: int, *, now_ms: int) -> bytes:
+    def release(
+        self,
+        high_watermark: int,
+        stored_end: int,
+        *,
+        now_ms: int,
+        refuse: Callable[[RefusedMessages], bytes] | None = None,
+    ) -> bytes:
         """NATS operations with the acks of what is committed, and of what the leader has stored.
 
-        `stored_end` is the offset below which the leader has stored its log.
+        `stored_end` is the offset below which the leader has stored its log. `refuse` gets the
+        refusals that are due, and returns what to send now; without, they are sent.
         """
         ready: list[bytes] = []
         for queue, end in ((self._committed, high_watermark), (self._stored, stored_end)):
             while queue.batches and queue.batches[0].end_offset <= end:
                 batch = queue.batches.popleft()
+                if refuse is not None and (batch.replies or batch.error is not None):
+                    ready.append(refuse(_refusal(batch, queue.policy)))
+                    continue
                 if batch.on_committed is not None:
                     batch.on_committed(batch.base_offset, batch.error)
                 if acks := batch.replies or self._acks(batch, queue.policy, now_ms):
@@ -222,9 +235,21 @@ class PendingAcks:
         )
 
     def _errors(self, batch: _Waiting, error: AckError, policy: int) -> bytes:
-        if batch.replies and policy == ALL:
-            policy = ANY & ~LEADER
-        return self._ack_format.errors(batch.ack_entries, error, count=batch.count, policies=policy)
+        return self._ack_format.errors(
+            batch.ack_entries, error, count=batch.count, policies=_policies(batch, policy)
+        )
+
+
+def _policies(batch: _Waiting, policy: int) -> int:
+    """The policies of the messages that a batch of the queue of `policy` answers."""
+    return ANY & ~LEADER if batch.replies and policy == ALL else policy
+
+
+def _refusal(batch: _Waiting, policy: int) -> RefusedMessages:
+    return RefusedMessages(
+        batch.replies, batch.ack_entries, batch.count, _policies(batch, policy),
+        batch.on_committed, batch.error,
+    )  # fmt: skip
 
 
 def _records(batch: _Waiting) -> int:

@@ -3,6 +3,9 @@
 What makes room on a full disk needs a little room itself: a purge, a lower retention, a pause and a
 deletion each write a file before anything is removed. They run with the blocks of this file.
 Appends get none of them: they are refused from then on, until the file has its size again.
+
+A node writes some small files before it serves. Where the disk is full it starts with the blocks of
+the reserve that the process before has left, so that it serves reads and what makes room.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from bascule.errors import DiskFull
-from bascule.host.api import Files, Random
-from bascule.storage.maintenance import NO_SPACE
+from bascule.host.api import NO_SPACE, Files, Random
 
 log = logging.getLogger("bascule.replica")
 
@@ -30,8 +32,31 @@ DECISION_BYTES: Final = 256 << 10
 HOLD_SECONDS: Final = 5.0
 """How often a reserve that was given back is tried to be held again."""
 
+START_BYTES: Final = 1 << 20
+"""What a node may write before it serves: a tenth of it, as measured, and as much for its logs."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def give_back_at_start(files: Files, data_directory: str) -> None:
+    """Give back the reserve that the process before has left, if a node cannot start without it.
+
+    Must come before anything is written, and before `DiskReserve.hold`, which notices it. Raises:
+    DiskFull where the disk is full and has no reserve; OSError.
+    """
+    path, held = f"{data_directory}/{FILE_NAME}", 0
+    free_bytes, _ = files.room(data_directory)
+    if files.exists(path):
+        held = files.size(path)
+    if held and free_bytes < START_BYTES:
+        file = files.open(path)
+        file.truncate(0)
+        file.close()
+        log.warning(
+            "disk full: the reserve is given back so that the node can start; appends are refused",
+            extra={"bytes": held},
+        )
 
 
 class DiskReserve:
@@ -62,6 +87,8 @@ class DiskReserve:
             if self._is_held or not self._size_bytes:
                 return True
             try:
+                if not self._is_missed and self._was_given_back():
+                    self.is_released = True
                 self._check_fits()
                 self._fill()
             except OSError as error:
@@ -111,6 +138,10 @@ class DiskReserve:
         if self._files.room(self._data)[0] < DECISION_BYTES:
             raise self._disk_full()
 
+    def cannot_decide(self) -> bool:
+        """Whether there is no room for a decision, with what the reserve would give back."""
+        return not self._is_held and self._files.room(self._data)[0] < DECISION_BYTES
+
     def check_room(self) -> None:
         """Raises: DiskFull where little is free, for what does not make room."""
         if self.is_released or self._files.room(self._data)[0] < MARGIN_BYTES:
@@ -147,6 +178,10 @@ class DiskReserve:
         )
         return True
 
+    def _was_given_back(self) -> bool:
+        """Whether the file says so: the process before, or this one at its start, did that."""
+        return self._files.exists(self._path) and not self._files.size(self._path)
+
     def _check_fits(self) -> None:
         """Raises: OSError where there is no room, since an attempt takes the last of it from others
         for a moment; or where the reserve would have to be given back at once."""
@@ -170,6 +205,8 @@ class DiskReserve:
             file.sync()
         except OSError:
             file.truncate(0)
+            if not self.is_released:
+                self._files.remove(self._path)  # one that is empty was given back
             raise
         finally:
             file.close()

@@ -11,7 +11,7 @@ import msgspec
 
 from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
 from bascule.model import KeyFrom, RecordHeader, StreamConfig
-from bascule.publish.acks import AckError, too_large, unsupported_header
+from bascule.publish.acks import NOT_LEADING, AckError, too_large, unsupported_header
 from bascule.publish.headers import read_publish_headers
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record._hot_encode import encode_records
@@ -133,7 +133,7 @@ class InternalPublisher:
             headers=read_publish_headers(
                 data, len(records), partition.preconditions.hash_key, own_links=links
             ),
-            on_committed=_resolver(loop, done, name),
+            on_committed=_resolver(loop, done, name, partition),
             attributes=PAYLOAD_LINKS if links else 0,
         )
         self._append(partition, [batch])
@@ -188,13 +188,21 @@ def _encode(records: list[EncodableRecord]) -> bytearray:
 
 
 def _resolver(
-    loop: asyncio.AbstractEventLoop, done: asyncio.Future[int], stream: str = ""
+    loop: asyncio.AbstractEventLoop,
+    done: asyncio.Future[int],
+    stream: str = "",
+    asked: Partition | None = None,
 ) -> Callable[[int, AckError | None], None]:
+    """`asked`: its `NOT_LEADING` is a `NotLeader`, also where the partition has not heard of that
+    yet."""
+
     def resolve(base_offset: int, error: AckError | None) -> None:
         if done.done():
             return
         if error is None:
             done.set_result(base_offset)
+        elif error is NOT_LEADING and asked is not None:
+            done.set_exception(NotLeader.of_partition(asked.state, asked.leader_epoch))
         else:
             refused = publish_error(error.code, error.err_code, error.description, stream)
             done.set_exception(refused)

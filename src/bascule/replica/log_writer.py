@@ -43,6 +43,8 @@ class LogWriter:
         self._queue: SimpleQueue[_Append | Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._has_stopped = False
+        self._refusing = threading.Lock()
+        """Held while what came too late is refused: by one thread at a time, as if by this one."""
         self._began_ns = 0
         """When the thread began what it does, on the monotonic clock; 0: it waits for work."""
 
@@ -133,7 +135,9 @@ class LogWriter:
             if isinstance(request, tuple):
                 replica, batches, on_done = request
                 for batch in batches:
-                    self._send_acks(replica.refuse(batch, "the node stops"))
+                    with self._refusing:
+                        replies = replica.refuse(batch, "the node stops")
+                    self._send_acks(replies)
                 if on_done is not None:
                     on_done()
             elif isinstance(request, _Call):

@@ -74,6 +74,8 @@ class PartitionOpener:
                 or self.files.exists(f"{directory}/{reset.FILE_NAME}")
             ):
                 raise MissingLog(definition.name, index, directory)
+            if not held:
+                _make_directory(self.files, directory)
             self._check_identity(directory, LogIdentity(definition.id, index, since), adopt=adopt)
             store = PayloadLog.open(
                 self.files,
@@ -134,7 +136,6 @@ class PartitionOpener:
         if found is None:
             if not adopt and _has_segments(files, directory):
                 raise CorruptData(path, 0, f"the identity of {expected}", "no such file")
-            files.make_dirs(directory)
             write_identity(files, directory, expected)
         elif found != expected:
             raise CorruptData(path, 0, f"{expected}", f"{found}; directories were exchanged")
@@ -160,6 +161,19 @@ def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> 
         )
         return False
     return is_synced
+
+
+def _make_directory(files: Files, directory: str) -> None:
+    """Make the directory of a log that this node has not had. Its name is on the disk on return.
+
+    An attempt that failed, or a process that was killed, may have left it in the page cache alone,
+    or that of its stream. Raises: OSError.
+    """
+    stream = directory.rpartition("/")[0]
+    found = [each for each in (stream, directory) if files.exists(each)]
+    files.make_dirs(directory)
+    for each in found:
+        files.sync_dir(each.rpartition("/")[0])
 
 
 def _has_segments(files: Files, directory: str) -> bool:

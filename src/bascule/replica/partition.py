@@ -10,6 +10,7 @@ from bascule.errors import BasculeError, FencedEpoch, PartitionFailed, reason_wi
 from bascule.host.api import Clock
 from bascule.model import NO_LEADER, PartitionInfo, PartitionState, StreamDefinition, SyncPolicy
 from bascule.publish.acks import (
+    NOT_LEADING,
     AckError,
     AckFormat,
     indeterminate,
@@ -94,9 +95,7 @@ class Partition:
         """Held while the log is synced or truncated."""
         self.sync_lock = threading.Lock()
         """Guards the next three; see `replica.log_syncer`."""
-        self.sync_queued = False
-        self.sync_requested_again = False
-        self.checkpoint_requested = False
+        self.sync_queued = self.sync_requested_again = self.checkpoint_requested = False
         self.stop_cause: BasculeError | None = None
         """The reason for which a sync thread must stop the partition; None: none."""
         self.synced_at_ns = 0
@@ -121,6 +120,7 @@ class Partition:
         self.failed_reads = FailureRun()
         """Of listeners: reads and lookups by time."""
         self._admission = Admission(definition, self._ack_format, hash_key, subjects)
+        self._admission.answer = self.commitment.refuse
         self._ids = LoadedIds(self._admission.preconditions, persist_id_marker)
 
     @property
@@ -214,12 +214,9 @@ class Partition:
             return replies
         if batch.headers is not None:
             self.preconditions.leave_to_others(batch)
-        if self.log is None or self.failure is not None or self.deleted:
-            return replies + self._refuse(batch, not_stored(self._why_closed()))
-        if self.commitment.replication is not None:
-            short = self.commitment.refusal
-            if short is not None:
-                return replies + self._refuse(batch, not_enough_replicas(*short))
+        if (refusal := self._refusal_of(batch)) is not None:
+            return replies + self._refuse(batch, refusal, knows_ids=not self.deleted)
+        assert self.log is not None
         now_ms = self.now_ms()
         next_offset = self.log.end.offset
         try:
@@ -233,7 +230,7 @@ class Partition:
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
             reason = reason_without_paths(error)
-            replies += self._roll_back_acks(self.log.end.offset, reason)
+            replies += self.commitment.rollback(self.log.end.offset, indeterminate(reason))
             self.preconditions.rollback(self.log.end.offset)
             if self.log.failure is not None:
                 # What the failed append wrote could not be removed: the next opening may find it.
@@ -244,7 +241,7 @@ class Partition:
         except Exception as error:  # boundary: a bug stops one partition, not the log writer
             log.exception("log writer failed")
             if self.log.end.offset == next_offset:
-                replies += self._roll_back_acks(next_offset, "internal error")
+                replies += self.commitment.rollback(next_offset, indeterminate("internal error"))
                 replies += self._refuse(batch, not_stored("internal error"))
             return replies + self.fail(f"internal error while appending: {error!r}")
         stopped = self._failure_now()
@@ -330,10 +327,15 @@ class Partition:
     def _failure_now(self) -> PartitionFailed | None:
         return self.failure  # read again: another thread may have set it
 
-    def _why_closed(self) -> str:
-        if self.failure is None:
-            return "the stream is deleted"
-        return f"partition {self.index} has stopped: {self.failure.reason}"
+    def _refusal_of(self, batch: UnstampedBatch) -> AckError | None:
+        """Why nothing can be appended now."""
+        if self.failure is not None:
+            return not_stored(f"partition {self.index} has stopped: {self.failure.reason}")
+        if self.deleted or self.log is None:
+            return not_stored("the stream is deleted")
+        if (short := self.commitment.refusal) is not None:
+            return not_enough_replicas(*short)
+        return None if batch.is_internal else self._admission.refusal
 
     # -- roles, on the log writer thread; see `replica.roles` -----------------------------------
 
@@ -392,7 +394,7 @@ class Partition:
         changes = role is not self.role or state.leader_epoch != self.leader_epoch
         keeps, self.has_handed_over = self.has_handed_over, False
         self.counts.records_dropped += self.commitment.resign(
-            self.log, role, keeps_acks=keeps, begins=changes
+            self.log, role, keeps_acks=keeps, begins=changes, state=state
         )
         self.state, self.leader_epoch = state, state.leader_epoch
         if changes:
@@ -557,10 +559,6 @@ class Partition:
             self._on_appended(self)
         return self._after(released)
 
-    def _roll_back_acks(self, offset: int, reason: str) -> bytes:
-        """Error acks for duplicates, some of which may be of messages that are stored."""
-        return self.commitment.rollback(offset, indeterminate(reason))
-
     def _fail_acks(self, reason: str) -> bytes:
         error = indeterminate(f"partition {self.index} has stopped: {reason}")
         replies, count = self.commitment.fail(error)
@@ -573,7 +571,7 @@ class Partition:
             return b""
         self.counts.records_dropped += batch.record_count + batch.refused_count
         if batch.on_committed is not None:
-            batch.on_committed(-1, not_stored("this node does not lead the partition"))
+            batch.on_committed(-1, NOT_LEADING)
         return b""
 
     def refuse(self, batch: UnstampedBatch, reason: str) -> bytes:
@@ -582,7 +580,9 @@ class Partition:
             return self._drop(batch)
         replies = self._refuse_too_large(batch)
         self.preconditions.leave_to_others(batch)
-        return replies + self._refuse(batch, not_stored(reason)) if batch.record_count else replies
+        if batch.record_count:
+            replies += self._refuse(batch, not_stored(reason), knows_ids=not self.deleted)
+        return replies
 
     def _refuse_too_large(self, batch: UnstampedBatch) -> bytes:
         if not batch.refused_count:
@@ -591,10 +591,10 @@ class Partition:
         limit = self.definition.config.message_bytes_max
         return self._ack_format.too_large(batch.refused_entries, limit, count=batch.refused_count)
 
-    def _refuse(self, batch: UnstampedBatch, error: AckError) -> bytes:
-        self.counts.records_not_stored += batch.record_count
-        if batch.on_committed is not None:
-            batch.on_committed(-1, error)
-        if not batch.ack_entries:
-            return b""
-        return self._ack_format.errors(batch.ack_entries, error, count=batch.record_count)
+    def _refuse(self, batch: UnstampedBatch, error: AckError, *, knows_ids: bool = False) -> bytes:
+        """`knows_ids`: repetitions of stored messages are acknowledged. The batch is whole then."""
+        ends = (self.committed_offset, self.commitment.stored_end) if knows_ids else None
+        replies = self._admission.refuse(batch, error, now_ms=self.now_ms(), ends=ends)
+        if error is not self._admission.refusal:
+            self.counts.records_not_stored += batch.record_count
+        return replies

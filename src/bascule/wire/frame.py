@@ -115,9 +115,17 @@ class FrameReader:
 
 def frame_pieces(parts: Sequence[Piece]) -> list[Piece]:
     """One frame of `parts`: adjacent bytes are joined, each `SizedPiece` is kept."""
-    total = sum(map(size_of, parts))
+    total, is_plain = 0, True
+    for part in parts:
+        if type(part) is bytes:  # most are
+            total += len(part)
+        else:
+            total += size_of(part)
+            is_plain = is_plain and isinstance(part, (bytes, bytearray, memoryview))
     if total > INT32_MAX:
         raise LocalProtocolError(f"frame has {total} bytes, at most {INT32_MAX} are allowed")
+    if is_plain:
+        return [b"".join((_SIZE.pack(total), *parts))]  # type: ignore[arg-type]
     pieces: list[Piece] = []
     run: list[bytes | bytearray | memoryview] = [_SIZE.pack(total)]
     for part in parts:

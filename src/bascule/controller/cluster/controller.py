@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from bascule.config import ClusterConfig
+from bascule.controller.cluster.confirmation import CONFIRM, LeaderConfirmation
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.groups import ENDS, OFFSETS, ClusterGroups, PartitionEnds
 from bascule.controller.cluster.groups.commit_removal import CommitRemoval
@@ -33,7 +34,7 @@ from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.tables import ClusterTables, submit
-from bascule.controller.cluster.upkeep import ClusterUpkeep
+from bascule.controller.cluster.upkeep import ClusterUpkeep, hand_over_before_stop
 from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.purges import FOLLOW_STARTS, PURGE, Purges
@@ -158,6 +159,7 @@ class ClusterController:
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
         )  # fmt: skip
+        self.confirmation = LeaderConfirmation(node_id, metadata, peers)
         self.log_ends = LogEnds(node_id, partitions, peers)
         self.operations = ClusterOperations(
             metadata, self.views, self.log_ends,
@@ -184,6 +186,7 @@ class ClusterController:
             LOGS: self.log_ends.answer,
             AWAIT: self._answer_await,
             **self.views.controls,
+            CONFIRM: self.confirmation.answer,
             PURGE: self._purges.answer_purge,
             FOLLOW_STARTS: self._purges.answer_follow_starts,
             REPAIR: self._repairs.answer_repair,
@@ -230,7 +233,8 @@ class ClusterController:
         await self.follower.wait_followed(self._metadata.applied)
 
     async def step_down(self) -> None:
-        """Hand over what this node leads, before it stops; return once all acks are sent.
+        """Hand over what this node leads, and the cluster if it is the controller, before it stops;
+        return once all acks are sent.
 
         Without another node, a controller or in time it returns, and nothing is handed over.
         """
@@ -247,6 +251,8 @@ class ClusterController:
         except (BasculeError, TimeoutError) as error:
             extra = {"partitions": len(given), "error": str(error)}
             log.warning("stopping before all partitions are handed over", extra=extra)
+        if self._metadata.is_controller:
+            await hand_over_before_stop(self._metadata, self._node_id, STEP_DOWN_SECONDS_MAX)
 
     async def close(self) -> None:
         """Follow the image no longer."""
@@ -298,7 +304,7 @@ class ClusterController:
     def attach_tables(self, tables: Tables, publisher: InternalPublisher) -> ClusterTables:
         """What reads and writes the tables of the cluster, of which this node has `tables`."""
         found = ClusterTables(
-            self._node_id, self._partitions, tables, self.views, self._metadata, self.peers,
+            self._node_id, self._partitions, tables, self.views, self.confirmation, self.peers,
             publisher, self._random, self._clock,
         )  # fmt: skip
         self._controls |= found.controls

@@ -191,6 +191,8 @@ class MetadataGroup(GroupObserver):
         self._settling = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreseen: _Foreseen | None = None
+        self.told_controller = 0
+        """Whom this node asks while no controller reaches it at its new address; 0: nobody."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
@@ -400,7 +402,7 @@ class MetadataGroup(GroupObserver):
         assert self._group is not None
         if self._group.is_leader:
             return await self._decide(identity, request)
-        controller = self._group.leader
+        controller = self._group.leader or self.told_controller
         if not controller:
             raise NotLeader(None, term=self._group.node.term)
         body = msgspec.msgpack.encode(_Decide(identity.id, request, identity.last_index))
@@ -437,8 +439,8 @@ class MetadataGroup(GroupObserver):
             return machine.applied
         term = group.node.term
         foreseen = self._foresee(term)
-        index = foreseen.requests.get(identity.id)
-        if index is not None:  # A repetition; the first one is not answered yet.
+        if (index := foreseen.requests.get(identity.id)) is not None:
+            # A repetition; the first one is not answered yet.
             await self._confirm(term, index)
             return index
         self._check_in_time(identity)
@@ -458,8 +460,7 @@ class MetadataGroup(GroupObserver):
             return machine.applied
         self._check_in_time(identity)
         before = foreseen.image
-        version = before.cluster_version
-        payload = encode_commands(commands, version=version, request=identity)
+        payload = encode_commands(commands, version=before.cluster_version, request=identity)
         committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
         foreseen.add(identity.id, commands, group.node.log.last)
         committed = await committing
@@ -488,8 +489,7 @@ class MetadataGroup(GroupObserver):
             while True:
                 if commands:
                     foreseen = self._foresee(term)
-                    version = foreseen.image.cluster_version
-                    payload = encode_commands(commands, version=version)
+                    payload = encode_commands(commands, version=foreseen.image.cluster_version)
                     proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
                     proposed.add_done_callback(
                         partial(log_if_committed, foreseen.image, commands, cause)

@@ -11,6 +11,7 @@ where its predecessor stopped.
     a partition lacks replicas --> it moves to more nodes
     a preferred leader is back --> it leads again
     a node is drained          --> others lead what they can, and are the controller
+    the controller stops       --> another voter is the controller
     replicas are to be balanced--> a few partitions move at a time
     all nodes support more     --> the cluster version rises
 """
@@ -139,7 +140,7 @@ class ClusterUpkeep:
             return
         kind, node = change
         if kind is MemberChange.REMOVE and node == self._node_id:
-            await self._hand_over()
+            await hand_over(self._metadata, self._node_id)
             return
         chosen = [node]
         if kind is MemberChange.ADD_VOTER:
@@ -152,7 +153,7 @@ class ClusterUpkeep:
     async def _give_up_control(self) -> None:
         """Have another voter be the controller where this node is drained. Raises: BasculeError."""
         if _is_drained(self._metadata.image, self._node_id):
-            await self._hand_over()
+            await hand_over(self._metadata, self._node_id)
 
     async def _change_one(self, kind: MemberChange, nodes: Sequence[int]) -> Members:
         """Change the first of these nodes that can be: a learner may be behind for long. Raises:
@@ -164,21 +165,6 @@ class ClusterUpkeep:
             except CannotReplicate as error:
                 log.debug("upkeep is tried again", extra={"error": str(error)})
         return await self._metadata.change_members(kind, last)
-
-    async def _hand_over(self) -> None:
-        """Have another voter be the controller: this node leaves, or is drained. Raises:
-        BasculeError."""
-        metadata = self._metadata
-        usable = metadata.image.usable()
-        for node in metadata.members.voters:
-            if node != self._node_id and node in usable:
-                try:
-                    await metadata.transfer(node)
-                    return
-                except (CannotReplicate, Indeterminate) as error:
-                    # Its disk may be full, for example: then another voter can.
-                    extra = {"node": node, "error": str(error)}
-                    log.debug("controller not handed over yet", extra=extra)
 
     # -- replicas and leaders -------------------------------------------------------------------
 
@@ -202,7 +188,7 @@ class ClusterUpkeep:
             if holds_replicas(image, number) or is_needed(image, metadata.members, number):
                 continue
             if number == self._node_id:
-                await self._hand_over()
+                await hand_over(self._metadata, self._node_id)
                 return
             await metadata.submit(FinishLeaving(number))
             if number in metadata.image.removed:  # the removal was not taken back meanwhile
@@ -244,6 +230,38 @@ class ClusterUpkeep:
             self._balanced = image
         else:
             await self._metadata.submit(BalanceLeaders(BALANCED_MAX))
+
+
+async def hand_over(metadata: MetadataGroup, node_id: int) -> bool:
+    """As the controller `node_id`: have another voter be it, since this node leaves, is drained or
+    stops, or since its disk is full. Whether another one is. Raises: BasculeError."""
+    usable = metadata.image.usable()
+    for node in metadata.members.voters:
+        if node != node_id and node in usable:
+            try:
+                await metadata.transfer(node)
+                return True
+            except (CannotReplicate, Indeterminate) as error:
+                # Its disk may be full, for example: then another voter can.
+                extra = {"node": node, "error": str(error)}
+                log.debug("controller not handed over yet", extra=extra)
+    return False
+
+
+async def hand_over_before_stop(metadata: MetadataGroup, node_id: int, seconds_max: float) -> None:
+    """Have another node be the controller instead of this one, which stops. Without that nobody
+    decides before an election, and what was decided last may be known to some nodes only: a leader
+    that was replaced, and not to the one that is to lead."""
+    if metadata.is_only_voter:
+        return
+    why = "no other voter could be"
+    try:
+        async with asyncio.timeout(seconds_max):
+            if await hand_over(metadata, node_id):
+                return
+    except (BasculeError, TimeoutError) as error:
+        why = str(error) or f"not within {seconds_max} s"
+    log.warning("stopping as the controller", extra={"error": why})
 
 
 def _is_drained(image: Image, node: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -14,6 +14,7 @@ import msgspec
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import BasculeError, UnknownStream
 from bascule.metadata.elections import why_leaderless
+from bascule.metadata.image import Image
 from bascule.metadata.troubles import find_troubles, how_to_repair
 from bascule.model import (
     NO_LEADER,
@@ -40,6 +41,8 @@ HOW_TO_COMPARE: Final = (
     "nothing says which replica is right: compare the records in both logs with `bascule inspect`, "
     "then have the wrong replica moved to another node and back with `bascule stream reassign`"
 )
+HEALS: Final = "it heals from another replica"
+"""What is said of a failed replica that needs no operator."""
 INFO_SECONDS_MAX: Final = 2.0
 LISTED_MAX: Final = 200
 """Partitions, or failed replicas of one node, in an answer; all of them are counted."""
@@ -53,6 +56,9 @@ class _Failed(msgspec.Struct, array_like=True):
     """Stream id, partition and cause of some of them."""
     differing: list[tuple[bytes, int, str]] = []
     """Likewise those that differ from other replicas."""
+    healing: list[tuple[bytes, int]] = []
+    """Stream id and partition of those of `first` that need no operator; earlier releases do not
+    say which these are."""
 
 
 class ClusterViews:
@@ -151,17 +157,9 @@ class ClusterViews:
         alive = image.alive()
         answers = await asyncio.gather(*(self._ask_failed(node) for node in alive))
         failed = [
-            FailedReplica(
-                definition.name,
-                index,
-                node,
-                failure,
-                how_to_repair(image, definition, image.partitions[stream_id][index], node),
-            )
+            each
             for node, said in zip(alive, answers, strict=True)
-            for stream_id, index, failure in said.first
-            if (definition := image.stream_of(stream_id)) is not None
-            and index < len(image.partitions[stream_id])
+            for each in _failed_replicas(image, node, said.first)
         ]
         differing = [
             FailedReplica(definition.name, index, node, difference, HOW_TO_COMPARE)
@@ -181,6 +179,19 @@ class ClusterViews:
             failed_count=sum(said.count for said in answers),
         )
 
+    async def stuck_replicas(self) -> list[FailedReplica]:
+        """The replicas on living nodes that have failed and need an operator, as far as listed."""
+        image = self._metadata.image
+        alive = image.alive()
+        answers = await asyncio.gather(*(self._ask_failed(node) for node in alive))
+        return [
+            each
+            for node, said in zip(alive, answers, strict=True)
+            for each in _failed_replicas(
+                image, node, (it for it in said.first if it[:2] not in said.healing)
+            )
+        ]
+
     async def _ask_failed(self, node: int) -> _Failed:
         if node == self._node_id:
             return self._failed()
@@ -197,12 +208,24 @@ class ClusterViews:
 
     def _failed(self) -> _Failed:
         found = [
-            (partition.definition.id, partition.index, self._explain(partition))
+            partition
             for partitions in self._partitions.streams().values()
             for partition in partitions
             if partition.failure is not None
         ]
-        return _Failed(len(found), found[:LISTED_MAX], self.differing()[:LISTED_MAX])
+        first = found[:LISTED_MAX]
+        return _Failed(
+            len(found),
+            [(each.definition.id, each.index, self._explain(each)) for each in first],
+            self.differing()[:LISTED_MAX],
+            [(each.definition.id, each.index) for each in first if self._heals(each)],
+        )
+
+    def _heals(self, partition: Partition) -> bool:
+        """Whether a failed partition needs no operator, or it is not known yet that it does."""
+        assert partition.failure is not None
+        standing = self.standing(partition)
+        return standing == HEALS or (partition.failure.is_damage and not standing)
 
     def _explain(self, partition: Partition) -> str:
         """Why a partition has failed, and what this node does about it."""
@@ -335,6 +358,18 @@ class ClusterViews:
             return state.isr
         known = replication.state
         return known.isr if known.leader_epoch == state.leader_epoch else state.isr
+
+
+def _failed_replicas(
+    image: Image, node: int, said: Iterable[tuple[bytes, int, str]]
+) -> Iterator[FailedReplica]:
+    """What a node says of its replicas, of those that there are by this image."""
+    for stream_id, index, failure in said:
+        definition = image.stream_of(stream_id)
+        if definition is not None and index < len(image.partitions[stream_id]):
+            state = image.partitions[stream_id][index]
+            advice = how_to_repair(image, definition, state, node)
+            yield FailedReplica(definition.name, index, node, failure, advice)
 
 
 def _bytes_behind(partition: Partition, info: PartitionInfo) -> int:

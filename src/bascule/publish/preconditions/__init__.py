@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from bascule.model import StreamDefinition
 from bascule.publish.acks import (
+    ALL,
     ANY,
     DISCARDED_BYTES,
     DISCARDED_MESSAGES,
@@ -28,6 +29,7 @@ from bascule.publish.acks import (
     AckError,
     AckFormat,
     Outcome,
+    indeterminate,
     unsupported_header,
     wrong_last_sequence,
     wrong_stream,
@@ -224,11 +226,7 @@ class Preconditions:
                 implied, verdicts,
             )  # fmt: skip
             numbers = array("q", range(batch.record_count))
-            out = bytearray(len(batch.ack_entries))
-            size = _hot.split_ack_entries(
-                batch.ack_entries, verdicts, numbers, _hot.ACCEPTED, 0, out
-            )
-            batch.ack_entries = bytes(memoryview(out)[:size])
+            batch.ack_entries = _entries(batch.ack_entries, verdicts, numbers, _hot.ACCEPTED, 0)
 
     def evaluate(
         self,
@@ -283,6 +281,50 @@ class Preconditions:
         batch.data = batch.data[:end]
         batch.record_count = accepted
         return evaluation
+
+    def answer_known(
+        self, batch: UnstampedBatch, *, now_ms: int, committed_end: int, stored_end: int
+    ) -> bytes:
+        """Remove repetitions of stored messages from a batch that is about to be refused; return
+        the replies to send now.
+
+        Those of a message that is not committed, or not stored by the leader if that is what the
+        ack waits for, are told that it may or may not be stored: what the batch is refused for may
+        last, so nobody waits. The batch keeps the ack entries of the others, and not their records.
+        """
+        window, headers = self._window, batch.headers
+        if headers is None or not headers.has_ids() or not window.ms_max:
+            return b""
+        window.expire(now_ms)
+        if not len(window):
+            return b""
+        if not self._definition.config.acks:
+            _hot_answers.keep_flags(headers.rows, headers.count, HAS_ID | EXPECTS_KEY_SEQUENCE)
+        replies, found, entries = b"", 0, batch.ack_entries
+        oldest, error = window.oldest, indeterminate("its first attempt is not committed yet")
+        for policy, end in ((LEADER, stored_end), (ALL, committed_end)):
+            verdicts = bytearray(batch.record_count)
+            numbers = array("q", range(batch.record_count))
+            found = _hot.find_known(
+                headers.rows, headers.count, self._stream_hash, window.ring, window.table, end,
+                verdicts, numbers,
+            )  # fmt: skip
+            if not found:
+                return b""
+            if entries and batch.ack_policies & policy:
+                stored = _entries(entries, verdicts, numbers, _hot.DUPLICATE, oldest)
+                replies += self._ack_format.duplicates(
+                    stored, base=oldest, count=found, policy=policy
+                )
+                unsure = _entries(entries, verdicts, numbers, _hot.NOT_COMMITTED, oldest)
+                replies += self._ack_format.errors(unsure, error, count=found, policies=policy)
+        batch.ack_entries = _entries(entries, verdicts, numbers, _hot.ACCEPTED, 0)
+        batch.record_count -= found
+        self.counts.duplicates += found
+        if batch.on_committed is not None and not batch.record_count:
+            is_stored = verdicts[-1] == _hot.DUPLICATE
+            batch.on_committed(numbers[-1] if is_stored else -1, None if is_stored else error)
+        return replies
 
     @property
     def checks_keys(self) -> bool:
@@ -340,9 +382,7 @@ class Preconditions:
             return Evaluation(b"", b"", 0, 0)
 
         def entries(verdict: int, base: int, of: bytearray = verdicts) -> bytes:
-            out = bytearray(len(ack_entries))
-            size = _hot.split_ack_entries(ack_entries, of, numbers, verdict, base, out)
-            return bytes(memoryview(out)[:size])
+            return _entries(ack_entries, of, numbers, verdict, base)
 
         refused = [(each, error) for each, error in errors.items() if each in verdicts]
         if tally[_hot.NOT_SUPPORTED]:
@@ -387,6 +427,15 @@ class Preconditions:
             refused_count=len(verdicts),
             rests_on_log=bool(wrong) or tally[_hot.WRONG_ID] > 0,
         )
+
+
+def _entries(
+    ack_entries: bytes, verdicts: bytearray, numbers: array[int], verdict: int, base: int
+) -> bytes:
+    """The ack entries of records with `verdict`; see `_hot.split_ack_entries`."""
+    out = bytearray(len(ack_entries))
+    size = _hot.split_ack_entries(ack_entries, verdicts, numbers, verdict, base, out)
+    return bytes(memoryview(out)[:size])
 
 
 def _outcome(

@@ -39,6 +39,8 @@ NOT_CAUGHT_UP = 12
 WRONG_KEY_SEQUENCE = 13
 BAD_TTL = 14
 VERDICTS = 15
+NOT_COMMITTED = 15
+"""Of `find_known`: a duplicate of a message that is not committed yet."""
 
 NO_KEY_OF_TABLE = -2
 UNKNOWN_VERSION = -3
@@ -178,6 +180,50 @@ def window_copy(
             slot = _find(ring, table, old[source], old[source + 1])
             table[slot] = place + 1
             number += 1
+
+
+def find_known(
+    rows: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    stream: cython.longlong,
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+    end: cython.longlong,
+    verdicts: cython.uchar[::1],
+    numbers: cython.longlong[::1],
+) -> int:
+    """Find the records whose id is in the window; return how many there are.
+
+    The verdict of such a record becomes `DUPLICATE`, or `NOT_COMMITTED` if the original is at `end`
+    or later, and its number the offset of the original. Others stay as they are, and so do those
+    that `evaluate` would refuse before it looks at their id. `stream` is as in `evaluate`.
+    """
+    row: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    offset: cython.longlong
+    found: cython.Py_ssize_t = 0
+    bad: cython.bint = False
+    if len(rows) < 8 * count or len(table) <= len(ring) // 3:
+        raise IndexError("an array is too short for the headers or the ids")
+    with cython.nogil:
+        for row in range(0, 8 * count, 8):
+            if rows[row] < 0 or rows[row] >= len(verdicts) or rows[row] >= len(numbers):
+                bad = True
+                break
+            if not rows[row + 1] & 1 or rows[row + 1] & 112:
+                continue
+            if rows[row + 1] & 8 and rows[row + 7] != stream:
+                continue
+            slot = _find(ring, table, rows[row + 2], rows[row + 3])
+            if table[slot] == 0:
+                continue
+            offset = ring[3 * (table[slot] - 1) + 2]
+            verdicts[rows[row]] = 1 if offset < end else 15
+            numbers[rows[row]] = offset
+            found += 1
+    if bad:
+        raise IndexError("the headers do not match the batch")
+    return found
 
 
 def evaluate(

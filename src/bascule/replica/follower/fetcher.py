@@ -52,7 +52,8 @@ IN_FLIGHT_MAX: Final = 2
 REPORTS_MAX: Final = 1_000
 """Partitions in one request, of some 50 bytes each: no send fills the socket's buffer."""
 BEHIND_BYTES: Final = 1 << 20
-"""After a response of this size the follower is behind, and asks for more before it has synced."""
+"""After a response of this size the follower is behind, and asks for more before it has synced. So
+it is after one whose records end below what the leader has committed."""
 REPORT_SECONDS_MAX: Final = 0.02
 """How long the next request waits for the sync that its report is about."""
 SMALL_BYTES: Final = 64 << 10
@@ -379,14 +380,16 @@ class FollowerFetcher:
             at = connection.check_head(frame)
             response = decode(ReplicaFetchResponse, version, frame, at)
             appends: list[Callable[[], None]] = []
+            is_behind = False
             try:
                 for each in response.partitions:
                     if (append := self._on_partition(each, buffer)) is not None:
                         appends.append(append)
+                        is_behind |= self._is_behind(each)
                 with self._lock:
                     self._in_flight -= 1
                     # What is appended is reported once it is synced, with the next request.
-                    is_reported = bool(appends) and size < BEHIND_BYTES
+                    is_reported = bool(appends) and size < BEHIND_BYTES and not is_behind
                     if not is_reported:
                         self._send_next()
             finally:
@@ -396,6 +399,11 @@ class FollowerFetcher:
         finally:
             if buffer is not None:
                 buffer.release()
+
+    def _is_behind(self, response: ReplicaFetchPartitionResponse) -> bool:
+        """Whether the leader had committed more than what has been asked for."""
+        followed = self._followed.get((response.stream_id, response.partition))
+        return followed is not None and followed.fetch_offset < response.high_watermark
 
     def _await_report(self, connection: LogConnection) -> None:
         """Leave the next request to a sync that ends soon: one request for records and report."""

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from bascule.errors import (
@@ -48,6 +49,7 @@ class Replicator:
         send_acks: Callable[[bytes], None],
         clock: Clock,
         on_leading: Callable[[Partition], None] = lambda _: None,
+        on_refused: Callable[[Partition], None] | None = None,
         on_silent: Callable[[int, str], None] = lambda _, __: None,
         on_damaged: Callable[[int, Partition, int, int], None] = lambda _, __, ___, ____: None,
         fetch_payload: GetPayload = lambda _, __, ___: None,
@@ -55,6 +57,7 @@ class Replicator:
         silence_seconds_max: float = SILENCE_SECONDS_MAX,
     ) -> None:
         """`on_leading` is called on the log writer thread when this node leads a partition.
+        `on_refused`: see `Commitment.on_refused`.
 
         `on_silent` is called on a thread of its own, repeatedly, with a leader that has not
         answered for `silence_seconds_max`, and the reason. `on_damaged` is called on the log writer
@@ -68,6 +71,7 @@ class Replicator:
         self._send_acks = send_acks
         self._clock = clock
         self._on_leading = on_leading
+        self._on_refused = on_refused
         self._on_silent = on_silent
         self._on_damaged = on_damaged
         self._fetch_payload = fetch_payload
@@ -134,6 +138,8 @@ class Replicator:
     def _set_role(self, partition: Partition, state: PartitionState) -> None:
         node = self._identity.node_id
         partition.commitment.send_kept = self._send_acks
+        if self._on_refused is not None:
+            partition.commitment.on_refused = partial(self._on_refused, partition)
         try:
             acks = partition.set_role(state, node, lag_ns_max=self._lag_ns_max)
         except (BasculeError, OSError) as error:

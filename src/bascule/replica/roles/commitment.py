@@ -11,6 +11,7 @@ from bascule.model import PartitionState, SyncPolicy
 from bascule.publish.acks import LEADER, AckError, AckFormat, OnCommitted, indeterminate
 from bascule.publish.pending_acks import PendingAcks
 from bascule.publish.preconditions import Evaluation
+from bascule.publish.unconfirmed import RefusedMessages, UnconfirmedRefusals, answer
 from bascule.replica.roles.batch_positions import position_of
 from bascule.replica.roles.follower_watermark import FollowerWatermark
 from bascule.replica.roles.leader_watermark import LeaderWatermark
@@ -18,6 +19,7 @@ from bascule.replica.roles.role import PartitionRole
 from bascule.replication.high_watermark import HighWatermark
 from bascule.replication.leader import NO_NODE_EPOCH, LeaderReplication
 from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.wire.ack_codes import INDETERMINATE
 
 Watermark: TypeAlias = HighWatermark | LeaderWatermark | FollowerWatermark
 EMPTY_LOG: Final = LogPosition(0, 0, 0)
@@ -95,6 +97,14 @@ class Commitment:
         """What the leader has told this follower last."""
         self.send_kept: Callable[[bytes], None] = lambda _: None
         """Takes the acks of records that this node appended before it handed the partition over."""
+        self.on_refused: Callable[[], None] | None = None
+        """Called by any thread when refusals wait that `take_refusals` returns. None: nobody else
+        leads this partition at any time, so they are sent without."""
+        self._unconfirmed = UnconfirmedRefusals()
+        self._leader_epoch = -1
+        """In which this node leads, or has led last: that of its refusals."""
+        self._is_alone = True
+        """Whether no other node can lead the partition before this one knows."""
 
     @property
     def refusal(self) -> tuple[int, int] | None:
@@ -103,6 +113,11 @@ class Commitment:
         if replication is None or replication.has_min_isr:
             return None
         return replication.isr_size, replication.min_isr
+
+    @property
+    def stored_end(self) -> int:
+        """Below it this leader has stored its log, as far as an ack of policy `leader` waits."""
+        return self._stored_end
 
     # -- roles, on the log writer thread --------------------------------------------------------
 
@@ -120,6 +135,7 @@ class Commitment:
             position = position_of(log, self.watermark.offset, nowait=False)
         with self._lock:
             self._version = state.version
+            self._is_alone, self._leader_epoch = is_alone, state.leader_epoch
             counts_synced = self._policy is SyncPolicy.ALWAYS
             own = log.synced if counts_synced else log.end
             self._stored_end = own.offset
@@ -159,9 +175,11 @@ class Commitment:
         *,
         keeps_acks: bool = False,
         begins: bool = True,
+        state: PartitionState | None = None,
     ) -> int:
         """Follow or do nothing; forget who waits for acks, unanswered. Returns their records.
-        `begins`: another leader, or another role.
+        `begins`: another leader, or another role, in `state`. As the leader of a log that it cannot
+        use, this node refuses.
 
         The successor may have their records, or lose them: this node cannot know. `keeps_acks`: it
         has given the log to the successor. It answers if it learns, as a follower, that the records
@@ -171,6 +189,10 @@ class Commitment:
             keeps_acks = keeps_acks or self.role is PartitionRole.FOLLOWER
             keeps_acks = keeps_acks and role is PartitionRole.FOLLOWER
             self.role, self.replication = role, None
+            self._is_alone = False
+            if role is PartitionRole.LEADER and state is not None:
+                self._is_alone = state.replicas == (state.leader,)
+                self._leader_epoch = state.leader_epoch
             if begins:
                 self._leader_watermark = -1
             if log is not None and not isinstance(self.watermark, FollowerWatermark):
@@ -239,12 +261,14 @@ class Commitment:
         rests, end = evaluation.rests_on_log, next_offset
         if rests:
             end = end_offset
-        elif self.replication is None:
+        elif self.replication is None and not self._waits_for_confirmation:
             return evaluation.leader_refusals + evaluation.refusals
         entries, count = evaluation.refused_entries, evaluation.refused_count
         self.pending.add_refusals(evaluation.refusals, entries, count=count, end_offset=end)
         if not rests:
-            return evaluation.leader_refusals
+            return self._confirm_first(
+                RefusedMessages(evaluation.leader_refusals, entries, count, LEADER)
+            )
         self.pending.add_refusals(
             evaluation.leader_refusals, entries, count=count, end_offset=end, policy=LEADER
         )
@@ -443,7 +467,43 @@ class Commitment:
             watermark.replication.on_isr_failed()
             return self._release() if watermark.on_replication() else None
 
+    # -- refusals -------------------------------------------------------------------------------
+
+    def refuse(self, ack_entries: bytes, error: AckError, *, count: int) -> bytes:
+        """Refuse messages with `error`, now or once it is confirmed that this node leads. There are
+        at most `count` of them. Returns the replies to send now."""
+        if error.err_code == INDETERMINATE:  # it says nothing that a successor could make wrong
+            return self._ack_format.errors(ack_entries, error, count=count)
+        with self._lock:
+            return self._confirm_first(
+                RefusedMessages(ack_entries=ack_entries, count=count, error=error)
+            )
+
+    def take_refusals(self) -> list[tuple[int, RefusedMessages]]:
+        """The refusals that wait, each with the leader epoch in which this node has made it."""
+        with self._lock:
+            return self._unconfirmed.take()
+
+    def answer_refusal(self, refusal: RefusedMessages, error: AckError | None = None) -> bytes:
+        """Answer who was refused, with `error` if that was not confirmed; what to send now."""
+        return answer(refusal, self._ack_format, error)
+
+    @property
+    def _waits_for_confirmation(self) -> bool:
+        return self.on_refused is not None and not self._is_alone
+
+    def _confirm_first(self, refusal: RefusedMessages) -> bytes:
+        """Have a refusal wait until it is confirmed; what to send now. The lock is held."""
+        if not self._waits_for_confirmation or not (refusal.replies or refusal.error):
+            return answer(refusal, self._ack_format)
+        assert self.on_refused is not None
+        if not self._unconfirmed.refusals:
+            self.on_refused()  # once for all that come until they are taken
+        return self._unconfirmed.add(self._leader_epoch, refusal, self._ack_format)
+
     def _release(self) -> bytes:
         """Acks of everything that is committed or stored, as policies ask; the lock is held."""
-        offset, stored_end = self.watermark.offset, self._stored_end
-        return self.pending.release(offset, stored_end, now_ms=self._clock.now_ms())
+        offset, stored_end, refuse = self.watermark.offset, self._stored_end, None
+        if self._waits_for_confirmation:
+            refuse = self._confirm_first
+        return self.pending.release(offset, stored_end, now_ms=self._clock.now_ms(), refuse=refuse)

@@ -11,11 +11,13 @@ from bascule.controller.cluster.healing.evidence import keep_evidence
 from bascule.controller.cluster.healing.history import HealHistory, Key
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.cluster.views import HEALS
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import replace_log
 from bascule.errors import BasculeError, Broken, CorruptData
 from bascule.host.api import Clock
+from bascule.metadata.image import state_of
 from bascule.metadata.requests import Resign
 from bascule.model import NO_LEADER, PartitionState
 from bascule.replica.log_syncer import LogSyncer
@@ -116,7 +118,7 @@ class Healer:
             return ""
         if patient.why_not:
             return f"not healed: {patient.why_not}"
-        return "" if self._state(partition) is None else "it heals from another replica"
+        return "" if self._state(partition) is None else HEALS
 
     # -- what was found -------------------------------------------------------------------------
 
@@ -166,8 +168,8 @@ class Healer:
                 del self._patients[key]
 
     def _state(self, partition: Partition) -> PartitionState | None:
-        states = self._metadata.image.partitions.get(partition.definition.id, ())
-        return states[partition.index] if partition.index < len(states) else None
+        partitions = self._metadata.image.partitions
+        return state_of(partitions, partition.definition.id, partition.index)
 
     def _can_heal(self, state: PartitionState) -> bool:
         """Whether this node is no longer one of those that have all records, and another leads."""

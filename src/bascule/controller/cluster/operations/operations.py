@@ -172,8 +172,10 @@ class ClusterOperations:
         image = self._image
         if number not in image.nodes:
             raise UnknownNode(number)
-        infos = await self._describe(streams_left(image, number))
-        return drain_of(image, number, infos)
+        if not (left := streams_left(image, number)):
+            return drain_of(image, number, {})
+        infos, failed = await asyncio.gather(self._describe(left), self._views.stuck_replicas())
+        return drain_of(image, number, infos, failed)
 
     # -- the balance of replicas, and how fast they catch up ------------------------------------
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import balancing_moves
 from bascule.metadata.replicas.drained import left_on
-from bascule.model import StreamInfo
+from bascule.model import FailedReplica, StreamInfo
 from bascule.operation_results import BalanceMove, BalancePlan, LeftPartition, NodeDrain
 
 LISTED_MAX: Final = 200
@@ -22,12 +22,23 @@ def streams_left(image: Image, number: int) -> set[str]:
     return {image.index.names[each.stream_id] for each in listed}
 
 
-def drain_of(image: Image, number: int, infos: Mapping[str, StreamInfo]) -> NodeDrain:
-    """How far a node of the image is drained; `infos` are those of `streams_left`."""
+def drain_of(
+    image: Image,
+    number: int,
+    infos: Mapping[str, StreamInfo],
+    failed: Iterable[FailedReplica] = (),
+) -> NodeDrain:
+    """How far a node of the image is drained; `infos` are those of `streams_left`, and `failed` the
+    replicas that do not heal by themselves."""
     node, names = image.nodes[number], image.index.names
+    failures = {
+        (image.streams[each.stream].id, each.partition, each.node): f"{each.failure}; {each.advice}"
+        for each in failed
+        if each.stream in image.streams
+    }
     left: list[LeftPartition] = []
     pending = stuck = bytes_left = 0
-    for each in left_on(image, number):
+    for each in left_on(image, number, failures):
         pending += each.is_pending
         stuck += not each.is_pending
         if len(left) < LISTED_MAX:

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeAlias
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import parse_address
+from bascule.controller.cluster.confirmation import LeaderConfirmation
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.payloads.link_exchange import LINKS, LinkExchange
 from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
-from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.controller.cluster.views import ClusterViews
 from bascule.datastream.ports import FoundFile, OnFetched, PayloadPlace
 from bascule.datastream.protocol.chains import Links
@@ -71,6 +71,7 @@ class ClusterPayloads:
         partitions: Partitions,
         metadata: MetadataGroup,
         views: ClusterViews,
+        confirmation: LeaderConfirmation,
         peers: Peers,
         append: Append,
         clock: Clock,
@@ -90,7 +91,7 @@ class ClusterPayloads:
         publisher = InternalPublisher(partitions, append)
         self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
         self.streams = DataStreams(node_id, identity, self, clock)
-        self._confirmation = LeaderConfirmation(node_id, metadata, peers)
+        self._confirmation = confirmation
         self._exchange = LinkExchange(node_id, peers, round_trips_ns, lambda: self.streams.rates)
         add_control(LINK, self._links.answer)
         add_control(LINKS, self._exchange.answer)
@@ -171,8 +172,7 @@ class ClusterPayloads:
                 end = await self._confirm_leads(place)
             except BasculeError:
                 raise error from None
-            confirmed = place._replace(high_watermark=end)
-            return await asyncio.to_thread(self.streams.id_at, confirmed, offset, is_confirmed=True)
+            return await asyncio.to_thread(self.streams.id_at, place.confirmed(end), offset)
 
     async def _confirm_leads(self, place: PayloadPlace) -> int:
         """See `datastream.ports.PayloadCluster`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.confirmation import LeaderConfirmation
+from bascule.controller.cluster.metadata_group import Peers
 from bascule.controller.cluster.tables.cluster_followers import ClusterFollowers
 from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
-from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
-from bascule.controller.cluster.tables.operations import CONFIRM, TABLE_WRITES, TABLES
+from bascule.controller.cluster.tables.operations import TABLE_WRITES, TABLES
 from bascule.controller.cluster.tables.read_batches import TableReadBatches
 from bascule.controller.cluster.tables.reads import TableReads
 from bascule.controller.cluster.tables.writes import TableWrites
@@ -28,13 +28,12 @@ class ClusterTables(TableReads):
         partitions: Partitions,
         tables: Tables,
         views: ClusterViews,
-        metadata: MetadataGroup,
+        confirmation: LeaderConfirmation,
         peers: Peers,
         publisher: InternalPublisher,
         random: Random,
         clock: Clock,
     ) -> None:
-        confirmation = LeaderConfirmation(node_id, metadata, peers)
         super().__init__(node_id, partitions, tables, views, peers, confirmation)
         self.writes = TableWrites(node_id, partitions, views, peers, publisher, self, random)
         tables.start_expiry(publisher)
@@ -44,6 +43,5 @@ class ClusterTables(TableReads):
         self.controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self.answer,
             TABLE_WRITES: self.writes.answer,
-            CONFIRM: confirmation.answer,
         }
         """Kind -> the handler of a control request of another node."""

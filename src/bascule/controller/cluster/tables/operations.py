@@ -10,8 +10,6 @@ TABLES: Final = "tables"
 """The kind of control request for reading a table."""
 TABLE_WRITES: Final = "table-writes"
 """The kind of control request for writing a key, to the leader of the partition."""
-CONFIRM: Final = "confirm"
-"""The kind of control request for an index of all that the metadata group has committed."""
 
 
 class ReadKeys(msgspec.Struct, tag=True):

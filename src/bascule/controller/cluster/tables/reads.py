@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from bascule.controller.cluster.confirmation import LeaderConfirmation
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
-from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.controller.cluster.tables.operations import (
     TABLES,
     DescribeTable,

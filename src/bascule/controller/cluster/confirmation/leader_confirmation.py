@@ -38,10 +38,13 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
-from bascule.controller.cluster.tables.operations import CONFIRM
 from bascule.errors import Indeterminate, NotLeader
+from bascule.metadata.image import state_of
+from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 
+CONFIRM: Final = "confirm"
+"""The kind of control request for an index of all that the metadata group has committed."""
 CONFIRM_SECONDS_MAX: Final = 2.0
 COMMIT_SECONDS_MAX: Final = 5.0
 """For a new leader to commit what its predecessors have left."""
@@ -69,26 +72,48 @@ class LeaderConfirmation:
         Raises: NotLeader if this node does not lead; CannotReplicate, LaggingIndex, Broken,
         Indeterminate if that cannot be confirmed in time.
         """
-        await self._confirm()
-        definition = partition.definition
-        states = self._metadata.image.partitions.get(definition.id, ())
-        state = states[partition.index] if partition.index < len(states) else None
+        await self.confirm()
         epoch = partition.leader_epoch
-        if (
-            state is None
-            or state.leader != self._node_id
-            or state.leader_epoch != epoch
-            or not partition.is_leader
-        ):
-            raise NotLeader.of_partition(state or partition.state, epoch)
+        if not self.leads(partition, epoch) or not partition.is_leader:
+            raise NotLeader.of_partition(self._state(partition) or partition.state, epoch)
         await self._wait_end_known(partition)
         end = partition.high_watermark.offset
         if partition.leader_epoch != epoch:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         return end
 
-    async def _confirm(self) -> None:
-        """Return once this node's image has all that was committed before the call."""
+    def leads(self, partition: Partition, leader_epoch: int) -> bool:
+        """Whether this node leads the partition in that epoch, as its image says now."""
+        state = self._state(partition)
+        return (
+            state is not None
+            and state.leader == self._node_id
+            and state.leader_epoch == leader_epoch
+        )
+
+    def hands_over(self, partition: Partition, leader_epoch: int) -> bool:
+        """Whether another node is to lead after that epoch while this one stays in sync, as its
+        image says now. This one goes on until that one asks it to end; see `handover`."""
+        state = self._state(partition)
+        return (
+            state is not None
+            and state.leader_epoch == leader_epoch + 1
+            and self._node_id in state.isr
+        )
+
+    def knows(self, partition: Partition) -> bool:
+        """Whether the partition's stream is not deleted, as its image says now."""
+        return self._state(partition) is not None
+
+    def _state(self, partition: Partition) -> PartitionState | None:
+        partitions = self._metadata.image.partitions
+        return state_of(partitions, partition.definition.id, partition.index)
+
+    async def confirm(self) -> None:
+        """Return once this node's image has all that was committed before the call.
+
+        Raises: NotLeader, CannotReplicate, LaggingIndex, Broken if that takes too long.
+        """
         if self._next is None:
             loop = asyncio.get_running_loop()
             self._next = loop.create_task(self._run(self._running))
