@@ -45,6 +45,17 @@ def test_small_differences_do_not_matter() -> None:
     assert order_chain(2, 1, ONE_RACK, links) == [2, 3, 4, 1]
 
 
+@pytest.mark.parametrize(("ways", "order"), [((90, 120), [1, 2, 3]), ((20, 120), [1, 3, 2])])
+def test_rates_that_differ_by_less_than_four_times_are_equal(
+    ways: tuple[int, int], order: list[int]
+) -> None:
+    """As the measured rates of a busy disk are: the leader stays the last."""
+    links = {
+        (1, node): NodeLink(0, rate * 1_000_000) for node, rate in zip((2, 3), ways, strict=True)
+    }
+    assert order_chain(1, 3, dict.fromkeys((1, 2, 3), ""), links) == order
+
+
 def test_racks_come_before_round_trips() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "c"}
     links = trips(_12=90, _13=0.1, _14=30, _23=90, _24=5, _34=30)
@@ -115,17 +126,15 @@ def test_round_trips_keep_the_shortest_of_the_last_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "level"),
+    ("link", "distance"),
     [
-        (NodeLink(), 0),
-        (NodeLink(MS - 1), 0),
-        (NodeLink(MS), 1),
-        (NodeLink(4 * MS), 2),
-        (NodeLink(16 * MS), 3),
-        (NodeLink(0, 200_000_000), 0),
-        (NodeLink(0, 50_000_000), 1),
-        (NodeLink(0, 0), 14),
+        (NodeLink(), 1),
+        (NodeLink(MS - 1), 1),
+        (NodeLink(4 * MS), 4),
+        (NodeLink(0, 200_000_000), 1),
+        (NodeLink(MS, 1 << 20), 100),
+        (NodeLink(200 * MS, 1 << 20), 200),
     ],
 )
-def test_levels(link: NodeLink, level: int) -> None:
-    assert link.level == level
+def test_distances(link: NodeLink, distance: float) -> None:
+    assert link.distance == distance

@@ -87,9 +87,7 @@ class InboundOwner(PayloadReceiver, Protocol):
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload) -> PayloadPlace: ...
     def confirm_leads(self, place: PayloadPlace) -> Future[int]: ...
-    def find(
-        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
-    ) -> VerifiedFile: ...
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
     def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float: ...
     def on_connection_closed(
@@ -384,18 +382,16 @@ class InboundConnection:
             self._sender.close()
             self._sender = None
         self._fetches += 1
-        self._find(place, fetch, self._fetches, is_confirmed=False)
+        self._find(place, fetch, self._fetches)
 
-    def _find(
-        self, place: PayloadPlace, fetch: FetchPayload, number: int, *, is_confirmed: bool
-    ) -> None:
-        may_ask = not is_confirmed and place.leader == self._service.node_id
+    def _find(self, place: PayloadPlace, fetch: FetchPayload, number: int) -> None:
+        may_ask = not place.is_confirmed and place.leader == self._service.node_id
 
         def find() -> None:
             source: VerifiedFile | None = None
             error: Exception | None = None
             try:
-                source = self._service.find(place, fetch, is_confirmed=is_confirmed)
+                source = self._service.find(place, fetch)
             except (BasculeError, OSError) as caught:
                 error = caught
             self._reactor.call(lambda: begin(source, error))
@@ -416,8 +412,7 @@ class InboundConnection:
             if self._connection.is_closed or number != self._fetches:
                 return
             if asked.exception() is None:
-                confirmed = place._replace(high_watermark=asked.result())
-                self._find(confirmed, fetch, number, is_confirmed=True)
+                self._find(place.confirmed(asked.result()), fetch, number)
             else:
                 self._fail(missing)
 

@@ -31,6 +31,13 @@ class PayloadPlace(NamedTuple):
     """Those with replicas, alive or not."""
     high_watermark: int
     """This node's replica has this many committed records, at least."""
+    is_confirmed: bool = False
+    """Whether this node has asked whether it leads since the question came, and does; the watermark
+    is that of then."""
+
+    def confirmed(self, high_watermark: int) -> PayloadPlace:
+        """The place, once this node knows that it leads: with the watermark of then."""
+        return self._replace(high_watermark=high_watermark, is_confirmed=True)
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -213,10 +213,8 @@ class DataStreams:
         """See `PayloadCluster.catch_up_wait`."""
         return self._cluster.catch_up_wait(place, node, count)
 
-    def find(
-        self, place: PayloadPlace, fetch: FetchPayload, *, is_confirmed: bool = False
-    ) -> VerifiedFile:
-        """The payload that is asked for. On a thread of the pool. `is_confirmed` as in `id_at`.
+    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile:
+        """The payload that is asked for. On a thread of the pool.
 
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
@@ -225,25 +223,24 @@ class DataStreams:
         id = fetch.id
         if id and payloads.find(id) is None:
             leads = place.leader == self.node_id
-            is_known = is_confirmed or fetch.offset < place.high_watermark
+            is_known = place.is_confirmed or fetch.offset < place.high_watermark
             if leads and is_known and 0 <= fetch.offset < place.store.end.offset:
                 # The record is in the log of its leader, and the payload nowhere on its disk.
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
-            id = self.id_at(place, fetch.offset, is_confirmed=is_confirmed)
+            id = self.id_at(place, fetch.offset)
         try:
             return open_verified(payloads, id, fetch.start, fetch.end)
         except (PayloadDamaged, OSError) as error:
             self.on_damage(place, id, error)
             raise
 
-    def id_at(self, place: PayloadPlace, offset: int, *, is_confirmed: bool = False) -> str:
+    def id_at(self, place: PayloadPlace, offset: int) -> str:
         """The payload of the record at an offset, if it is here. May read the disk.
 
-        `is_confirmed`: this node has asked whether it leads since the question came, and does; the
-        watermark of `place` is that of then. There is no record yet where it is not committed.
-        Otherwise this node says nothing of such records: who has been deposed without knowing it
-        lacks those of the next leader, and may have some that are undone.
+        Of a confirmed place there is no record yet where it is not committed. Of another one this
+        node says nothing of such records: who has been deposed without knowing it lacks those of
+        the next leader, and may have some that are undone.
 
         Raises: UnknownPayload if it is nowhere; PayloadMissing if another replica may have it;
         CorruptData, OSError.
@@ -251,7 +248,7 @@ class DataStreams:
         store = place.store
         assert store is not None
         if offset >= place.high_watermark:
-            if not is_confirmed:
+            if not place.is_confirmed:
                 raise PayloadMissing(f"of offset {offset}", "this replica, yet")
             raise UnknownPayload(place.stream, place.partition, offset)
         found = store.payloads.find_at(offset)

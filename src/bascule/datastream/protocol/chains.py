@@ -12,6 +12,8 @@ NEAR_NS: Final = 1_000_000
 """Round trips below this are equal: they differ more by what processes do than by the network."""
 FAST_NS: Final = 10_000_000
 """So are rates at which a packet of 1 MiB takes less than this, 100 MB/s."""
+FAR_TIMES: Final = 4
+"""Ways that differ by less than so many times are equal as well."""
 
 
 class NodeLink(NamedTuple):
@@ -23,11 +25,11 @@ class NodeLink(NamedTuple):
     """-1: not known, or faster than what was to be sent."""
 
     @property
-    def level(self) -> int:
-        """0 for near and fast; each further level is four times as far, or as slow."""
-        packet_ns = PACKET_BYTES * 1_000_000_000 // max(self.bytes_per_s, 1)
-        slow = 0 if self.bytes_per_s < 0 else _level(packet_ns // FAST_NS)
-        return max(_level(max(self.round_trip_ns, 0) // NEAR_NS), slow)
+    def distance(self) -> float:
+        """1 for near and fast; otherwise how many times as far, or as slow."""
+        packet_ns = PACKET_BYTES * 1e9 / max(self.bytes_per_s, 1)
+        slow = 0.0 if self.bytes_per_s < 0 else packet_ns / FAST_NS
+        return max(1.0, self.round_trip_ns / NEAR_NS, slow)
 
     def __str__(self) -> str:
         trip = f"{self.round_trip_ns / 1e6:.1f} ms" if self.round_trip_ns >= 0 else "unknown"
@@ -37,10 +39,6 @@ class NodeLink(NamedTuple):
 UNKNOWN: Final = NodeLink()
 Links: TypeAlias = Mapping[tuple[int, int], NodeLink]
 """By the node that has measured, and the other one."""
-
-
-def _level(times: int) -> int:
-    return (times.bit_length() + 1) // 2
 
 
 def link_between(links: Links, one: int, other: int) -> NodeLink:
@@ -71,20 +69,14 @@ def order_chain(primary: int, leader: int, racks: Mapping[int, str], links: Link
     order = [primary]
     while left:
         here = order[-1]
-        rack = racks.get(here, "")
-
-        def rank(node: int, here: int = here, rack: str = rack) -> tuple[object, ...]:
-            is_other = racks[node] != rack
-            return (
-                is_other,
-                is_other and racks[node] == racks.get(leader),
-                link_between(links, here, node).level,
-                racks[node],
-                node == leader,
-                node,
-            )
-
-        following = min(left, key=rank)
+        candidates = [node for node in left if racks[node] == racks.get(here, "")]
+        candidates = candidates or [node for node in left if racks[node] != racks.get(leader)]
+        distances = {node: link_between(links, here, node).distance for node in candidates or left}
+        near = FAR_TIMES * min(distances.values())
+        following = min(
+            (node for node, distance in distances.items() if distance < near),
+            key=lambda node: (racks[node], node == leader, node),
+        )
         left.remove(following)
         order.append(following)
     return order
