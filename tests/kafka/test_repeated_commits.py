@@ -11,7 +11,8 @@ import pytest
 from bascule.errors import NotLeader, PublishRejected
 from bascule.groups import CommittedOffsetStore, committed_offsets
 from bascule.kafka.handlers import SERVED_VERSIONS, handle
-from bascule.kafka.repeated_commits import FORM_BYTES_MAX, RepeatedCommits
+from bascule.kafka.repeated_requests import RepeatedRequests
+from bascule.listening.connection import SHORTCUT_BYTES_MAX
 from bascule.wire.connection import ClientConnection, ServerConnection
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
@@ -45,7 +46,7 @@ class Connection:
         self._server = ServerConnection(
             served=SERVED_VERSIONS, requests=REQUESTS, frame_bytes_max=1 << 20
         )
-        self.shortcut = RepeatedCommits(self._context, self._server)
+        self.shortcut = RepeatedRequests(self._context, self._server)
         self.repeated = 0
         """Requests that were not decoded."""
 
@@ -143,7 +144,7 @@ def test_another_form_is_decoded(requests: GroupRequests) -> None:
     [
         ({"partitions": (0, 0)}, ErrorCode.NONE),
         ({"partitions": (7,)}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ({"metadata": "m" * FORM_BYTES_MAX}, ErrorCode.NONE),
+        ({"metadata": "m" * SHORTCUT_BYTES_MAX}, ErrorCode.NONE),
         ({"generation_id_or_member_epoch": 3, "member_id": "x"}, ErrorCode.ILLEGAL_GENERATION),
     ],
 )

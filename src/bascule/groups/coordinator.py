@@ -303,6 +303,12 @@ class GroupCoordinator:
         self._carry_out(running)
         return self._answered(running, ticket, waiting)
 
+    def steady_heartbeat(self, name: str, request: MemberHeartbeat) -> MemberAnswer | None:
+        """The answer to a heartbeat of the consumer protocol that changes nothing; None: it is one
+        for `member_heartbeat`."""
+        group = None if self.error(name) else self.consumer_group(name)
+        return None if group is None else group.on_steady_heartbeat(request, self._due.now_ms())
+
     def _joined_group(
         self, name: str, running: RunningGroup | None, request: MemberHeartbeat
     ) -> RunningGroup | MemberAnswer:

@@ -18,7 +18,7 @@ from bascule.kafka.handlers.context import (
     ServedTables,
     TopicAdministration,
 )
-from bascule.kafka.repeated_commits import RepeatedCommits
+from bascule.kafka.repeated_requests import RepeatedRequests
 from bascule.listening.connection import ServedConnection
 from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
@@ -85,7 +85,7 @@ class ClientListener(FrameListener):
             refusals=self._refusals,
             run_on_thread=self._run_on_thread,
             take_over=lambda sock: self._on_datastream(sock, peer),
-            shortcut=RepeatedCommits(context, protocol),
+            shortcut=RepeatedRequests(context, protocol),
         )
 
     def _context(self, host: str, port: int, peer: str) -> Context:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.groups.prepared_commits import PreparedCommit
@@ -28,9 +27,6 @@ from bascule.wire.messages.offset_commit import (
 )
 from bascule.wire.offsets import OffsetKey, check_consumer
 from bascule.wire.schema import NO_ID
-
-FORM_BYTES_MAX: Final = 1_024
-"""Of a request: a larger one counts against the memory of the listener while it is answered."""
 
 
 class _Learned:
@@ -71,9 +67,7 @@ class _Learned:
 
 
 class RepeatedCommits:
-    """The shortcut of one connection; see `listening.connection`. It knows one request."""
-
-    name = "OffsetCommit"
+    """Those of one connection. It knows one request."""
 
     def __init__(self, context: Context, protocol: ServerConnection) -> None:
         self._context = context
@@ -92,8 +86,6 @@ class RepeatedCommits:
     def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool:
         """Store the commits of a request that is known; see `Shortcut`."""
         self._learns = False
-        if len(frame) > FORM_BYTES_MAX:
-            return False
         split = split_commit(frame)
         if split is None:
             return False

@@ -196,6 +196,11 @@ class ConsumerGroup:
         """
         return self._heartbeats.on_heartbeat(request, ticket, now_ms)
 
+    def on_steady_heartbeat(self, request: MemberHeartbeat, now_ms: int) -> MemberAnswer | None:
+        """The answer to a heartbeat that changes nothing; None: it is one for
+        `on_member_heartbeat`."""
+        return self._heartbeats.on_steady_heartbeat(request, now_ms)
+
     def heartbeat_refusal(self, request: MemberHeartbeat) -> MemberAnswer | None:
         """The answer to a heartbeat that is refused, or None. Nothing is changed."""
         refusal = self._heartbeats.refusal(request)

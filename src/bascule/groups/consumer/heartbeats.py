@@ -49,11 +49,11 @@ class Heartbeats:
         self, request: MemberHeartbeat, ticket: int, now_ms: int
     ) -> MemberAnswer | None:
         """None: the answer will be an effect."""
+        answer = self.on_steady_heartbeat(request, now_ms)
+        if answer is not None:
+            return answer
         roster = self._roster
         member = roster.members.get(request.member_id)
-        if member is not None and self._is_steady(member, request):
-            member.heard_ms = now_ms
-            return self._answer(member, None, now_ms)
         refusal = self.refusal(request)
         if refusal is not None:
             return MemberAnswer(refusal.error, refusal.reason)
@@ -63,6 +63,15 @@ class Heartbeats:
         else:
             answer = self._live(request, member, now_ms)
         return None if roster.journal.answer(ticket, answer) else answer
+
+    def on_steady_heartbeat(self, request: MemberHeartbeat, now_ms: int) -> MemberAnswer | None:
+        """The answer to a heartbeat that changes nothing, of a member that has nothing to do; None
+        for any other one, which is not taken."""
+        member = self._roster.members.get(request.member_id)
+        if member is None or not self._is_steady(member, request):
+            return None
+        member.heard_ms = now_ms
+        return self._answer(member, None, now_ms)
 
     def _is_steady(self, member: ConsumerMember, request: MemberHeartbeat) -> bool:
         """Whether nothing has changed, on either side."""

@@ -24,26 +24,27 @@ def handle_consumer_group_heartbeat(
     try:
         check_consumer(request.group_id)
     except InvalidName as error:
-        return _response(MemberAnswer(ErrorCode.INVALID_GROUP_ID, str(error)))
+        return heartbeat_response(MemberAnswer(ErrorCode.INVALID_GROUP_ID, str(error)))
     answer = context.groups.member_heartbeat(
-        request.group_id, _heartbeat(request, client_id, context)
+        request.group_id, member_heartbeat(request, client_id, context)
     )
     if isinstance(answer, MemberAnswer):
         if answer.error is ErrorCode.UNSUPPORTED_VERSION:
             context.refusals.note(
                 context.peer, client_id, api="ConsumerGroupHeartbeat", reason=answer.reason or ""
             )
-        return _response(answer)
+        return heartbeat_response(answer)
     return _respond_later(answer)
 
 
 async def _respond_later(answer: Awaitable[MemberAnswer]) -> ConsumerGroupHeartbeatResponse:
-    return _response(await answer)
+    return heartbeat_response(await answer)
 
 
-def _heartbeat(
+def member_heartbeat(
     request: ConsumerGroupHeartbeatRequest, client_id: str | None, context: Context
 ) -> MemberHeartbeat:
+    """What a request says to the group."""
     topics, owned = request.subscribed_topic_names, request.topic_partitions
     return MemberHeartbeat(
         member_id=request.member_id,
@@ -66,7 +67,8 @@ def _heartbeat(
     )
 
 
-def _response(answer: MemberAnswer) -> ConsumerGroupHeartbeatResponse:
+def heartbeat_response(answer: MemberAnswer) -> ConsumerGroupHeartbeatResponse:
+    """The group's answer, as the client gets it."""
     assigned = answer.assigned
     return ConsumerGroupHeartbeatResponse(
         error_code=answer.error,
