@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.address import CATALOG_PREFIX, address_of
+from bascule.pipeline.lake.commit_plan import ONCE
 from bascule.pipeline.lake.model import DataFile, LakeCommit, LakeTable, TableAddress, WriterSpec
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class LakeBatchWriter(DataSourceArrowWriter):
     def __init__(self, target: LakeTarget, frame: StructType) -> None:
         self._target = target
         self._frame = frame
-        self._token = target.token or (uuid4().hex, 0)
+        self._token = target.token or (f"{ONCE}{uuid4().hex}", 0)
         table = target.open(frame)
         self._files = TaskFiles(table.writer(), target.schema(frame), target.batch_column)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from bascule.errors import ConfigError, InvalidDeclaration
 from bascule.pipeline.declare import load
 from bascule.pipeline.declare.examples import example
 from bascule.pipeline.declare.faults import FAULTS_MAX, DeclarationFaults, faults_of_options
+from bascule.pipeline.declare.loader import apply_setting
 from bascule.pipeline.jobs.rows import archive_schema
 from bascule.pipeline.jobs.tables import TableSpec, ensure_table
 from bascule.pipeline.values import ValueSpec
@@ -209,6 +211,21 @@ def test_settings_are_told_with_the_rest(tmp_path: Path) -> None:
         "table.x is unknown; known are table.format, table.location, table.name, table.catalog, "
         "table.partition_by",
     )
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.sql.shuffle.partitions", "spark.spark.sql.shuffle.partitions"]
+)
+def test_a_setting_of_spark_is_one_key_with_dots(key: str) -> None:
+    document: dict[str, Any] = {"spark": {"spark.sql.shuffle.partitions": 200, "spark.a": 1}}
+    apply_setting(document, f"{key}=8")
+    assert document == {"spark": {"spark.sql.shuffle.partitions": 8, "spark.a": 1}}
+
+
+@pytest.mark.parametrize("setting", ["spark=8", "spark.=8", "spark..a=8"])
+def test_malformed_settings_of_spark(tmp_path: Path, setting: str) -> None:
+    text = ARCHIVE.format(pipeline="", source="", table="", archive="")
+    assert len(faults(tmp_path, text, setting)) == 1
 
 
 def test_no_end_of_faults() -> None:

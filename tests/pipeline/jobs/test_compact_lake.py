@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from bascule.pipeline.jobs.compact_lake.run import _partition_writer, run
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lake import FileWriter, LakeCommit, LakeTable, WriterSpec, read_files
+from bascule.pipeline.lake.delta.log import CommitInfo, DeltaLog
 from bascule.pipeline.lake.model import DataFile
 from support.lake_rows import OFFSETS, SCHEMA, Lake, commit_of, records, written
 
@@ -44,6 +46,34 @@ def test_an_archive_whose_rows_were_all_deleted_leaves_no_keys(tmp_path: Path) -
     snapshot = into.snapshot()
     assert snapshot is not None
     assert into.files(snapshot) == []
+
+
+def test_a_clock_that_was_set_back_keeps_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = DeltaLog.info
+
+    def set_back(log: DeltaLog, version: int) -> CommitInfo | None:
+        found = info(log, version)
+        return found and msgspec.structs.replace(found, ms=2_000_000_000_000 - version)
+
+    monkeypatch.setattr(DeltaLog, "info", set_back)
+    lake = Lake("delta", tmp_path)
+    source = lake.create(stream="flights", stream_id="ab12")
+    into = filled(lake, "into", records(0, 0, 10))
+    spec = CompactLakeSpec(
+        name="x",
+        table=TableSpec(format="delta", location=lake.address().location),
+        into=TableSpec(format="delta", location=lake.address("into").location),
+    )
+    nothing_to_read: Any = None
+    for number in (1, 2):
+        source.commit(commit_of(source, records(0, 10 * number, 10 * number + 10)))
+        DeltaTable(lake.address().location).delete()
+        result = run(nothing_to_read, spec)
+        assert (result.summary["keys"], result.summary["changed"]) == (0, True)
+        files = tuple(written(into, records(0, 0, 10)))
+        into.commit(LakeCommit(files, token=("somebody", number), replaces=True))
 
 
 @dataclass

@@ -95,6 +95,29 @@ def test_a_table_and_its_checkpoints_are_on_the_disk_first(
     assert offsets_in(table) == {0: [*range(30)]}
 
 
+def test_a_commit_of_a_process_that_was_killed_is_on_the_disk_before_it_counts(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a repetition, or by the next commit."""
+    table = lake.create()
+    commits = [commit_of(table, records(0, start, start + 10)) for start in (0, 10, 20)]
+    with monkeypatch.context() as killed:
+        killed.setattr(DeltaLog, "sync", lambda log, version: None)
+        for commit in commits[:2]:
+            table.commit(commit)
+    synced = Synced(monkeypatch)
+    open_table(lake.address()).commit(commits[1])
+    names = {f"{version:020d}.json" for version in (1, 2)}
+    assert names <= set(synced.names)
+    synced.names.clear()
+    again = open_table(lake.address())
+    again.commit(commits[2])
+    assert names | {f"{3:020d}.json"} <= set(synced.names)
+    synced.names.clear()
+    again.commit(commits[2])
+    assert synced.names == [], "it has synced them"
+
+
 def test_its_history_says_what_was_committed(lake: Lake) -> None:
     table = lake.create(stream="flights", stream_id="ab12")
     table.commit(commit_of(table, records(0, 0, 10), records(2, 5, 9)))

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.table import Table
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
+from bascule.host.real import RealFiles
 from bascule.pipeline.lake import open_table, parse_address, storage
 from bascule.pipeline.lake.model import TableAddress
 from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records, rows_of
@@ -125,7 +126,7 @@ def test_what_a_commit_names_is_on_the_disk_first(
 ) -> None:
     synced: list[str] = []
 
-    def note(paths: Iterable[str]) -> None:
+    def note(paths: Iterable[str], *, root: str = "") -> None:
         synced.extend(paths)
 
     table = lake.create()
@@ -137,6 +138,26 @@ def test_what_a_commit_names_is_on_the_disk_first(
     assert snapshot is not None
     manifests = [each.manifest_path for each in snapshot.manifests(made.io)]
     assert {*manifests, snapshot.manifest_list, made.metadata_location} <= set(synced)
+
+
+def test_names_of_the_folders_of_a_new_table_are_on_the_disk(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    sync_dir = RealFiles.sync_dir
+
+    def note(files: RealFiles, path: str) -> None:
+        synced.add(Path(path))
+        sync_dir(files, path)
+
+    monkeypatch.setattr(RealFiles, "sync_dir", note)
+    lake.create()
+    folder = Path(str(storage.local_path(loaded(lake).metadata_location))).parent
+    warehouse = Path(storage.local_path(lake.address().location))
+    assert warehouse in folder.parents
+    while folder != warehouse.parent:
+        assert folder in synced, folder
+        folder = folder.parent
 
 
 def test_another_catalog_by_its_properties(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -271,3 +272,21 @@ def test_times_of_snapshots_ascend_although_the_clock_goes_back(
     for start in (0, 10, 20):
         times.append(made.commit(commit_of(made, records(0, start, start + 10))).committed_ms)
     assert times == [2_000_000_000_000, 2_000_000_000_001, 2_000_000_000_002]
+
+
+def test_a_commit_of_a_process_that_was_killed_has_its_name_on_the_disk_before_it_counts(
+    lake: Lake,
+) -> None:
+    table = lake.create()
+    commit = commit_of(table, records(0, 0, 10))
+    table.commit(commit)
+
+    class Synced(LinkingFiles):
+        folders: ClassVar[set[str]] = set()
+
+        def sync_dir(self, path: str) -> None:
+            self.folders.add(path)
+            super().sync_dir(path)
+
+    parquet.open_table(lake.address(), files=Synced()).commit(commit)
+    assert any(path.endswith("_bascule/snapshots") for path in Synced.folders)

@@ -104,12 +104,15 @@ def _read(
 
 def apply_setting(document: Document, setting: str) -> None:
     """Apply one setting such as `table.format=delta`. The value is parsed as TOML; if that fails,
-    it is text.
+    it is text. What follows `spark` is one key with dots, with or without Spark's own `spark.`.
 
     Raises: ConfigError for a malformed setting or one below a plain value.
     """
     key, equals, text = setting.partition("=")
     names = key.strip().split(".")
+    if names[0] == "spark" and len(names) > 1 and all(names):
+        rest = ".".join(names[1:])
+        names = ["spark", rest if rest.startswith("spark.") else f"spark.{rest}"]
     if not equals or not all(names):
         raise ConfigError("expected key=value, such as table.format=delta")
     try:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from bascule.errors import LakeConflict
 from bascule.pipeline.lake.model import DataFile, LakeCommit, LakeSnapshot, Span, SpanDigest
+
+ONCE: Final = "once:"
+"""The names of writers that write one batch begin so. A table remembers the last `ONCE_MAX` of
+them: only the commit itself is repeated, at once."""
+ONCE_MAX: Final = 100
 
 Committed = dict[int, tuple[int, int]]
 
@@ -87,6 +93,9 @@ def _plan_token(state: TableState, commit: LakeCommit, token: tuple[str, int]) -
     if batch <= tokens.get(writer, -1):
         return CommitPlan((), (), commit.files, state, advances=False)
     tokens[writer] = batch
+    once = [each for each in tokens if each.startswith(ONCE)]
+    for each in once[:-ONCE_MAX]:
+        del tokens[each]
     after = TableState(state.stream, state.stream_id, state.committed, tokens)
     return CommitPlan(commit.files, (), (), after, advances=True)
 
@@ -129,7 +138,7 @@ def _holds(span: Span, part: Span) -> bool:
 
 
 def snapshot_of(
-    id: str, state: TableState, *, committed_ms: int, rows: int, bytes: int
+    id: str, state: TableState, *, number: int, committed_ms: int, rows: int, bytes: int
 ) -> LakeSnapshot:
     return LakeSnapshot(
         id,
@@ -139,6 +148,7 @@ def snapshot_of(
         dict(state.committed or {}),
         rows,
         bytes,
+        number,
     )
 
 

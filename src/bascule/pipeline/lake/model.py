@@ -133,6 +133,8 @@ class LakeSnapshot:
     """Stream partition -> [start, end) of the archived offsets, without gaps."""
     rows: int = 0
     bytes: int = 0
+    number: int = 0
+    """Ascends with each commit to the table, whatever the clock says."""
 
 
 @dataclass(frozen=True, slots=True)

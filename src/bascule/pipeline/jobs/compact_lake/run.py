@@ -56,8 +56,9 @@ def run(
                 keep_tombstones=spec.keep_tombstones,
             )
             written = _write(last, into, progress=progress, total=rows)
-        # Not the offsets: rows may have been deleted from the archive since.
-        token = (f"compact-lake:{spec.name}", snapshot.committed_ms)
+        # Not the offsets: rows may have been deleted from the archive since. Nor the time, which
+        # does not ascend where the clock was set back; an earlier release used it.
+        token = (f"compact-lake-of:{spec.name}", snapshot.number)
         after = into.commit(LakeCommit(tuple(written), token=token, replaces=True))
         changed = before is None or before.id != after.id
         progress.say(f"{after.rows} keys of {rows} records")

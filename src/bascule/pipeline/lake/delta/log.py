@@ -14,6 +14,7 @@ from deltalake.transaction import Transaction
 from bascule.errors import CorruptData
 from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.commit_plan import (
+    ONCE,
     TableState,
     digests_of,
     digests_text,
@@ -61,7 +62,9 @@ def own_metadata(
 def transactions(
     state: TableState, digests: Sequence[SpanDigest], before: TableState
 ) -> list[Transaction]:
-    """The application transactions that one commit changes."""
+    """The application transactions that one commit changes. Delta keeps them for ever, so those of
+    writers of one batch are not among them: a commit that failed is repeated only if it surely
+    changed nothing."""
     committed = state.committed or {}
     found = []
     for number in sorted({each.span.partition for each in digests}):
@@ -76,7 +79,7 @@ def transactions(
     found += [
         Transaction(f"{APP}token:{writer}", batch)
         for writer, batch in sorted((state.tokens or {}).items())
-        if known.get(writer) != batch
+        if known.get(writer) != batch and not writer.startswith(ONCE)
     ]
     return found
 

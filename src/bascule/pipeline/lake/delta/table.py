@@ -59,6 +59,9 @@ from bascule.pipeline.lake.partitioning import parse_partitioning
 
 ATTEMPTS_MAX: Final = 1000
 """Attempts for one commit. At each of them another commit came first."""
+SYNCED_BEFORE_MAX: Final = 10
+"""Versions that the first commit of an object syncs, its own included. Each commit does so, hence
+a version stays unsynced only if so many processes in a row are killed as they commit."""
 FORMAT: Final = f"{KEY}.format"
 PARTITION_BY: Final = f"{KEY}.partition-by"
 CONFIGURATION: Final = {
@@ -76,6 +79,8 @@ class DeltaLakeTable:
         self.address = address
         self._location = address.location
         self._log = DeltaLog(self._location)
+        self._synced = -1
+        """The version up to which this object has synced the log."""
         configured = table.metadata().configuration
         if configured.get(FORMAT) != "1":
             raise ForeignTable(str(address), f"it lacks the property {FORMAT} = 1")
@@ -146,6 +151,8 @@ class DeltaLakeTable:
                 ]
                 self._write(table, actions, plan, before=state, files=plan.files, gone=gone)
                 table = self._load()
+            else:
+                self._sync(table.version())
             self._delete_repeated(plan.repeated)
             return self._as_snapshot(table)
 
@@ -242,7 +249,14 @@ class DeltaLakeTable:
                 app_transactions=transactions(plan.state, plan.digests, before),
             ),
         )
-        self._log.sync(table.version() + 1)
+        self._sync(table.version() + 1)
+
+    def _sync(self, version: int) -> None:
+        """Sync the log up to a version. Those before it may be of processes that were killed before
+        they came to that. Raises: OSError."""
+        for each in range(max(self._synced + 1, version + 1 - SYNCED_BEFORE_MAX), version + 1):
+            self._log.sync(each)
+        self._synced = max(self._synced, version)
 
     def _totals(self, table: DeltaTable) -> tuple[int, int]:
         """Rows and bytes of a loaded version."""
@@ -273,6 +287,7 @@ class DeltaLakeTable:
         return commit_plan.snapshot_of(
             str(version),
             self._state(table),
+            number=version,
             committed_ms=info.ms,
             rows=rows,
             bytes=size,

@@ -15,11 +15,13 @@ from bascule.pipeline.lake import storage
 
 
 class SyncedStream:
-    """An output stream that syncs its file and its directory when it is closed."""
+    """An output stream that syncs its file when it is closed, and the directories that may have
+    been made for it."""
 
-    def __init__(self, stream: OutputStream, location: str) -> None:
+    def __init__(self, stream: OutputStream, location: str, warehouse: str) -> None:
         self._stream = stream
         self._location = location
+        self._warehouse = warehouse
         self._is_open = True
 
     def write(self, b: bytes) -> int:
@@ -33,7 +35,7 @@ class SyncedStream:
         if self._is_open:
             self._is_open = False
             self._stream.close()
-            storage.sync_files([self._location])
+            storage.sync_files([self._location], root=self._warehouse)
 
     def __enter__(self) -> SyncedStream:
         return self
@@ -50,8 +52,11 @@ class SyncedStream:
 class SyncedFile(PyArrowFile):
     """A file with a synced output stream."""
 
+    warehouse = ""
+    """The directory, or URI, up to which directories are synced."""
+
     def create(self, overwrite: bool = False) -> OutputStream:
-        return SyncedStream(super().create(overwrite), self.location)
+        return SyncedStream(super().create(overwrite), self.location, self.warehouse)
 
 
 class SyncedFileIO(PyArrowFileIO):
@@ -61,4 +66,6 @@ class SyncedFileIO(PyArrowFileIO):
         if not storage.local_path(location):
             return super().new_output(location)
         scheme, netloc, path = self.parse_location(location, self.properties)
-        return SyncedFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
+        file = SyncedFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
+        file.warehouse = self.properties.get("warehouse", "")
+        return file

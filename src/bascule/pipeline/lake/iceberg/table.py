@@ -247,11 +247,14 @@ class IcebergTable:
 
     def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> LakeSnapshot:
         if found is None:  # an empty commit to an empty table
-            return commit_plan.snapshot_of("0", self._state(table), committed_ms=0, rows=0, bytes=0)
+            return commit_plan.snapshot_of(
+                "0", self._state(table), number=0, committed_ms=0, rows=0, bytes=0
+            )
         summary = found.summary
         return commit_plan.snapshot_of(
             str(found.snapshot_id),
             self._state(table, found),
+            number=found.sequence_number or 0,
             committed_ms=found.timestamp_ms,
             rows=live_rows(found),
             bytes=int(summary.get("total-files-size", 0)) if summary else 0,

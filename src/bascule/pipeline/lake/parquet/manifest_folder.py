@@ -128,6 +128,10 @@ class ManifestFolder:
             below = earlier.base
         return self.add_whole(msgspec.structs.replace(text, base=below))
 
+    def sync_names(self) -> None:
+        """Sync the names of the snapshots, which have been synced themselves. Raises: OSError."""
+        self._files.sync_dir(self._snapshots)
+
     def add_whole(self, text: SnapshotManifest) -> bool:
         """As `add`, for a text that holds all changes since snapshot `text.base`."""
         if not self._write_new(self._snapshots, f"{text.n:020d}.json", encode(text)):

@@ -130,6 +130,8 @@ class ParquetTable:
             top = self._top()
             plan = commit_plan.plan_commit(str(self.address), self._state(top), commit)
             if not plan.advances:
+                # A process that was killed may have committed it, and not synced the name.
+                self._folder.sync_names()
                 self._delete_repeated(plan.repeated)
                 return self._as_snapshot(top)
             gone = self.files(self._as_snapshot(top)) if commit.replaces and top else []
@@ -223,9 +225,16 @@ class ParquetTable:
 
     def _as_snapshot(self, text: SnapshotManifest | None) -> LakeSnapshot:
         if text is None:  # an empty commit to an empty table
-            return commit_plan.snapshot_of("0", self._state(None), committed_ms=0, rows=0, bytes=0)
+            return commit_plan.snapshot_of(
+                "0", self._state(None), number=0, committed_ms=0, rows=0, bytes=0
+            )
         return commit_plan.snapshot_of(
-            str(text.n), text.state, committed_ms=text.ms, rows=text.rows, bytes=text.bytes
+            str(text.n),
+            text.state,
+            number=text.n,
+            committed_ms=text.ms,
+            rows=text.rows,
+            bytes=text.bytes,
         )
 
     def _delete_repeated(self, files: Sequence[DataFile]) -> None:
