@@ -12,8 +12,8 @@ from support.mutant_seeds import CLUSTER, seeds_of
 
 pytestmark = pytest.mark.tier2
 
-RARE = {"commits answered early"}
-"""One seed in hundreds finds it: `make mutants` looks for that."""
+RARE = {"commits answered early", "table said to be synced"}
+"""One seed in hundreds finds it, or one that takes long: `make mutants` looks for that."""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 import bascule
 from bascule.controller.cluster.healing import history
-from bascule.model import PartitionState
+from bascule.sim.cluster.faults import ClusterFaults, _Loss, is_controller
 from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
 from bascule.sim.cluster.run import ClusterOptions, run_seed
 from bascule.sim.cluster.simulation import Simulation
@@ -101,15 +101,54 @@ def test_tables_are_read_written_and_watched(seed: int, faults: str) -> None:
     assert min(result.table_reads, result.table_writes, result.watched) > 0
 
 
+@pytest.mark.parametrize("seed", [0, 10])
+def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
+    """It was told that a compare-and-set had failed, which the next leader had stored."""
+    result = run_seed(
+        seed,
+        ClusterOptions(
+            seconds=20, nodes=3, streams=1, groups=0, readers=0, traits="table,quiet",
+            faults="deposed unheard",
+        ),
+    )  # fmt: skip
+    assert result.faults
+    assert result.table_writes > 0
+
+
+def test_a_controller_that_stops_has_another_one_elected_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nobody decides for up to an election time-out, and a decision of its last moments may be
+    known to the leader that it replaces alone."""
+
+    def stop_controller(self: ClusterFaults) -> bool:
+        return self._operator.is_whole() and self._lose(self._pick(is_controller), _Loss.STOP)
+
+    monkeypatch.setattr(ClusterFaults, "_stop", stop_controller)
+    options = ClusterOptions(
+        seconds=4, streams=1, groups=0, readers=0, traits="plain", faults="planned stop"
+    )
+    lines: list[str] = []
+    assert run_seed(0, options, write=lines.append).faults["planned stop"] > 0
+    controller, stopping = 0, set()
+    for line in lines:
+        _, node, event = line.rstrip().split(maxsplit=2)
+        if "raft leader changed" in event:
+            controller = ast.literal_eval(event[event.index("{") :])["leader"]
+        elif event == "is asked to stop":
+            assert node == f"n{controller}"
+            stopping.add(node)
+        elif event.endswith("has ended") and node in stopping:
+            assert node != f"n{controller}"
+
+
 def test_a_partition_in_need_of_repair_hides_nothing_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is stored twice is seen at the end only."""
 
-    def last_failure(self: Simulation, name: str, index: int, state: PartitionState) -> str:
-        return "its last replica is damaged" if name == "s0" else ""
-
-    monkeypatch.setattr(Simulation, "_last_failure", last_failure)
+    unrepaired = {("s0", 0): "its last replica is damaged"}
+    monkeypatch.setattr(Simulation, "unrepaired", lambda _: unrepaired)
     options = ClusterOptions(
         seconds=6, streams=3, groups=0, traits="plain", faults="planned election,planned stop"
     )

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import typer
 
+from bascule.cli import exit_codes
 from bascule.sim.raft.run import SimulationFailed
-from bascule.sim.seeds import INTERRUPTED, SeedResults, Tally, report_many, run_many
+from bascule.sim.seeds import FAILED, INTERRUPTED, USAGE, SeedResults, Tally, report_many, run_many
 
 
 class Result(msgspec.Struct):
@@ -60,3 +61,9 @@ def test_a_failed_seed_decides_the_exit_code() -> None:
     with pytest.raises(typer.Exit) as raised:
         report_many(tally, as_json=True)
     assert raised.value.exit_code == 1
+
+
+def test_exit_codes_are_those_of_the_command_line() -> None:
+    """Neither package sees the other."""
+    expected = (exit_codes.FAILED, exit_codes.USAGE, exit_codes.INTERRUPTED)
+    assert expected == (FAILED, USAGE, INTERRUPTED)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
+from greenlet import getcurrent
 
 from bascule.host.real import RealRandom
 from bascule.sim.checkers.base import InvariantBroken
@@ -47,7 +48,7 @@ class Disk:
         self.process.is_dead = False
 
     def open(self) -> SimConnection:
-        self.process.loop.is_in_thread = True
+        self.process.loop.hub, self.process.loop.is_in_thread = None, True
         files = ProcessFiles(self.process, self.files, self.times)
         found = self.databases.connect(self.process, files, PATH)
         found._prng = cast("Any", SimpleNamespace(happens=lambda _: False))
@@ -169,7 +170,7 @@ def test_only_reading_keys_at_once_is_allowed_on_the_event_loop(
         "create table state (position, key, version, timestamp, value, content_type);"
         "create table entries (key, version, timestamp, value, content_type)"
     )
-    disk.process.loop.is_in_thread = False
+    disk.process.loop.hub, disk.process.loop.is_in_thread = getcurrent(), False
     at_once, one_row = NOW
     connection.execute(at_once)
     connection.execute(one_row, (b"k",))

@@ -198,7 +198,7 @@ class SimFile:
         raise OSError(errno.EOPNOTSUPP, "a file in memory has no descriptor", self._path)
 
     def append(self, *data: Buffer) -> None:
-        joined = b"".join(data)
+        joined = b"".join(data) if len(data) != 1 else bytes(data[0])
         with self._files.lock:
             position = len(self._inode.data)
             self._put("append", position, joined)
@@ -292,7 +292,8 @@ class SimFile:
             raise OSError(errno.EBADF, "bad file descriptor", self._path)
         if changes and not self._write:
             raise OSError(errno.EBADF, "opened for reading", self._path)
-        self._files.begin(what, self._path, rest, *numbers)
+        if self._files.has_operations:
+            self._files.begin(what, self._path, rest, *numbers)
 
 
 class ShortWrite(OSError):
@@ -318,6 +319,9 @@ def _exclusive(
 
 class SimFiles:
     """A file system in memory, with faults on request and a log of its operations."""
+
+    has_operations = True
+    """Whether operations on open files are logged, and fail on request."""
 
     def __init__(self, random: Random) -> None:
         self.choices = RandomChoices(random)
@@ -482,7 +486,7 @@ class SimFiles:
 
     def _directory(self, path: str) -> Directory:
         directory = self.root
-        for name in path.strip("/").split("/"):
+        for name in path.split("/"):
             entry = directory.names.get(name) if name else directory
             if entry is None:
                 _missing(path)

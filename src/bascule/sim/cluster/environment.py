@@ -11,7 +11,7 @@ from bascule.sim.cluster.trace import ClusterTrace
 from bascule.sim.cluster.world.heartbeats import HeartbeatBoard
 from bascule.sim.cluster.world.loop import ClusterLoop
 from bascule.sim.cluster.world.nats import SimNats
-from bascule.sim.cluster.world.network import NOBODY, LinkConditions, StreamNetwork
+from bascule.sim.cluster.world.network import LinkConditions, StreamNetwork
 from bascule.sim.cluster.world.process import SimProcess
 from bascule.sim.prng import Prng
 
@@ -27,7 +27,7 @@ class ClusterEnvironment:
         self.loop = loop
         self.trace = trace
         self.network = StreamNetwork(loop, prng, LinkConditions(plan.delay_ns, plan.jitter_ns))
-        self.heartbeats = HeartbeatBoard(self._can_reach, self.network.has_power)
+        self.heartbeats = HeartbeatBoard(self.network)
         self.network.on_changed = self.heartbeats.look
         self.nats = SimNats(loop, prng)
         self.founders = tuple(range(1, plan.nodes + 1))
@@ -50,6 +50,9 @@ class ClusterEnvironment:
         is confirmed, and not only asked for."""
         self.is_damaged: Callable[[int], bool] = lambda _: False
         """Whether a log on the disk of a node was damaged."""
+        self.publishes_swaps = False
+        """Whether clients of tables write over NATS only to set what they have read, and write at
+        nodes otherwise: a leader that hears of nothing else appends nothing."""
         self.on_process_ends: Callable[[int], None] = lambda _: None
         """Called with the node of a process that is about to end."""
 
@@ -63,7 +66,7 @@ class ClusterEnvironment:
 
     def at(self, when_ns: int, function: Callable[..., object], *args: Any) -> None:
         """Have the simulator do something at a time."""
-        self.loop.at_ns(when_ns, NOBODY, function, *args)
+        self.loop.for_nobody(when_ns, function, *args)
 
     def after(self, delay_ns: int, function: Callable[..., object], *args: Any) -> None:
         """Have the simulator do something after some time."""
@@ -72,7 +75,3 @@ class ClusterEnvironment:
     def note(self, node: int, text: str) -> None:
         """An event for the trace; node 0 is the simulator."""
         self.trace.note(f"n{node}" if node else "--", text)
-
-    def _can_reach(self, node: int, peer: int) -> bool:
-        network = self.network
-        return not (network.is_cut(node, peer) or network.is_cut(peer, node))

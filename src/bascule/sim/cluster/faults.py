@@ -15,7 +15,7 @@ from bascule.sim.cluster.operators import (
     RollingRestart,
     SettingChanges,
 )
-from bascule.sim.cluster.plan import MS, ClusterFault
+from bascule.sim.cluster.plan import LOSSLESS, MS, ClusterFault
 from bascule.sim.cluster.scenes import Scenes
 from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
 from bascule.sim.cluster.world.loop import NS
@@ -58,7 +58,7 @@ class ClusterFaults:
             ClusterFault.OUTAGE: self._outage,
             ClusterFault.ACKED_OUTAGE: self._await_ack,
             ClusterFault.PAUSE: lambda: self._lose(self._pick(is_up), _Loss.PAUSE),
-            ClusterFault.STOP: lambda: self._lose(self._pick(is_up), _Loss.STOP),
+            ClusterFault.STOP: self._stop,
             ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
             ClusterFault.LEADER: lambda: self._lose_somehow(self._pick(leads)),
             ClusterFault.RECEIVER: lambda: self._lose_somehow(self._pick(receives)),
@@ -89,6 +89,7 @@ class ClusterFaults:
             ClusterFault.ALTER: self._settings.change,
             ClusterFault.COPIED: self._scenes.await_copy,
             ClusterFault.UNHEARD: self._scenes.return_unheard,
+            ClusterFault.DEPOSED: self._scenes.depose_unheard,
         }
 
     def start(self) -> None:
@@ -160,6 +161,14 @@ class ClusterFaults:
         else:
             return False
         return True
+
+    def _stop(self) -> bool:
+        """Stop a node. Where no message may be lost, all others are in sync then, as an operator
+        sees to: without a majority nobody can take over."""
+        is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
+        if is_lossless and not self._operator.is_whole():
+            return False
+        return self._lose(self._pick(is_up), _Loss.STOP)
 
     def _pause_and_kill(self) -> bool:
         machine = self._pick(is_up)

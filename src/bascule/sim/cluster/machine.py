@@ -20,6 +20,7 @@ from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.tables.cluster_tables import ClusterTables
 from bascule.errors import BasculeError, ConfigError, NodeRefused
 from bascule.host.real import RealRandom
+from bascule.metadata.image import Image
 from bascule.node.node import Node
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.replica.partition import Partition
@@ -84,6 +85,12 @@ class SimulatedNode(Node):
     @property
     def controller(self) -> ClusterController:
         return self._controller
+
+    @property
+    def image(self) -> Image:
+        """The metadata as this node has them."""
+        assert self._cluster is not None
+        return self._cluster._metadata._machine.image
 
     @property
     def is_controller(self) -> bool:

@@ -95,6 +95,8 @@ class ClusterFault(Enum):
     """Of a leader whose log another node has copied a part of, from its beginning."""
     UNHEARD = "return unheard"
     """A replica leaves and comes back, and its node hears of neither meanwhile."""
+    DEPOSED = "deposed unheard"
+    """Other nodes do not reach a leader, which follows its image too late; NATS reaches it."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -118,7 +120,7 @@ DRAWN_APART: Final = (
 OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
 """Drawn where payloads are."""
 
-SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD)
+SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED)
 """Only where they are chosen: see `scenes`."""
 
 

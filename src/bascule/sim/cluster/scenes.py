@@ -13,6 +13,7 @@ from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.operators import ClusterOperator
 from bascule.sim.cluster.plan import MS
+from bascule.sim.cluster.tables.client import FIRST_CLIENT
 from bascule.sim.cluster.world.loop import NS
 from bascule.storage.compaction.tombstones_end import read_tombstones_end
 from bascule.storage.partition_log import PartitionLog
@@ -26,6 +27,10 @@ STEP_NS: Final = NS
 REMOVED_NS: Final = 8 * NS
 """So long a replica is away: meanwhile the cleaner comes so often that a tombstone is closed,
 compacted and removed."""
+TABLE_CLIENTS: Final = range(FIRST_CLIENT, FIRST_CLIENT + 40)
+"""Their machines."""
+DEPOSED_NS: Final = 4 * NS
+"""Another node leads after half of it."""
 MISSING: Final = 0.7
 """How likely a leader is lost only when another one lacks a tombstone that a copy needs."""
 
@@ -124,6 +129,34 @@ class Scenes:
         back = partial(self._move, name, [*others, node], self._restore)
         self._move(name, away, partial(self._world.after, REMOVED_NS, back))
         return True
+
+    # -- a leader does not hear of its successor ------------------------------------------------
+
+    def depose_unheard(self) -> bool:
+        """Cut a leader off from the other nodes until another one leads, and for some time after
+        that, while it is too busy to follow its image: it goes on with what comes over NATS. Often
+        it serves clients of its table, too; else they publish what it must not answer."""
+        name = self._world.prng.pick(self._world.stream_names)
+        state = self._operator.state_of(name)
+        machine = self._machines.get(state.leader) if state is not None else None
+        if self._absent is not None or machine is None or not is_reached(machine):
+            return False
+        node = self._absent = machine.node
+        self._world.note(node, f"leads {name} and hears of no other leader")
+        self._hold_image(machine)
+        others = [other for other in self._machines if other != node]
+        if self._world.prng.happens(0.5):
+            self._world.publishes_swaps = True
+            others += TABLE_CLIENTS
+        links = [*((node, other) for other in others), *((other, node) for other in others)]
+        self._world.network.cut(links)
+        self._world.after(DEPOSED_NS, self._reach, links)
+        return True
+
+    def _reach(self, links: list[tuple[int, int]]) -> None:
+        self._world.publishes_swaps = False
+        self._world.network.restore(links)
+        self._restore()
 
     def _hold_image(self, machine: Machine) -> None:
         """Have a node follow no image until `_restore`."""

@@ -51,8 +51,9 @@ class Simulation:
         self.checkers = ClusterCheckers(world, self.machines)
         self.checkers.watch()
         self.publishers: list[SimPublisher] = []
-        for number in range(world.plan.publishers):
-            plan = world.prng.pick(world.plan.streams)
+        busy = [each for each in world.plan.streams if StreamTrait.QUIET not in each.traits]
+        for number in range(world.plan.publishers if busy else 0):
+            plan = world.prng.pick(busy)
             has_ids = world.prng.happens(0.7) and plan.has_ids
             made = SimPublisher(world, number, plan, self._on_ack, has_ids=has_ids)
             self.publishers.append(made)
@@ -189,7 +190,7 @@ class Simulation:
 
     def _images(self) -> list[Image]:
         """Those of the nodes that run."""
-        return [m.running.controller.image for m in self.machines.values() if m.running]
+        return [m.running.image for m in self.machines.values() if m.running]
 
     def _until(self, pending: Callable[[], str], bound_ns: int, what: str) -> None:
         """Run until there is no reason to wait, within a bound. Raises: InvariantBroken."""
@@ -257,12 +258,12 @@ class Simulation:
                 definition = image.streams.get(name)
                 states = image.partitions[definition.id] if definition else ()
                 for index, state in enumerate(states):
-                    if failure := self._last_failure(name, index, state):
+                    if len(state.isr) == 1 and (failure := self._last_failure(name, index, state)):
                         found[name, index] = failure
         return found
 
     def _last_failure(self, name: str, index: int, state: PartitionState) -> str:
-        machine = self.machines.get(state.isr[0]) if len(state.isr) == 1 else None
+        machine = self.machines.get(state.isr[0])
         if machine is None or machine.running is None or not machine.damaged_ms:
             return ""
         held = machine.running.partitions.stream(name) or ()

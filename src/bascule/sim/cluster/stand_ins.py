@@ -17,7 +17,8 @@ class WatchedPartition(Partition):
     def set_role(self, state: PartitionState, node_id: int, *, lag_ns_max: int) -> bytes:
         """See `Partition.set_role`."""
         acks = super().set_role(state, node_id, lag_ns_max=lag_ns_max)
-        process_now().machine.world.on_role(process_now(), self)
+        process = process_now()
+        process.machine.world.on_role(process, self)
         return acks
 
 

@@ -48,6 +48,8 @@ class StreamTrait(Enum):
     """A compacted one with one partition that is a table, with clients and watchers."""
     PAYLOADS = "payloads"
     """Clients send payloads to it; see `payloads`. Drawn apart."""
+    QUIET = "quiet"
+    """Nobody publishes to it but the clients of its table. Only where it is chosen."""
 
 
 PROBABILITIES: Final = {

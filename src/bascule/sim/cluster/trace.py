@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from bascule.sim.cluster.world.loop import NS, PROCESS, ClusterLoop
 
@@ -14,6 +14,18 @@ LAST_EVENTS: Final = 200
 _UNREAD: Final = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
 """Switches of `logging` for what it finds out for each record."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class _Record(logging.LogRecord):
+    """Only what a trace shows. Where and when something is logged in the real world takes most of
+    the time of a record."""
+
+    def __init__(
+        self, name: str, level: int, _: str, __: int, msg: object, args: Any, exc_info: Any,
+        *___: Any, **____: Any,
+    ) -> None:  # fmt: skip
+        self.name, self.msg, self.args, self.exc_info = name, str(msg), args, exc_info
+        self.levelno, self.levelname = level, logging.getLevelName(level)
 
 
 class ClusterTrace(logging.Handler):
@@ -61,9 +73,12 @@ class ClusterTrace(logging.Handler):
         # Nobody reads where in the code an event was logged, and finding it takes long.
         known = {name: getattr(logging, name) for name in _UNREAD}
         vars(logging).update(dict.fromkeys(_UNREAD))
+        factory = logging.getLogRecordFactory()
+        logging.setLogRecordFactory(_Record)
         try:
             yield
         finally:
+            logging.setLogRecordFactory(factory)
             vars(logging).update(known)
             logger.level, logger.propagate, logger.handlers = before
             logger.setLevel(before[0])

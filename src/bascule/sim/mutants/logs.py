@@ -109,7 +109,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="previous term not compared",
-        found_by=(MATCHING, MATCH, COMMIT, SAFETY),
+        # The log itself refuses an entry of an earlier term than its last one.
+        found_by=(MATCHING, MATCH, COMMIT, SAFETY, CRASHED),
         patch=replacing(FollowerRole, "on_append", _previous_term_ignored),
     ),
     Mutant(

@@ -86,7 +86,7 @@ class ClusterCheckers:
             leads = partition.leader_epoch, process.machine.host
             self._world.coordinator = max(self._world.coordinator, leads)
         if partition.definition.name in self._plans:
-            self._starts.note_end(partition)
+            self._starts.note_end(partition, key_of(partition))
             if wrong := self._states.on_role(process.name, partition):
                 self._world.loop.report("one leader an epoch", wrong)
             self._look_at_set(key_of(partition))
@@ -95,7 +95,7 @@ class ClusterCheckers:
         """Who is in sync may have changed just now."""
         held = self._replicas_of(key)
         for partition in held.values():
-            self._committed.note_end(partition)
+            self._committed.note_end(partition, key)
         try:
             self._check_sets({key: held})
         except InvariantBroken as broken:
@@ -104,14 +104,16 @@ class ClusterCheckers:
     def _check_sets(self, held: Mapping[Key, Mapping[int, Partition]]) -> None:
         """Check the replicas in sync, of which each may lead next. Raises: InvariantBroken."""
         self.note_images()
-        self._states.look_at_sets(held, self._committed.ends)
         for key, replicas in held.items():
-            in_sync = ((node, each) for node, each, _ in self._states.in_sync(key, replicas))
-            self._starts.look_at_set(key, in_sync)
+            in_sync = self._states.in_sync(key, replicas)
+            if in_sync:
+                end = self._committed.ends.get(key, 0)
+                self._states.look_at_set(key, in_sync, end)
+                self._starts.look_at_set(key, in_sync)
 
     def _images(self) -> list[Image]:
         return [
-            machine.running.controller.image
+            machine.running.image
             for machine in self._machines.values()
             if machine.running is not None
         ]
@@ -119,7 +121,7 @@ class ClusterCheckers:
     def _on_process_ends(self, node: int) -> None:
         """What is only in memory is about to be gone."""
         for _, partition in self._replicas_on(node):
-            self._starts.note_end(partition)
+            self._starts.note_end(partition, key_of(partition))
         self._states.on_process_ended(node)
         self._committed.on_process_ended(node)
 
@@ -155,11 +157,11 @@ class ClusterCheckers:
             for key, partitions in held.items()
             if seen.get(key) != self._view(key, partitions)
         }
-        for partitions in changed.values():
+        for key, partitions in changed.items():
             for node, partition in partitions.items():
                 self._states.look_at_mark(node, partition)
-                self._committed.note_end(partition)
-                self._starts.note_end(partition)
+                self._committed.note_end(partition, key)
+                self._starts.note_end(partition, key)
         unread = {
             key
             for key, partitions in changed.items()
@@ -204,12 +206,13 @@ class ClusterCheckers:
         """Note the states of all partitions, as the nodes have them now."""
         for node, machine in self._machines.items():
             if machine.running is not None:
-                self._states.note_image(node, machine.running.controller.image)
+                image = machine.running.image
+                if self._states.images.get(node) is not image:  # an image never changes
+                    self._states.note_image(node, image)
 
     def in_sync(self, key: Key) -> Iterator[tuple[int, Partition]]:
         """The replicas in sync of a partition, by the states that were noted last."""
-        for node, partition, _ in self._states.in_sync(key, self._replicas_of(key)):
-            yield node, partition
+        yield from self._states.in_sync(key, self._replicas_of(key))
 
     def replicas(self) -> Iterator[tuple[int, Partition]]:
         """The partitions with a log on every node that has started."""
@@ -221,11 +224,14 @@ class ClusterCheckers:
         name, index = key
         found = {}
         for node, machine in self._machines.items():
-            if machine.running is None or not machine.is_ready:
+            running = machine.running
+            if running is None or not machine.is_ready:
                 continue
-            held = machine.running.partitions.stream(name) or ()
-            if index < len(held) and held[index].log is not None and not held[index].deleted:
-                found[node] = held[index]
+            held = running.partitions.stream(name) or ()
+            if index < len(held):
+                partition = held[index]
+                if partition.log is not None and not partition.deleted:
+                    found[node] = partition
         return found
 
     def _replicas_on(self, node: int) -> Iterator[tuple[int, Partition]]:

@@ -54,11 +54,11 @@ class CommittedRecords:
         for each in [each for each in self._read if each[1] == key]:
             del self._read[each]
 
-    def note_end(self, partition: Partition) -> None:
+    def note_end(self, partition: Partition, key: Key) -> None:
         """Note what a replica has for committed."""
-        key = key_of(partition)
-        if not self._is_outdated(partition, key):
-            self.ends[key] = max(self.ends.get(key, 0), partition.committed_offset)
+        end = partition.committed_offset
+        if end > self.ends.get(key, 0) and not self._is_outdated(partition, key):
+            self.ends[key] = end
 
     def _is_outdated(self, partition: Partition, key: Key) -> bool:
         """Whether it does not know of the latest unclean election yet, or may not have truncated

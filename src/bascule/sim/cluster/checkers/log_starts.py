@@ -75,10 +75,9 @@ class LogStarts:
         """After an unclean election the log may end before what was purged."""
         self._purged.pop(key, None)
 
-    def note_end(self, partition: Partition) -> None:
+    def note_end(self, partition: Partition, key: Key) -> None:
         """Note where a log ends, before it is truncated or its process is gone."""
         if partition.log is not None:
-            key = key_of(partition)
             self._ends[key] = max(self._ends.get(key, 0), partition.log.end.offset)
 
     def look(
@@ -117,6 +116,8 @@ class LogStarts:
     def look_at_set(self, key: Key, in_sync: Iterable[tuple[int, Partition]]) -> None:
         """No replica in sync has what is purged: it may lead next. Raises: InvariantBroken."""
         purged = self._purged.get(key, 0)
+        if not purged:
+            return
         for node, partition in in_sync:
             start = partition.start_offset
             if start < purged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bascule.metadata.image import Image
@@ -53,7 +53,7 @@ class ReplicaStates:
         """Of each process that runs, and each time that a replica is there."""
         self._states: dict[Key, PartitionState] = {}
         """The latest ones that any node had."""
-        self._images: dict[int, Image] = {}
+        self.images: dict[int, Image] = {}
         """Node -> its image at the last look."""
 
     def on_role(self, process: str, partition: Partition) -> str:
@@ -74,21 +74,21 @@ class ReplicaStates:
         for each in [each for each in self._marks if each[0] == node]:
             del self._marks[each]
 
-    def in_sync(
-        self, key: Key, held: Mapping[int, Partition]
-    ) -> Iterator[tuple[int, Partition, PartitionState]]:
+    def in_sync(self, key: Key, held: Mapping[int, Partition]) -> list[tuple[int, Partition]]:
         """The replicas in sync at the last look, without those that may lack what an unclean
-        election has undone or are out of order, and the state that says so."""
+        election has undone or are out of order."""
+        found: list[tuple[int, Partition]] = []
         state = self._states.get(key)
         if state is None or state.unclean_epoch != self._losses.epoch(key):
-            return
+            return found
         for node in state.isr:
             partition = held.get(node)
             if partition is None or partition.log is None or partition.failure is not None:
                 continue
             if partition.state is None or partition.state.unclean_epoch != state.unclean_epoch:
                 continue
-            yield node, partition, state
+            found.append((node, partition))
+        return found
 
     def look_at_mark(self, node: int, partition: Partition) -> None:
         """The watermark of a replica rises, and only while enough replicas are in sync.
@@ -130,29 +130,23 @@ class ReplicaStates:
                 f"{state.isr} in sync, and {needed} are needed",
             )
 
-    def look_at_sets(
-        self,
-        replicas: Mapping[Key, Mapping[int, Partition]],
-        ends: Mapping[Key, int],
-    ) -> None:
-        """Replicas in sync have everything that is committed. Raises: InvariantBroken."""
-        for key, held in replicas.items():
-            end = ends.get(key, 0)
-            for node, partition, state in self.in_sync(key, held):
-                log = partition.log
-                assert log is not None
-                has = (log.synced if self._plans[key[0]].is_synced else log.end).offset
-                if has < end:
-                    raise InvariantBroken(
-                        "replicas in sync are complete",
-                        f"{key} on node {node} has {has}, and {end} is committed; {state}",
-                    )
+    def look_at_set(self, key: Key, in_sync: Iterable[tuple[int, Partition]], end: int) -> None:
+        """Replicas in sync have everything that is committed, which ends at `end`. Raises:
+        InvariantBroken."""
+        is_synced = self._plans[key[0]].is_synced
+        for node, partition in in_sync:
+            log = partition.log
+            assert log is not None
+            has = (log.synced if is_synced else log.end).offset
+            if has < end:
+                raise InvariantBroken(
+                    "replicas in sync are complete",
+                    f"{key} on node {node} has {has}, and {end} is committed; {self.state(key)}",
+                )
 
     def note_image(self, node: int, image: Image) -> None:
         """Note the states of all partitions, as a node has them."""
-        if self._images.get(node) is image:
-            return  # an image never changes
-        self._images[node] = image
+        self.images[node] = image
         for name in self._plans:
             definition = image.streams.get(name)
             for index, state in enumerate(image.partitions[definition.id] if definition else ()):

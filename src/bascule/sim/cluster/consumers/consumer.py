@@ -6,7 +6,7 @@ from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.log_connection import LogConnection
-from bascule.sim.cluster.consumers.history import GroupHistory
+from bascule.sim.cluster.consumers.history import ANSWERED, GroupHistory
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import GroupPlan
 from bascule.sim.cluster.world.loop import NS
@@ -251,7 +251,7 @@ class SimConsumer:
             # The answer with the present epoch was lost: the next heartbeat tells it.
             sleep(RETRY_SECONDS)
         else:
-            self.world.loop.report("groups answer", f"{what} of {self.id} got {code_name(code)}")
+            self.world.loop.report(ANSWERED, f"{what} of {self.id} got {code_name(code)}")
         return False
 
     def _on_fenced(self, answer: str, what: str) -> None:
@@ -261,7 +261,7 @@ class SimConsumer:
         age_ns = self.world.loop.now_ns - self._born_ns
         if self._born_ns > self.twin._born_ns and age_ns > LATE_NS:
             self.world.loop.report(
-                "groups answer", f"{what} of {self.id} is fenced, and nobody has its instance id"
+                ANSWERED, f"{what} of {self.id} is fenced, and nobody has its instance id"
             )
         self._give_up()
         self.world.after(0, self._end_fenced, self.process)

@@ -11,6 +11,7 @@ from bascule.sim.cluster.consumers.consumer import (
     CoordinatorMoved,
     SimConsumer,
 )
+from bascule.sim.cluster.consumers.history import ANSWERED
 from bascule.sim.cluster.world.threads import sleep
 from bascule.wire.error_codes import ErrorCode, code_name
 from bascule.wire.messages.group.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -39,4 +40,4 @@ class SimGroupDeleter(SimConsumer):
         elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             sleep(RETRY_SECONDS)
         else:
-            self.world.loop.report("groups answer", f"a deletion got {code_name(code)}")
+            self.world.loop.report(ANSWERED, f"a deletion got {code_name(code)}")

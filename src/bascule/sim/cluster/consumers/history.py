@@ -11,6 +11,7 @@ from bascule.sim.cluster.world.loop import NS
 OWNERS: Final = "one owner a partition"
 FENCED: Final = "commits are fenced"
 KEPT: Final = "commits are kept"
+ANSWERED: Final = "groups answer"
 REMEMBERED: Final = "members are remembered"
 NEEDLESS: Final = "no needless rebalance"
 MEMBERS_STAY: Final = "groups with members are not deleted"

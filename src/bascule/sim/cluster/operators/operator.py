@@ -310,6 +310,16 @@ class ClusterOperator:
         self.run(helper, attempt_once)
         check()
 
+    def is_whole(self) -> bool:
+        """Whether all nodes run, and all replicas but those that are being copied are in sync."""
+        running = [each.running for each in self._machines.values() if each.is_ready]
+        return len(running) == len(self._machines) and all(
+            set(state.isr) >= set(state.replicas) - set(state.target)
+            for node in running
+            if node is not None
+            for _, _, state in node.controller.image.partition_states()
+        )
+
     def any_ready(self) -> Machine | None:
         """A node that runs, at random; None: there is none."""
         found = [each for each in self._machines.values() if each.is_ready and not each.is_paused]

@@ -314,7 +314,10 @@ class SimTableClient:
         self, publication: Publication, sequence: int | None, ttl: float | None = None
     ) -> int:
         """Write over NATS, or at a node; the version. Raises: BasculeError."""
-        write = self._write_at_node if self.world.prng.happens(0.5) else self._publish
+        at_node = self.world.prng.happens(0.5)
+        if self.world.publishes_swaps:
+            at_node = not sequence
+        write = self._write_at_node if at_node else self._publish
         return write(publication, sequence, ttl)
 
     def _write_at_node(

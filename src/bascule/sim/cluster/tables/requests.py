@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from bascule.controller.cluster.tables.cluster_tables import ClusterTables
 from bascule.errors import BasculeError, Broken
 from bascule.sim.cluster.world.loop import NS, ClusterLoop, LoopProcess, process_now
-from bascule.sim.cluster.world.network import NOBODY, StreamNetwork
+from bascule.sim.cluster.world.network import StreamNetwork
 from bascule.sim.cluster.world.threads import Event
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class NodeRequests:
                 found.end(NoAnswer(f"node {node} does not answer"))
 
         self._send(source, node, arrive)
-        self._loop.at_ns(self._loop.now_ns + CONNECT_NS, NOBODY, check)
+        self._loop.for_nobody(self._loop.now_ns + CONNECT_NS, check)
         return found
 
     async def _serve_stream(
@@ -191,12 +191,12 @@ class NodeRequests:
             if network.is_cut(found.node, source):
                 # The kernels notice it some time later.
                 broken = NoAnswer(f"the connection to node {found.node} is broken")
-                loop.at_ns(loop.now_ns + CONNECT_NS, NOBODY, found.end, broken)
+                loop.for_nobody(loop.now_ns + CONNECT_NS, found.end, broken)
                 found.is_broken = True
             else:
                 function(value)
 
-        loop.at_ns(found.sent_ns, NOBODY, arrive)
+        loop.for_nobody(found.sent_ns, arrive)
 
     def _run(self, process: LoopProcess, work: Coroutine[Any, Any, None]) -> None:
         """Have the process of a node work for a client."""
@@ -219,4 +219,4 @@ class NodeRequests:
 
     def _send(self, source: int, target: int, function: Callable[..., object], *args: Any) -> None:
         when_ns = self._network.arrival_ns(source, target)
-        self._loop.at_ns(when_ns, NOBODY, function, *args)
+        self._loop.for_nobody(when_ns, function, *args)

@@ -11,6 +11,8 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from greenlet import getcurrent
+
 from bascule.host.api import Buffer, Random
 from bascule.node.last_run import BOOT_ID_PATH
 from bascule.raft.membership import Members
@@ -29,6 +31,8 @@ FREE_BYTES: Final = 1 << 40
 
 class MachineFiles(SimFiles):
     """The contents of a disk. It keeps no list of its operations, which would be long."""
+
+    has_operations = False
 
     def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
         """See `SimFiles.begin`."""
@@ -98,8 +102,9 @@ class ProcessFile:
         return FileNumber(self)
 
     def append(self, *data: Buffer) -> None:
-        self._files.enter("append", self.path, writes=sum(map(len, data)))
-        self._file.append(*data)
+        joined = b"".join(data)
+        self._files.enter("append", self.path, writes=len(joined))
+        self._file.append(joined)
 
     def write_at(self, position: int, data: Buffer) -> None:
         self._files.enter("write", self.path, writes=len(data))
@@ -167,7 +172,7 @@ class ProcessFiles:
         if self.process.is_dead:
             self.check_alive()
         loop = self.process.loop
-        if not loop.is_in_thread:
+        if getcurrent() is loop.hub:
             text = f"{self.process.name}: {what} {path} on the event loop"
             loop.report("asyncio never waits for a disk", text, with_stack=True)
         times = self.times

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bascule.heartbeats.silence import LIMIT_NS_MIN
 from bascule.host.api import Clock
 from bascule.sim.cluster.world.loop import NS, process_now
-from bascule.sim.cluster.world.network import node_at
+from bascule.sim.cluster.world.network import StreamNetwork, node_at
 from bascule.sim.cluster.world.sockets import SimSocket
 
 Address = tuple[str, int]
@@ -59,9 +59,9 @@ class SimHeartbeats:
 
     def look(self) -> None:
         """Something has changed."""
-        loop, board = self.process.loop, self._board
+        loop, board, node = self.process.loop, self._board, self.process.machine.node
         for peer, before in list(self._status.items()):
-            status, incarnation = board.status(self.process.machine.node, peer)
+            status, incarnation = board.status(node, peer)
             if status == REACHED:
                 self._known[peer] = incarnation
             if status == before:
@@ -119,11 +119,8 @@ class SimHeartbeats:
 class HeartbeatBoard:
     """Which processes answer each other."""
 
-    def __init__(
-        self, can_reach: Callable[[int, int], bool], has_power: Callable[[int], bool]
-    ) -> None:
-        """`can_reach` says whether a round trip between two nodes works."""
-        self._can_reach, self._has_power = can_reach, has_power
+    def __init__(self, network: StreamNetwork) -> None:
+        self._network = network
         self.running: dict[int, SimHeartbeats] = {}
 
     def look(self) -> None:
@@ -136,7 +133,10 @@ class HeartbeatBoard:
 
     def status(self, node: int, peer: int) -> tuple[int, int]:
         """What a node sees of a peer, and the incarnation of that."""
-        if not self._can_reach(node, peer) or not self._has_power(peer):
+        network = self._network
+        if network.has_cuts and (network.is_cut(node, peer) or network.is_cut(peer, node)):
+            return SILENT, 0
+        if peer in network.powerless:
             return SILENT, 0
         found = self.running.get(peer)
         if found is None:

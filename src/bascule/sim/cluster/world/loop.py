@@ -13,6 +13,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol, TypeVar
 
@@ -76,6 +77,10 @@ PROCESS: Final[contextvars.ContextVar[LoopProcess | None]] = contextvars.Context
 """The process that runs; None: the simulator."""
 
 
+NOBODY: Final = contextvars.Context()
+"""The context of what a kernel does."""
+
+
 def process_now() -> LoopProcess:
     """The process that runs."""
     process = PROCESS.get()
@@ -83,35 +88,23 @@ def process_now() -> LoopProcess:
     return process
 
 
-class LoopHandle:
-    """A scheduled callback."""
+class LoopHandle(list[Any]):
+    """A scheduled callback: when (ns), number, callback, arguments, context and process of the
+    context. Without a callback it is cancelled.
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "process", "when_ns")
+    It is a list so that the heap compares it, and one is made and taken apart, without calls.
+    """
 
-    def __init__(
-        self,
-        when_ns: int,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        process: LoopProcess | None,
-    ) -> None:
-        self.when_ns = when_ns
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.process = process
-        """That of the context."""
-        self.is_cancelled = False
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        self[2] = None
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self[2] is None
 
     def when(self) -> float:
-        return self.when_ns / NS
+        return float(self[0] / NS)
 
 
 class ClusterLoop(asyncio.AbstractEventLoop):
@@ -121,14 +114,16 @@ class ClusterLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, prng: Prng) -> None:
         self._prng = prng
-        self._heap: list[tuple[int, int, LoopHandle]] = []
+        self._heap: list[LoopHandle] = []
         """Of a later time when they were scheduled: each has a lower number than all in `_due`."""
-        self._due: deque[tuple[int, int, LoopHandle]] = deque()
+        self._due: deque[LoopHandle] = deque()
         """What was scheduled for the present time, in order."""
         self._number = 0
         self._at_once = 0
-        self._is_closed = False
+        self.has_ended = False
+        """Whether it is closed."""
         self.hub = getcurrent()
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.now_ns = 0
         self.events = 0
         self.digest = 0xCBF29CE484222325
@@ -146,14 +141,14 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         at_once = self._at_once
         while True:
             if due and not (heap and heap[0][0] <= now_ns):
-                when, number, handle = due.popleft()
+                handle = due.popleft()
             elif heap and heap[0][0] <= until:
-                when, number, handle = heappop(heap)
+                handle = heappop(heap)
             else:
                 break
-            if handle.is_cancelled:
+            when, number, callback, args, context, process = handle
+            if callback is None:
                 continue
-            process = handle.process
             if process is not None:
                 if process.is_dead:
                     continue
@@ -166,11 +161,11 @@ class ClusterLoop(asyncio.AbstractEventLoop):
             else:
                 at_once += 1
                 if at_once > AT_ONCE_MAX:
-                    self.report("progress", f"no time passes: {handle.callback!r}")
+                    self.report("progress", f"no time passes: {callback!r}")
             self.events += 1
             self.digest = ((self.digest ^ when ^ number) * _DIGEST_FACTOR) & _DIGEST_MASK
             try:
-                handle.context.run(handle.callback, *handle.args)
+                context.run(callback, *args)
             except InvariantBroken as broken:
                 self.failure = self.failure or broken
             except Exception as error:  # boundary: the run reports it
@@ -198,7 +193,8 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         parked, process.parked = process.parked, []
         for handle in parked:
             self._number += 1
-            self._due.append((self.now_ns, self._number, handle))
+            handle[:2] = self.now_ns, self._number
+            self._due.append(handle)
 
     def at_ns(
         self,
@@ -208,27 +204,48 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         *args: Any,
     ) -> LoopHandle:
         """Run a callback in a context at a time, or now if that has passed."""
-        handle = LoopHandle(when_ns, callback, args, context, context.get(PROCESS))
         self._number = number = self._number + 1
-        if when_ns > self.now_ns:
-            heappush(self._heap, (when_ns, number, handle))
+        now_ns, process = self.now_ns, context.get(PROCESS)
+        if when_ns > now_ns:
+            handle = LoopHandle((when_ns, number, callback, args, context, process))
+            heappush(self._heap, handle)
         else:
-            self._due.append((self.now_ns, number, handle))
+            handle = LoopHandle((now_ns, number, callback, args, context, process))
+            self._due.append(handle)
         return handle
 
-    def after_ns(self, delay_ns: int, process: LoopProcess, callback: Callable[[], object]) -> None:
-        """Have a process do something after some time, or as soon as it goes on."""
-        when_ns = self.now_ns + delay_ns
-        handle = LoopHandle(when_ns, callback, (), process.context, process)
+    def for_nobody(self, when_ns: int, callback: Callable[..., object], *args: Any) -> None:
+        """As `at_ns`, for what kernels and the simulator do."""
         self._number = number = self._number + 1
-        if delay_ns > 0:
-            heappush(self._heap, (when_ns, number, handle))
+        if when_ns > self.now_ns:
+            handle = LoopHandle((when_ns, number, callback, args, NOBODY, None))
+            heappush(self._heap, handle)
         else:
-            self._due.append((when_ns, number, handle))
+            handle = LoopHandle((self.now_ns, number, callback, args, NOBODY, None))
+            self._due.append(handle)
 
-    def thread_delay_ns(self) -> int:
-        """How long it takes until a thread that was woken runs."""
-        return self._prng.word() % THREAD_DELAY_NS
+    def after_ns(
+        self, delay_ns: int, process: LoopProcess, callback: Callable[[], object]
+    ) -> LoopHandle:
+        """Have a process do something after some time, or as soon as it goes on."""
+        self._number = number = self._number + 1
+        when_ns = self.now_ns + delay_ns if delay_ns > 0 else self.now_ns
+        handle = LoopHandle((when_ns, number, callback, (), process.context, process))
+        if delay_ns > 0:
+            heappush(self._heap, handle)
+        else:
+            self._due.append(handle)
+        return handle
+
+    def switch_soon(self, process: LoopProcess, thread: greenlet) -> None:
+        """Have a thread of a process begin, or go on, soon."""
+        self._number = number = self._number + 1
+        when_ns = self.now_ns + self._prng.word() % THREAD_DELAY_NS
+        handle = LoopHandle((when_ns, number, thread.switch, (), process.context, process))
+        if when_ns > self.now_ns:
+            heappush(self._heap, handle)
+        else:
+            self._due.append(handle)
 
     @property
     def is_in_thread(self) -> bool:
@@ -246,13 +263,14 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> LoopHandle:
-        now_ns = self.now_ns
-        if context is None:
-            handle = LoopHandle(now_ns, callback, args, contextvars.copy_context(), PROCESS.get())
-        else:
-            handle = LoopHandle(now_ns, callback, args, context, context.get(PROCESS))
         self._number = number = self._number + 1
-        self._due.append((now_ns, number, handle))
+        if context is None:
+            process = PROCESS.get()
+            context = NOBODY if process is None else process.context
+        else:
+            process = context.get(PROCESS)
+        handle = LoopHandle((self.now_ns, number, callback, args, context, process))
+        self._due.append(handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -261,7 +279,7 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> LoopHandle:
-        if self._is_closed:
+        if self.has_ended:
             raise RuntimeError("the loop is closed")
         return self.call_soon(callback, *args, context=context)
 
@@ -274,7 +292,9 @@ class ClusterLoop(asyncio.AbstractEventLoop):
     ) -> LoopHandle:
         # One nanosecond more: no comparison of rounded times finds that it is too early.
         when_ns = self.now_ns + int(delay * NS) + 1
-        return self.at_ns(when_ns, context or contextvars.copy_context(), callback, *args)
+        if context is not None:
+            return self.at_ns(when_ns, context, callback, *args)
+        return self._at_ns_here(when_ns, callback, args)
 
     def call_at(  # type: ignore[override]
         self,
@@ -284,10 +304,25 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> LoopHandle:
         when_ns = int(when * NS) + 1
-        return self.at_ns(when_ns, context or contextvars.copy_context(), callback, *args)
+        if context is not None:
+            return self.at_ns(when_ns, context, callback, *args)
+        return self._at_ns_here(when_ns, callback, args)
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+    def _at_ns_here(
+        self, when_ns: int, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> LoopHandle:
+        """Have the process that runs do something at a time. Nodes have no other variables of
+        contexts, so the context of the process serves all."""
+        self._number = number = self._number + 1
+        process = PROCESS.get()
+        context = NOBODY if process is None else process.context
+        when_ns = max(when_ns, self.now_ns)
+        handle = LoopHandle((when_ns, number, callback, args, context, process))
+        if when_ns > self.now_ns:
+            heappush(self._heap, handle)
+        else:
+            self._due.append(handle)
+        return handle
 
     def create_task(
         self,
@@ -320,17 +355,17 @@ class ClusterLoop(asyncio.AbstractEventLoop):
         (executor or process.executor).execute(work)
         return future
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """False. Each future and task asks for it, so it is no function of Python."""
 
     def is_running(self) -> bool:
-        return not self._is_closed
+        return not self.has_ended
 
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self.has_ended
 
     def close(self) -> None:
-        self._is_closed = True
+        self.has_ended = True
         self._heap.clear()
         self._due.clear()
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bascule.sim.cluster.world.loop import ClusterLoop, LoopProcess, process_now
-from bascule.sim.cluster.world.network import NOBODY
 from bascule.sim.cluster.world.threads import Waiter, sleep
 from bascule.sim.prng import Prng
 from bascule.wire.nats import ServerInfo
@@ -68,7 +67,7 @@ class NatsSession:
         if self._has_ended:
             raise BrokenPipeError(32, "Broken pipe")
         self._to_server_ns = max(self._to_server_ns + 1, self._server.arrival_ns())
-        self._server.loop.at_ns(self._to_server_ns, NOBODY, self._server.receive, self, bytes(data))
+        self._server.loop.for_nobody(self._to_server_ns, self._server.receive, self, bytes(data))
         return True
 
     def wait_sent(self, timeout: float) -> bool:
@@ -81,7 +80,7 @@ class NatsSession:
 
     def close(self) -> None:
         """See `Transport`."""
-        self._server.loop.at_ns(self._server.arrival_ns(), NOBODY, self._server.drop, self)
+        self._server.loop.for_nobody(self._server.arrival_ns(), self._server.drop, self)
         self._end()
 
     def _end(self) -> None:
@@ -224,7 +223,7 @@ class SimNats:
     def _answer(self, subject: str, body: bytes) -> None:
         on_answer = self._inboxes.get(subject)
         if on_answer is not None:
-            self.loop.at_ns(self.arrival_ns(), NOBODY, on_answer, body)
+            self.loop.for_nobody(self.arrival_ns(), on_answer, body)
 
 
 def connect(address: object, options: object, *, timeout: float, **_: Any) -> Any:

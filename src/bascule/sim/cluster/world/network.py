@@ -8,7 +8,6 @@ answers nothing.
 
 from __future__ import annotations
 
-import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -83,9 +82,8 @@ class ConnectionEnd:
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
-        if not self.is_open or self.has_closed:
-            return
-        self._send(data)
+        if self.is_open and not self.has_closed:
+            self._send(data)
 
     def note_read(self, count: int) -> None:
         """The process at this end has read bytes."""
@@ -110,9 +108,10 @@ class ConnectionEnd:
         if when_ns <= peer._last_ns:
             when_ns = peer._last_ns + 1
         peer._last_ns = when_ns
-        network.loop.at_ns(when_ns, NOBODY, self._arrive, data)
+        network.loop.for_nobody(when_ns, self.deliver, data)
 
-    def _arrive(self, data: bytes | None) -> None:
+    def deliver(self, data: bytes | None) -> None:
+        """What this end has sent is at the other machine, unless the link is cut."""
         network, peer = self._network, self.peer
         if peer.held or network.has_cuts:
             if peer.held or network.is_cut(self.node, peer.node):
@@ -122,11 +121,6 @@ class ConnectionEnd:
                 return
             if network.is_cut(peer.node, self.node):
                 network.expect_ack(self)
-        self.deliver(data)
-
-    def deliver(self, data: bytes | None) -> None:
-        """What this end has sent is at the other machine."""
-        peer = self.peer
         if not peer.is_open or peer.has_closed or peer.process.is_dead:
             if data is not None and self._network.has_power(peer.node):
                 self._network.reset_later(self)
@@ -154,10 +148,6 @@ class ConnectionEnd:
             self._network.run(self.process, self.on_reset)
 
 
-NOBODY: Final = contextvars.Context()
-"""The context of what a kernel does."""
-
-
 class Dial:
     """An attempt to connect."""
 
@@ -183,8 +173,8 @@ class Dial:
         if self.is_over or self._process.is_dead:
             return
         network, source = self._network, self._process.machine.node
-        network.loop.at_ns(network.arrival_ns(source, self.target), NOBODY, self._arrive)
-        network.loop.at_ns(network.loop.now_ns + SYN_NS, NOBODY, self._try)
+        network.loop.for_nobody(network.arrival_ns(source, self.target), self._arrive)
+        network.loop.for_nobody(network.loop.now_ns + SYN_NS, self._try)
 
     def _arrive(self) -> None:
         network, process = self._network, self._process
@@ -262,7 +252,7 @@ class StreamNetwork:
             if not self.is_cut(end.peer.node, end.node):
                 del self._held[end]
                 when_ns = self.loop.now_ns + self._prng.below(RESEND_NS)
-                self.loop.at_ns(when_ns, NOBODY, self._flush, end)
+                self.loop.for_nobody(when_ns, self._flush, end)
         self.on_changed()
 
     def slow(self, links: Iterable[tuple[int, int]], by_ns: int) -> None:
@@ -344,7 +334,7 @@ class StreamNetwork:
 
     def expect_ack(self, end: ConnectionEnd) -> None:
         """What this end has sent is not acknowledged; the kernel waits for that."""
-        self.loop.at_ns(self.loop.now_ns + UNACKED_NS, NOBODY, self._check_ack, end)
+        self.loop.for_nobody(self.loop.now_ns + UNACKED_NS, self._check_ack, end)
 
     def _check_ack(self, end: ConnectionEnd) -> None:
         node, peer = end.node, end.peer.node
@@ -353,9 +343,9 @@ class StreamNetwork:
 
     def reset_later(self, end: ConnectionEnd) -> None:
         """The other kernel does not know the connection any more."""
-        self.loop.at_ns(self.arrival_ns(end.peer.node, end.node), NOBODY, end.reset)
+        self.loop.for_nobody(self.arrival_ns(end.peer.node, end.node), end.reset)
 
     def _flush(self, end: ConnectionEnd) -> None:
         held, end.held = end.held, deque()
         for data in held:
-            end.peer._arrive(data)
+            end.peer.deliver(data)

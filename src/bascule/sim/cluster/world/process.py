@@ -55,7 +55,7 @@ class SimProcess:
         thread = greenlet(run, self.loop.hub)
         thread.gr_context = contextvars.copy_context()
         self.keep(thread)
-        self.loop.after_ns(self.loop.thread_delay_ns(), self, thread.switch)
+        self.loop.switch_soon(self, thread)
         return thread
 
 

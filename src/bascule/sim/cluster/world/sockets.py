@@ -118,11 +118,13 @@ class SimSocket:
             self._waiter.wake()
         if self.on_change is not None:
             self.on_change()
-        futures, self.futures = self.futures, []
-        for future in futures:
-            if not future.done():
-                future.set_result(None)
-        self.layer.on_readable(self)
+        if self.futures:
+            futures, self.futures = self.futures, []
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+        if self.number in self.layer.readers:
+            self.layer.on_readable(self)
 
     @property
     def is_readable(self) -> bool:
@@ -201,11 +203,12 @@ class SimSocket:
                 raise self.error
         else:
             self._check(count)
-        data = self.received[:count]
-        view[: len(data)] = data
-        del self.received[:count]
-        self.end.note_read(len(data))
-        return len(data)
+        received = self.received
+        length = min(count, len(received))
+        view[:length] = received[:length]
+        del received[:length]
+        self.end.note_read(length)
+        return length
 
     def _check(self, count: int) -> None:
         if not self.received:
@@ -333,7 +336,8 @@ class SocketLayer:
         self.network = network
         self._number = 1_000
         self._sources: dict[int, Any] = {}
-        self._readers: dict[int, _Reader] = {}
+        self.readers: dict[int, _Reader] = {}
+        """By the numbers of their sockets."""
         loop.sockets = self
 
     def next_number(self) -> int:
@@ -355,16 +359,16 @@ class SocketLayer:
     def add_reader(self, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()
         source = self._sources[number]
-        self._readers[number] = _Reader(source, callback, args)
+        self.readers[number] = _Reader(source, callback, args)
         self.on_readable(source)
 
     def remove_reader(self, fd: Any) -> bool:
         number = fd if isinstance(fd, int) else fd.fileno()
-        return self._readers.pop(number, None) is not None
+        return self.readers.pop(number, None) is not None
 
     def on_readable(self, source: Any) -> None:
         """Call the reader, as long as there is something to read."""
-        reader = self._readers.get(source.number)
+        reader = self.readers.get(source.number)
         if reader is not None and source.is_readable and not reader.is_scheduled:
             reader.is_scheduled = True
             self.loop.call_soon(self._read, reader, context=reader.context)
@@ -372,10 +376,10 @@ class SocketLayer:
     def _read(self, reader: _Reader) -> None:
         reader.is_scheduled = False
         number = reader.source.number
-        if self._readers.get(number) is not reader:
+        if self.readers.get(number) is not reader:
             return
         reader.callback(*reader.args)
-        if self._readers.get(number) is reader:
+        if self.readers.get(number) is reader:
             self.on_readable(reader.source)
 
     async def create_connection(

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from bascule.sim.cluster.world.loop import PROCESS, LoopHandle, process_now
+from bascule.sim.cluster.world.loop import NS, PROCESS, LoopProcess, process_now
 
 T = TypeVar("T")
 
@@ -23,14 +23,13 @@ T = TypeVar("T")
 class Waiter:
     """A thread that waits, once."""
 
-    __slots__ = ("_is_over", "_process", "_thread", "_timer", "is_woken")
+    __slots__ = ("_is_over", "_process", "_thread", "is_woken")
 
     def __init__(self) -> None:
         process = PROCESS.get()
         assert process is not None
         self._process = process
         self._thread: greenlet | None = None
-        self._timer: LoopHandle | None = None
         self._is_over = False
         self.is_woken = False
 
@@ -38,20 +37,19 @@ class Waiter:
         """Wait until `wake` is called; False after `timeout` seconds."""
         process = self._process
         loop = process.loop
-        if process.is_dead or loop.is_closed():
-            raise GreenletExit
+        hub = loop.hub
         thread = getcurrent()
-        if thread is loop.hub:
-            text = f"{process.name} waits for {what}"
-            loop.report("the loop never waits", text, with_stack=True)
-            raise RuntimeError(f"the event loop waits for {what}")
+        if process.is_dead or loop.has_ended or thread is hub:
+            _refuse_to_wait(process, thread, what)
         if not self._is_over:
             self._thread = thread
             if timeout is not None:
-                self._timer = loop.call_later(timeout, self._expire, context=process.context)
-            loop.hub.switch()
-            if self._timer is not None:
-                self._timer.cancel()
+                # As `call_later`.
+                timer = loop.after_ns(int(timeout * NS) + 1, process, self._expire)
+                hub.switch()
+                timer.cancel()
+            else:
+                hub.switch()
         return self.is_woken
 
     def wake(self) -> None:
@@ -60,8 +58,8 @@ class Waiter:
             return
         self._is_over = self.is_woken = True
         if self._thread is not None:
-            loop = self._process.loop
-            loop.after_ns(loop.thread_delay_ns(), self._process, self._thread.switch)
+            process = self._process
+            process.loop.switch_soon(process, self._thread)
 
     def _expire(self) -> None:
         if not self._is_over:
@@ -79,9 +77,25 @@ def wake_next(waiters: deque[Waiter]) -> None:
             return
 
 
+def _refuse_to_wait(process: LoopProcess, thread: greenlet, what: str) -> NoReturn:
+    """The process has ended, or the thread is none."""
+    loop = process.loop
+    if process.is_dead or loop.has_ended:
+        raise GreenletExit
+    assert thread is loop.hub
+    text = f"{process.name} waits for {what}"
+    loop.report("the loop never waits", text, with_stack=True)
+    raise RuntimeError(f"the event loop waits for {what}")
+
+
 def sleep(seconds: float) -> None:
     """Let the calling thread wait."""
-    Waiter().wait(seconds, "time to pass")
+    process = process_now()
+    loop, thread = process.loop, getcurrent()
+    if process.is_dead or loop.has_ended or thread is loop.hub:
+        _refuse_to_wait(process, thread, "time to pass")
+    loop.after_ns(int(seconds * NS) + 1, process, thread.switch)
+    loop.hub.switch()
 
 
 class Lock:

@@ -13,7 +13,14 @@ from bascule.groups.committed_offsets import CommittedOffsetStore
 from bascule.groups.consumer import ConsumerGroup, roster
 from bascule.groups.consumer.roster import Roster
 from bascule.groups.coordinator import GroupCoordinator
-from bascule.sim.cluster.consumers.history import FENCED, KEPT, MEMBERS_STAY, OWNERS, REMEMBERED
+from bascule.sim.cluster.consumers.history import (
+    ANSWERED,
+    FENCED,
+    KEPT,
+    MEMBERS_STAY,
+    OWNERS,
+    REMEMBERED,
+)
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import ClusterMutant
 from bascule.wire.error_codes import ErrorCode
@@ -147,7 +154,7 @@ MUTANTS: Final = (
         ConsumerGroup, "restore", _restore_consumers_late, _COORDINATORS,
     ),
     ClusterMutant(
-        "members of the consumer protocol restored with an old epoch", (REMEMBERED,),
+        "members of the consumer protocol restored with an old epoch", (REMEMBERED, ANSWERED),
         roster, "decode_member", _forget_epochs, _COORDINATORS,
     ),
     ClusterMutant(

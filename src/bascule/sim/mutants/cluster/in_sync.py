@@ -76,20 +76,13 @@ def _count_no_additions(advance: Any) -> Any:
 
 
 def _ack_when_deposed(resign: Any) -> Any:
-    def mutant(
-        self: Commitment,
-        log: Any,
-        role: PartitionRole,
-        *,
-        keeps_acks: bool = False,
-        begins: bool = True,
-    ) -> int:
+    def mutant(self: Commitment, log: Any, role: PartitionRole, **options: Any) -> int:
         """Acknowledge what waits when another node leads."""
         if self.role is PartitionRole.LEADER:
             now_ms = self._clock.now_ms()
             if acks := self.pending.release(EVERYTHING, EVERYTHING, now_ms=now_ms):
                 self.send_kept(acks)
-        dropped: int = resign(self, log, role, keeps_acks=keeps_acks, begins=begins)
+        dropped: int = resign(self, log, role, **options)
         return dropped
 
     return mutant

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from bascule.controller.cluster.confirmation import LeaderConfirmation, Refusals
 from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
-from bascule.controller.cluster.tables.confirmation import LeaderConfirmation
 from bascule.kafka.handlers import table_reads
 from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.histories.sessions import FOLLOWING, MONOTONIC, OWN_WRITES
@@ -24,6 +26,14 @@ HISTORY: Final = Linearizability.name
 def _unconfirmed(_: Any) -> Any:
     async def mutant(_: Any) -> None:
         """Take for granted that nobody else leads."""
+
+    return mutant
+
+
+def _taken_for_granted(_: Any) -> Any:
+    async def mutant(_: Any) -> bool:
+        """Refuse what the last image that came here lets this node refuse."""
+        return True
 
     return mutant
 
@@ -110,14 +120,17 @@ def _with(faults: str) -> ClusterOptions:
     )
 
 
-_CUTS: Final = _with("pause,isolate,loss of a leader")
+_DEPOSED: Final = replace(_with("deposed unheard"), seconds=20, traits="table,quiet")
 _DEATHS: Final = _with("kill,power loss,outage")
 _POWER: Final = _with("power loss")
 _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
         "linearizable reads unconfirmed", (HISTORY, IN_LOG, OWN_WRITES, MONOTONIC),
-        LeaderConfirmation, "_confirm", _unconfirmed, _CUTS, 2,
+        LeaderConfirmation, "confirm", _unconfirmed, _DEPOSED,
+    ),
+    ClusterMutant(
+        "refusals unconfirmed", (HISTORY,), Refusals, "_confirm", _taken_for_granted, _DEPOSED,
     ),
     ClusterMutant(
         "session position not awaited", (OWN_WRITES, MONOTONIC, FOLLOWING),
@@ -136,7 +149,7 @@ MUTANTS: Final = (
         recorder, "_hot", _own_ids, _LEADERS,
     ),
     ClusterMutant(
-        "watcher skips at failover", (PROGRESS, WATCHED),
+        "watcher skips at failover", (PROGRESS, WATCHED, ORDERED),
         ClusterWatches, "watch", _from_now, _LEADERS,
     ),
     ClusterMutant(
