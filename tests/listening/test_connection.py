@@ -15,6 +15,8 @@ from bascule.listening.deferred import Deferred
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import RefusalLog
 from bascule.wire.connection import ClientConnection, ReceivedRequest, ServerConnection
+from bascule.wire.datastream.frames import HELLO, encode_message
+from bascule.wire.datastream.messages import StreamHello
 from bascule.wire.messages.group.heartbeat import HeartbeatRequest, HeartbeatResponse
 from bascule.wire.messages.registry import REQUESTS
 from bascule.wire.schema import Message, Versions
@@ -26,9 +28,14 @@ class Served:
     """A connection of a client that sends heartbeats; their generation is the error they get."""
 
     def __init__(
-        self, limits: ListenerLimits | None = None, *, shortcut: Shortcut | None = None
+        self,
+        limits: ListenerLimits | None = None,
+        *,
+        shortcut: Shortcut | None = None,
+        take_over: Callable[[socket.socket], None] | None = None,
     ) -> None:
         self.client, server = socket.socketpair()
+        self._server = server
         self.client.setblocking(False)
         server.setblocking(False)
         self._protocol = ClientConnection(client_id="test", frame_bytes_max=1 << 20)
@@ -47,6 +54,7 @@ class Served:
             refusals=RefusalLog(lambda: 0.0),
             run_on_thread=lambda _: pytest.fail("no large response here"),
             shortcut=shortcut,
+            take_over=take_over,
         )
         self.task = self.connection.start()
 
@@ -55,12 +63,13 @@ class Served:
         self.handled.append(request.message.generation_id)
         return self.answer(request.message.generation_id)
 
+    def encode(self, number: int) -> bytes:
+        """A request."""
+        return self._protocol.send(HeartbeatRequest(generation_id=number), version=VERSION)
+
     async def send(self, *numbers: int) -> None:
         """Send requests in one piece."""
-        frames = [
-            self._protocol.send(HeartbeatRequest(generation_id=number), version=VERSION)
-            for number in numbers
-        ]
+        frames = [self.encode(number) for number in numbers]
         await asyncio.get_running_loop().sock_sendall(self.client, b"".join(frames))
 
     async def received(self, count: int) -> list[int]:
@@ -75,6 +84,19 @@ class Served:
             assert data, "the connection is closed"
             self._protocol.feed(data)
         return found
+
+    def fill(self) -> int:
+        """Fill the server's socket buffer; how many bytes there are to `drain`."""
+        sent = 0
+        while True:
+            try:
+                sent += self._server.send(bytes(1 << 16))
+            except BlockingIOError:
+                return sent
+
+    async def drain(self, count: int) -> None:
+        while count:
+            count -= len(await asyncio.get_running_loop().sock_recv(self.client, count))
 
     async def ends(self) -> bool:
         """Wait until the server has closed; whether the client sees that."""
@@ -296,7 +318,7 @@ def test_a_client_that_does_not_read_its_responses_is_waited_for() -> None:
     async def scene() -> None:
         served = Served()
         served.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
-        numbers = [number % 1_000 for number in range(20_000)]
+        numbers = [number % 1_000 for number in range(5_000)]
         sending = asyncio.ensure_future(served.send(*numbers))
         await turns(200)
         assert await served.received(len(numbers)) == numbers
@@ -325,7 +347,8 @@ def test_bytes_that_come_one_at_a_time_are_one_request() -> None:
 
 
 class EvenNumbers:
-    """A shortcut that answers heartbeats of even generations; the test says when."""
+    """A shortcut that answers heartbeats of even generations: those of hundreds at once, others
+    when the test says so."""
 
     name = "Even"
 
@@ -333,11 +356,13 @@ class EvenNumbers:
         self.begun: dict[int, tuple[bytes, Callable[[Answer], None]]] = {}
         self.decoded: list[int] = []
 
-    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool:
+    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool | bytes:
         head = len(b"\0\x0c\0\0\0\0\0\0") + 2 + len("test")
         generation = int.from_bytes(frame[head + 2 : head + 6], "big")
         if generation % 2:
             return False
+        if generation % 100 == 0:
+            return frame_of(frame[4:8], generation)
         self.begun[generation] = bytes(frame[4:8]), on_answer
         return True
 
@@ -347,7 +372,11 @@ class EvenNumbers:
 
     def answer(self, number: int) -> None:
         correlation_id, on_answer = self.begun[number]
-        on_answer(b"\0\0\0\x06" + correlation_id + number.to_bytes(2, "big"))
+        on_answer(frame_of(correlation_id, number))
+
+
+def frame_of(correlation_id: bytes | memoryview, number: int) -> bytes:
+    return b"\0\0\0\x06" + correlation_id + number.to_bytes(2, "big")
 
 
 async def begun(shortcut: EvenNumbers, number: int) -> None:
@@ -368,6 +397,42 @@ def test_a_shortcut_answers_without_decoding() -> None:
         assert shortcut.decoded == served.handled == [1, 3]
         assert served.statistics.requests == {"Heartbeat": 2, "Even": 2}
         assert served.statistics.request_ns["Even"].count == 2
+        served.connection.close_when_answered()
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_a_shortcut_answers_at_once() -> None:
+    async def scene() -> None:
+        shortcut = EvenNumbers()
+        served = Served(shortcut=shortcut)
+        for number in (1, 100, 200, 3):
+            await served.send(number)
+            assert await served.received(1) == [number]
+        assert shortcut.decoded == served.handled == [1, 3]
+        assert served.statistics.requests == {"Heartbeat": 2, "Even": 2}
+        assert served.statistics.request_ns["Even"].count == 2
+        await served.send(100, 5)
+        assert await served.received(2) == [100, 5]
+        served.connection.close_when_answered()
+        assert await served.ends()
+
+    run(scene)
+
+
+def test_what_the_socket_does_not_take_of_an_answer_at_once_is_sent_later() -> None:
+    async def scene() -> None:
+        served = Served(shortcut=EvenNumbers())
+        await served.send(3)
+        assert await served.received(1) == [3]
+        sent = served.fill()
+        await served.send(100)
+        await turns()
+        assert served.statistics.requests["Even"] == 1
+        assert served.statistics.request_ns.get("Even") is None
+        await served.drain(sent)
+        assert await served.received(1) == [100]
         served.connection.close_when_answered()
         assert await served.ends()
 
@@ -448,5 +513,63 @@ def test_closing_waits_for_a_shortcut() -> None:
         shortcut.answer(2)
         assert await served.received(1) == [2]
         assert await served.ends()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("first", range(1, 5))
+def test_first_bytes_that_come_in_parts_are_awaited(first: int) -> None:
+    """The fifth byte says which protocol it is."""
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        taken: asyncio.Future[socket.socket] = loop.create_future()
+        served = Served(take_over=taken.set_result)
+        hello = encode_message(HELLO, StreamHello())
+        await loop.sock_sendall(served.client, hello[:first])
+        await turns()
+        assert not taken.done()
+        await loop.sock_sendall(served.client, hello[first:])
+        with await taken as sock:
+            assert await loop.sock_recv(sock, 1 << 10) == hello, "nothing was read"
+        served.client.close()
+
+        other = Served(take_over=lambda _: pytest.fail("these are requests"))
+        frame = other.encode(7)
+        await loop.sock_sendall(other.client, frame[:first])
+        await turns()
+        await loop.sock_sendall(other.client, frame[first:])
+        assert await other.received(1) == [7]
+        other.client.close()
+        await asyncio.wait([served.task, other.task])
+
+    run(scene)
+
+
+def test_first_bytes_that_never_come_end_the_connection() -> None:
+    async def scene() -> None:
+        taken: list[socket.socket] = []
+        served = Served(ListenerLimits(request_ms_max=1_000), take_over=taken.append)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(served.client, b"\0\0")
+        await turns()
+        served.connection.expire(loop.time() + 0.5)
+        await turns()
+        assert not served.task.done()
+        served.connection.expire(loop.time() + 2)
+        await asyncio.wait([served.task])
+        served.client.close()
+        assert served.statistics.connections_expired == 1
+        assert not taken
+
+    run(scene)
+
+
+def test_a_size_that_no_first_frame_has_is_refused_at_once() -> None:
+    async def scene() -> None:
+        served = Served(take_over=lambda _: pytest.fail("no frame of data streaming"))
+        await asyncio.get_running_loop().sock_sendall(served.client, b"\x40\0\0\0")
+        assert await served.ends()
+        assert served.statistics.protocol_errors == 1
 
     run(scene)

@@ -34,6 +34,9 @@ ROUTES_RETRY_SECONDS: Final = 5.0
 """Before routes are set again, where that has failed."""
 ANNOUNCED_SECONDS_MAX: Final = 5.0
 """For the INFO of a new connection."""
+JOIN_SECONDS_MAX: Final = 5.0
+JOIN_POLL_SECONDS: Final = 0.02
+JOINED_LOOKS: Final = 2
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
 LOG_HEAD_BYTES: Final = 64 << 10
@@ -74,9 +77,12 @@ leafnodes {{
 """
 
 _ROUTES: Final = """\
-# The servers of the other nodes of the cluster.
+# The servers of the other nodes of the cluster. One connection to each: all messages are of one
+# account, which the server binds to one connection of a pool. While that one is missing and others
+# of the pool are there, the server looks connected and forwards nothing.
 cluster {{
   name: {name}
+  pool_size: -1
   listen: {listen}
   routes: {routes}
 }}
@@ -126,6 +132,8 @@ class EmbeddedNats:
         self._routes: tuple[str, ...] = ()
         self._routes_confirmed = True
         """Whether the running server is known to have these routes."""
+        self._own_urls = 0
+        """How many URLs the server names without routes."""
         self._is_open = False
         self._reloading = asyncio.Lock()
         """Guards the configuration file."""
@@ -199,6 +207,33 @@ class EmbeddedNats:
         """host:port where the servers of other nodes connect; empty without a cluster."""
         return format_address(self._host, self._route_port) if self._route_port > 0 else ""
 
+    async def join(
+        self,
+        routes: Callable[[], Collection[str]],
+        awaited: Callable[[], Collection[str] | None],
+    ) -> None:
+        """Set the routes, and return once the server is connected to as many others as are
+        `awaited`: a message that a client publishes here reaches those who are subscribed there.
+        None: others are about to come. After `JOIN_SECONDS_MAX` without that a warning is logged.
+        """
+        deadline = asyncio.get_running_loop().time() + JOIN_SECONDS_MAX
+        looks = 0  # that have found all: two servers may close what they have just connected
+        try:
+            while True:
+                await self.set_routes(routes())
+                found = len((await self._announced()).connect_urls) - self._own_urls
+                known = awaited()
+                wanted = None if known is None else len({*known} - {self.route})
+                looks = looks + 1 if wanted is not None and found >= wanted else 0
+                if looks == JOINED_LOOKS:
+                    return
+                if asyncio.get_running_loop().time() > deadline:
+                    expected = wanted or "more, of nodes that have not started yet"
+                    raise Broken(f"connected to {max(found, 0)} servers; expected {expected}")
+                await asyncio.sleep(JOIN_POLL_SECONDS)
+        except Broken as error:
+            log.warning("nats-server not connected to all others", extra={"error": str(error)})
+
     async def follow_routes(
         self, routes: Callable[[], Collection[str]], changed: asyncio.Event
     ) -> None:
@@ -252,6 +287,8 @@ class EmbeddedNats:
         async with self._reloading:
             self._is_open = True
             await self._reload(self._payload_bytes_max, "open its listener")
+            if not self._own_urls:
+                self._own_urls = len((await self._announced()).connect_urls)
         log.info("nats-server open", extra={"url": self._url})
 
     async def _reload(self, payload_bytes_max: int, what: str) -> None:

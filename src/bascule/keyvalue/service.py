@@ -36,12 +36,14 @@ log = logging.getLogger("bascule.keyvalue")
 
 KEY_VALUE: Final = "key_value"
 """The kind of control request for a request that another node answers."""
+KEY_VALUE_ANSWER: Final = "key_value_answer"
+"""The kind of control request for an answer that is to be sent to NATS from another node."""
 QUEUE_GROUP: Final = "bascule.key_value"
 CONNECT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.25
 FORWARD_SECONDS_MAX: Final = 4.0
-OWNER_SECONDS: Final = 1.0
+OWNER_SECONDS: Final = 2.5
 """The node of a consumer answers at once; without an answer for so long there is none."""
 REQUESTS_MAX: Final = 4_096
 """Requests that are answered at a time; further ones are refused."""
@@ -106,6 +108,7 @@ class KeyValueService:
         self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         controller.add_control(KEY_VALUE, self._answer_forwarded)
+        controller.add_control(KEY_VALUE_ANSWER, self._send_forwarded)
 
     def start(self) -> None:
         """Connect and subscribe from now on, unless the NATS server has JetStream itself."""
@@ -201,7 +204,8 @@ class KeyValueService:
             log.exception("key-value request failed")
             error = ApiError(500, UNAVAILABLE, "internal error")
             found = refusal(request, reply, error)
-        self._send(found)
+        if request.operation != "STREAM.CREATE" or not await self._send_from_leader(request, found):
+            self._send(found)
         if self._connection is not None:
             await self._connection.drain()
 
@@ -220,6 +224,27 @@ class KeyValueService:
                 except BasculeError as error:
                     why = error
             return refusal(request, reply, ApiError(503, UNAVAILABLE, str(why)))
+
+    async def _send_from_leader(self, request: ApiRequest, found: bytes) -> bool:
+        """Have the node that leads a bucket send the answer to its creation, and return whether it
+        has. NATS servers forward that behind the subscription to the bucket. So where the answer
+        has come, a message to the bucket is not refused for want of a subscriber."""
+        try:
+            nodes = self._tables.others(bucket_of_stream(request.stream), leader=True)
+            for node in nodes:
+                await self._peers.control(
+                    node, KEY_VALUE_ANSWER, found, timeout_s=FORWARD_SECONDS_MAX
+                )
+        except (ApiError, BasculeError):
+            return False  # it was not created, or that node has an earlier release
+        return bool(nodes)
+
+    async def _send_forwarded(self, operation: bytes) -> bytes:
+        """Send an answer of another node. Raises: Broken."""
+        if self._connection is None:
+            raise Broken("key-value clients are not served here now")
+        self._send(operation)
+        return b""
 
     async def _answer_forwarded(self, body: bytes) -> bytes:
         """Answer for another node. Raises: Broken if this node has no replica either."""

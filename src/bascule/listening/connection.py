@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from bascule.errors import Broken, RemoteProtocolError
 from bascule.listening.deferred import Deferred
-from bascule.listening.first_bytes import PEEK_BYTES, is_datastream
+from bascule.listening.first_bytes import PEEK_BYTES, is_datastream, is_undecided
 from bascule.listening.limits import ListenerLimits, ListenerStatistics
 from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
 from bascule.listening.sending import RunOnThread, Sender
@@ -25,9 +25,16 @@ log = logging.getLogger(__name__)
 
 PARTIAL_REQUEST: Final = "the request did not arrive completely in time"
 
+FIRST_LOOK_SECONDS: Final = 0.001
+"""Until the first bytes of a connection are looked at again, where only a part has come. Doubles
+each time, up to `LOOK_SECONDS_MAX`."""
+LOOK_SECONDS_MAX: Final = 0.1
+
 BASE_BUFFER_BYTES: Final = CHUNK_BYTES
 """A buffer, request or response of up to this size is not accounted for. What is larger counts
 against `ListenerLimits.memory_bytes_max`."""
+SHORTCUT_BYTES_MAX: Final = 1_024
+"""Of a request that a `Shortcut` may answer: the memory of larger ones is accounted."""
 DECODED_FACTOR: Final = 16
 """Upper bound of a decoded request's memory as a multiple of its bytes. Measured on Fetch and
 Metadata requests of many small items."""
@@ -46,12 +53,13 @@ class Shortcut(Protocol):
     """Answers some requests of one connection without their being decoded."""
 
     name: str
-    """Of these requests, as they are counted."""
+    """Of the request that `begin` has answered last, as it is counted."""
 
-    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool:
-        """Answer a request, later and once, by `on_answer`; False: it has to be decoded.
+    def begin(self, frame: memoryview, on_answer: Callable[[Answer], None]) -> bool | bytes:
+        """Answer a request with a frame at once, or later and once by `on_answer` (True); False: it
+        has to be decoded.
 
-        Only requests of up to 1 KiB may be answered: the memory of others is accounted.
+        Only requests of up to `SHORTCUT_BYTES_MAX` may be answered.
         """
         ...
 
@@ -139,6 +147,9 @@ class ServedConnection:
         self._begun: _Begun | None = None
         """The request that is being answered."""
         self._reading = False
+        self._look_seconds = FIRST_LOOK_SECONDS
+        self._next_look: asyncio.TimerHandle | None = None
+        """Begins to read again, once the rest of the first bytes may be there."""
         self._closing = False
         self._expired = ""
         self._deadline = inf
@@ -202,6 +213,8 @@ class ServedConnection:
     def _release(self, _: asyncio.Task[None]) -> None:
         """Close the socket. A callback: a task that is cancelled before it begins runs nothing."""
         self._pause_reading()
+        if self._next_look is not None:
+            self._next_look.cancel()
         self._socket.close()
         response = None if self._begun is None else self._begun.response
         if isinstance(response, Deferred):
@@ -233,12 +246,16 @@ class ServedConnection:
             if frame is None:
                 self._note_reading()
                 return
-            shortcut = self._shortcut
-            if shortcut is not None and shortcut.begin(frame, self._on_answer):
-                self._deadline = inf
-                self._begun = _Begun(frame, shortcut.name, self._loop.time(), 0)
-                self._statistics.requests[shortcut.name] += 1
-                return
+            if self._shortcut is not None:
+                answer = self._shortcut.begin(frame, self._on_answer)
+                if answer is not False:
+                    name = self._shortcut.name
+                    self._deadline = inf
+                    self._begun = _Begun(frame, name, self._loop.time(), 0)
+                    self._statistics.requests[name] += 1
+                    if answer is not True:
+                        self._on_answer(answer)
+                    return
             self._begin(frame)
             begun = self._begun
             assert begun is not None
@@ -474,13 +491,17 @@ class ServedConnection:
             self._serve_now(self._waiting)
 
     def _is_taken_over(self, take_over: Callable[[socket.socket], None]) -> bool:
-        """Look at the first bytes, once; whether another protocol has got the connection."""
+        """Look at the first bytes; whether another protocol has got the connection, or so few are
+        there that nobody knows yet."""
         try:
             head = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return True  # look again when bytes are there
         except OSError:
             head = b""
+        if is_undecided(head):
+            self._look_later()
+            return True
         self._take_over = None
         if not is_datastream(head):
             return False
@@ -488,6 +509,15 @@ class ServedConnection:
         self.abort()
         self._pause_reading()
         return True
+
+    def _look_later(self) -> None:
+        """Wait for the rest of the first bytes. They stay unread, so the socket stays readable."""
+        self._pause_reading()
+        if self._deadline_reason is not PARTIAL_REQUEST:
+            self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
+            self._deadline_reason = PARTIAL_REQUEST
+        self._next_look = self._loop.call_later(self._look_seconds, self._resume_reading)
+        self._look_seconds = min(2 * self._look_seconds, LOOK_SECONDS_MAX)
 
 
 def _above_base_buffer(count: int) -> int:

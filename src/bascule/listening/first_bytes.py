@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Final
 
-from bascule.wire.datastream.frames import KINDS
+from bascule.wire.datastream.frames import FRAME_BYTES_MAX, KINDS, SIZE_BYTES
 
 PEEK_BYTES: Final = 5
 """The size of the first frame, and the byte behind it."""
@@ -15,6 +15,12 @@ PEEK_BYTES: Final = 5
 def is_datastream(head: bytes) -> bool:
     """Whether a connection begins as one of the data streaming protocol."""
     return len(head) == PEEK_BYTES and head[-1] in KINDS
+
+
+def is_undecided(head: bytes) -> bool:
+    """Whether more bytes are needed to know that: the size alone may be one of either protocol."""
+    smallest = int.from_bytes(head[:SIZE_BYTES].ljust(SIZE_BYTES, b"\0"))
+    return 0 < len(head) < PEEK_BYTES and smallest <= FRAME_BYTES_MAX
 
 
 async def peek(sock: socket.socket) -> bytes:

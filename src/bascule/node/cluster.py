@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from bascule.cluster_identity import ClusterIdentity
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
+from bascule.controller.cluster.confirmation import Refusals
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
 from bascule.controller.cluster.healing.full_disk import FullDisk
@@ -141,6 +143,7 @@ class ClusterNode:
             catch_up_rate=lambda: self._metadata.image.catch_up_rate,
         )  # fmt: skip
         self.payloads = self.controller.payloads = self._make_payloads(partitions, writer, clock)
+        self.refusals = Refusals(self.controller.confirmation, send)
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._add_controls(partitions, reconciler)
         self._add_healing(partitions, reconciler, directories, clock, syncer, reserve)
@@ -150,10 +153,8 @@ class ClusterNode:
         )  # fmt: skip
         self.listener = self._make_listener()
         self._raft_runs = asyncio.Event()
-        self._nats: EmbeddedNats | None = None
         self._nodes_changed, self._addresses_changed = asyncio.Event(), asyncio.Event()
-        self._is_removed = False
-        """Whether the Raft group may have removed this node: somebody has to be asked."""
+        self._is_removed = False  # whether the Raft group may have: somebody has to be asked
         self.refusal = Refusal(self._driver.failed)
         self._epoch = -1
         """Of this process, as the replicator knows it."""
@@ -173,8 +174,9 @@ class ClusterNode:
     def _make_payloads(self, held: Partitions, writer: LogWriter, clock: Clock) -> ClusterPayloads:
         return ClusterPayloads(
             self._config.node_id, self._identity, held, self._metadata, self.controller.views,
-            self.peers, writer.append, clock, self._heartbeats.round_trips_ns,
-            add_control=self.controller.add_control, catch_up=self._replica_fetches.throttle,
+            self.controller.confirmation, self.peers, writer.append, clock,
+            self._heartbeats.round_trips_ns, add_control=self.controller.add_control,
+            catch_up=self._replica_fetches.throttle,
         )  # fmt: skip
 
     def _on_process_lost(self, node: int) -> None:
@@ -218,18 +220,13 @@ class ClusterNode:
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(
-            node_id=self._config.node_id,
-            cluster=self._identity,
-            open_kinds=(FOUNDING, JOIN, STANDING),
-            node_epoch=self._node_epoch,
-            handlers={
-                ControlRequest: self._on_control,
-                ReplicaFetchRequest: self._replica_fetches.handle,
-            },
-            on_raft=self._adopt_raft,
-            on_datastream=self.payloads.streams.adopt,
+            node_id=self._config.node_id, cluster=self._identity,
+            open_kinds=(FOUNDING, JOIN, STANDING), node_epoch=self._node_epoch,
+            handlers={ControlRequest: self._on_control,
+                      ReplicaFetchRequest: self._replica_fetches.handle},
+            on_raft=self._adopt_raft, on_datastream=self.payloads.streams.adopt,
             on_heartbeats=self._heartbeats.adopt,
-        )
+        )  # fmt: skip
 
     async def _adopt_raft(self, sock: socket.socket) -> None:
         """Give Raft a connection. Until Raft runs here it knows no peers, so those that have
@@ -262,6 +259,7 @@ class ClusterNode:
             syncer=syncer,
             send_acks=send,
             on_leading=self._replica_fetches.watch,
+            on_refused=self.refusals.on_refused,
             on_silent=self._on_silent,
             on_damaged=self._on_damaged,
             fetch_payload=self.payloads.fetch,
@@ -279,6 +277,7 @@ class ClusterNode:
             "controller": counter_values(metadata.counts),
             "heartbeats": self._heartbeats.statistics(),
             "healing": counter_values(self.healer.counts),
+            "refusals": counter_values(self.refusals.counts),
             "comparison": counter_values(self.controller.scrubs.counts),
             "datastream": counter_values(self.payloads.streams.counts),
         }
@@ -418,20 +417,24 @@ class ClusterNode:
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
         """Register the listeners, and connect all NATS servers. Raises: NodeRefused, Broken."""
-        self._nats = nats
         registration = self.registration(self._config.client.advertised or node.client, node.http)
-        route = "" if nats is None else nats.route
-        await self.refusal.guard(self.controller.announce(replace(registration, nats_route=route)))
-        self._tasks.append(start_lasting("routes of NATS", self._follow_routes))
-
-    async def _follow_routes(self) -> None:
-        """Connect the embedded NATS server to those of the other nodes, as these come and go."""
-        if self._nats is not None:
-            await self._nats.follow_routes(self._routes, self._nodes_changed)
+        registration = replace(registration, nats_route="" if nats is None else nats.route)
+        await self.refusal.guard(self.controller.announce(registration))
+        if nats is not None:
+            await nats.join(self._routes, self._awaited_routes)
+            follow = partial(nats.follow_routes, self._routes, self._nodes_changed)
+            self._tasks.append(start_lasting("routes of NATS", follow))
 
     def _routes(self) -> list[str]:
-        nodes = self.controller.image.nodes.values()
-        return [each.nats_route for each in nodes if each.nats_route]
+        """To nodes with smaller numbers: NATS closes both connections where two connect at once."""
+        own, nodes = self._config.node_id, self.controller.image.nodes
+        return [n.nats_route for id, n in nodes.items() if n.nats_route and id < own]
+
+    def _awaited_routes(self) -> list[str] | None:
+        """Those of nodes that are alive; None while one of them has not opened its listeners."""
+        alive = [each for each in self.controller.image.nodes.values() if each.alive]
+        routes = [each.nats_route for each in alive if each.nats_route]
+        return routes if all(each.client for each in alive) else None
 
     @property
     def failed(self) -> asyncio.Future[str]:

@@ -226,6 +226,8 @@ class Discovery:
                 is_asked |= not said.decided
         while (wanted := agreement.wanted(self._now_ms())) is not None:
             if isinstance(wanted, Refused):
+                # It may have said nothing yet: who has its number is to hear of it.
+                self._announce(agreement)
                 raise ConfigError(wanted.text)
             await asyncio.to_thread(self._store, wanted)
             agreement.on_kept(wanted)

@@ -64,6 +64,8 @@ class ClusterStanding(msgspec.Struct, frozen=True):
     """Log index at which it belongs to the cluster."""
     cluster_version: int = 1
     """In force."""
+    controller: int = 0
+    """As far as the node knows that answers; 0 of earlier releases."""
 
 
 class Joining:
@@ -164,8 +166,12 @@ class Joining:
     async def look_up(self, node: NodeRegistration) -> dict[int, str]:
         """Have another node look this one up; the addresses of all nodes, empty: none answered.
 
+        Where the cluster has another address of this node, no controller reaches it: it asks the
+        one that the other node knows until it is registered again.
+
         Raises: NodeRefused where this node was removed.
         """
+        self._metadata.told_controller = 0
         body = self._mine(node)
         for address in sorted({*self._kept.known.nodes.values(), *self._seeds} - {node.peer}):
             if not await self._is_of_this_cluster(address):
@@ -174,7 +180,10 @@ class Joining:
                 reply = await self._peers.control_at(
                     parse_address(address), STANDING, body, timeout_s=ASK_SECONDS_MAX
                 )
-                return msgspec.msgpack.decode(reply, type=ClusterStanding).nodes
+                said = msgspec.msgpack.decode(reply, type=ClusterStanding)
+                if said.nodes.get(node.node_id) != node.peer:
+                    self._metadata.told_controller = said.controller
+                return said.nodes
             except NodeRefused:
                 raise
             except (BasculeError, msgspec.MsgspecError) as error:
@@ -206,5 +215,11 @@ class Joining:
         image = self._metadata.image
         nodes = {number: each.peer for number, each in image.nodes.items()}
         return msgspec.msgpack.encode(
-            ClusterStanding(image.cluster_id, nodes, index, image.cluster_version)
+            ClusterStanding(
+                image.cluster_id,
+                nodes,
+                index,
+                image.cluster_version,
+                self._metadata.controller_id,
+            )
         )

@@ -27,7 +27,7 @@ from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore, GroupCoordinator
 from bascule.host.lasting_objects import LastingObjects
 from bascule.host.lasting_tasks import start_lasting
-from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
+from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom, make_lasting_dirs
 from bascule.http.app import create_app
 from bascule.http.listener import HttpLimits, HttpListener
 from bascule.ingest.embedded_nats import EmbeddedNats
@@ -46,7 +46,7 @@ from bascule.node.refusal import metadata_failed
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
-from bascule.replica.disk_reserve import DiskReserve, hold_reserve
+from bascule.replica.disk_reserve import DiskReserve, give_back_at_start, hold_reserve
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
@@ -89,6 +89,7 @@ async def serve(
         config, str(data), files=RealFiles(), clock=RealClock(), dice=RealRandom()
     )
     with _lock(data, config):
+        give_back_at_start(RealFiles(), str(data))
         try:
             founding = asyncio.create_task(discovery.found())
             if await _done(founding, stop):
@@ -245,20 +246,11 @@ class Node:
 
     def _make_cluster(self) -> ClusterNode:
         cluster = ClusterNode(
-            self._config,
-            self._data,
-            self._partitions,
-            self._reconciler,
-            writer=self._writer,
-            syncer=self._syncer,
-            files=self._files,
-            reserve=self._reserve,
-            clock=self._clock,
-            dice=self._random,
-            cluster_id=self.status.cluster_id,
-            directories=self._directories,
-            send=self._send_acks,
-        )
+            self._config, self._data, self._partitions, self._reconciler,
+            writer=self._writer, syncer=self._syncer, files=self._files, reserve=self._reserve,
+            clock=self._clock, dice=self._random, cluster_id=self.status.cluster_id,
+            directories=self._directories, send=self._send_acks,
+        )  # fmt: skip
         self.status.controller = cluster.controller
         self.status.replication_statistics = cluster.statistics
         return cluster
@@ -352,6 +344,8 @@ class Node:
                 if partition.is_dirty:
                     self._syncer.request(partition)
         await asyncio.to_thread(self._syncer.stop)
+        assert self._cluster is not None
+        await self._cluster.refusals.settle()
         await ingest.flush()
 
     async def _start_nats(self) -> EmbeddedNats:
@@ -557,7 +551,7 @@ def _data_directory(config: Config) -> Path:
         raise ConfigError(f"{origin} is empty: name a directory, such as {KEYS['data'].default}")
     data = Path(config.data).absolute()
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        make_lasting_dirs(str(data), mode=0o777)
     except OSError as error:
         raise _unusable(data, config, error) from error
     return data

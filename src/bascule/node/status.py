@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from bascule.config import Config
 from bascule.config.addresses import format_address
@@ -13,8 +14,7 @@ from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import GroupLags
 from bascule.controller.cluster.tables import ClusterFollowers
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
-from bascule.host.api import Clock
-from bascule.host.real import RealFiles
+from bascule.host.api import Clock, Files
 from bascule.host.twins import twin_of_all
 from bascule.http import health
 from bascule.http.metrics.http_statistics import HttpStatistics
@@ -37,6 +37,45 @@ from bascule.tables import Tables
 from bascule.version import __version__
 from bascule.wire.nats import without_credentials
 
+MEASURE_SECONDS_MAX: Final = 0.5
+"""How long a request waits for the free space of the disk; probes give up after a second or so."""
+
+
+class DiskRoom:
+    """Free and total bytes of a file system, as last measured. Belongs to the event loop."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._measuring: asyncio.Future[tuple[int, int]] | None = None
+        self.free_bytes = 0
+        self.total_bytes = 0
+        """0: never measured."""
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the last measurement has not ended."""
+        return self._measuring is not None
+
+    async def measure(self) -> None:
+        """Measure on a thread; wait for that for at most `MEASURE_SECONDS_MAX`.
+
+        On a disk that hangs the last values stay, and one thread waits, however many ask. Raises:
+        OSError.
+        """
+        if self._measuring is None:
+            call = asyncio.to_thread(self._files.room, self._path)
+            self._measuring = asyncio.ensure_future(call)
+            self._measuring.add_done_callback(self._on_measured)
+        done, _ = await asyncio.wait({self._measuring}, timeout=MEASURE_SECONDS_MAX)
+        for each in done:
+            each.result()
+
+    def _on_measured(self, measuring: asyncio.Future[tuple[int, int]]) -> None:
+        self._measuring = None
+        if not measuring.cancelled() and measuring.exception() is None:
+            self.free_bytes, self.total_bytes = measuring.result()
+
 
 class NodeStatus:
     """Collects the status from the parts of a node; the node sets an attribute per started part."""
@@ -46,13 +85,13 @@ class NodeStatus:
         config: Config,
         *,
         data: str,
-        files: RealFiles,
+        files: Files,
         clock: Clock,
         partitions: Partitions,
     ) -> None:
         self._config = config
         self._data = data
-        self._files = files
+        self._room = DiskRoom(files, data)
         self._clock = clock
         self._partitions = partitions
         self.controller: ClusterController | None = None
@@ -144,11 +183,14 @@ class NodeStatus:
             *((nats_server,) if nats_server else ()),
         )
 
+    async def measure(self) -> None:
+        """Measure what `readiness` and `statistics` say of the disk. Raises: OSError."""
+        await self._room.measure()
+
     def readiness(self) -> tuple[PartHealth, ...]:
         connected = self.ingest is not None and self.ingest.connected
         node = self.node_info()
         every = [p for ps in self._partitions.streams().values() for p in ps]
-        free_bytes, total_bytes = self._files.room(self._data)
         return (
             health.node_health(opened=self.ready, closing=self.closing),
             health.nats_health(
@@ -160,7 +202,11 @@ class NodeStatus:
             *self._cluster_health(),
             health.partitions_health(every),
             *((self._streams_health(),) if self.announcer is not None else ()),
-            health.disk_health(free_bytes=free_bytes, total_bytes=total_bytes),
+            health.disk_health(
+                free_bytes=self._room.free_bytes,
+                total_bytes=self._room.total_bytes,
+                is_hanging=self._room.is_hanging,
+            ),
         )
 
     def _conflicts(self) -> Mapping[str, list[DuplicateStream]]:
@@ -176,7 +222,6 @@ class NodeStatus:
 
     def statistics(self) -> dict[str, Any]:
         streams = self._partitions.streams()
-        free_bytes, total_bytes = self._files.room(self._data)
         client = None if self.client_statistics is None else self.client_statistics()
         return {
             **({} if self.ingest is None else self.ingest.statistics()),
@@ -195,7 +240,9 @@ class NodeStatus:
             "table_followers": _counters(self.table_followers and self.table_followers.counts),
             "key_value": _counters(self.key_value and self.key_value.consumers.counts),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},
-            "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
+            "disk": disk_statistics(
+                streams, free_bytes=self._room.free_bytes, total_bytes=self._room.total_bytes
+            ),
         }
 
 
