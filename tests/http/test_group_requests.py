@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import json
+from collections.abc import Collection
+from typing import Any
 
-from bascule.http.groups import ResetOffsetsRequest
+import pytest
+from starlette.requests import Request
+
+from bascule.group_results import GroupListing
+from bascule.http.groups import GroupsApi, ResetOffsetsRequest
 from bascule.http.requests import NUMBER_MAX as LARGEST
 from bascule.http.requests import MalformedRequest, PurgeRequest, decode_body
 
@@ -37,3 +44,52 @@ def test_numbers_of_any_request_have_64_bits() -> None:
 def test_a_shift_may_go_past_the_ends(by: int) -> None:
     asked = decode_body(b'{"shift_by": %d}' % by, ResetOffsetsRequest)
     assert asked.shift_by == by
+
+
+class ListedGroups:
+    """Says what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Collection[str] | str | None] = {}
+
+    async def list_groups(self, **asked: Collection[str] | str | None) -> list[GroupListing]:
+        self.asked = asked
+        return []
+
+
+def list_groups(query: str) -> dict[str, Any]:
+    groups: Any = ListedGroups()
+    request = Request({"type": "http", "query_string": query.encode(), "headers": []})
+    response = asyncio.run(GroupsApi(groups).handle_list_groups(request))
+    assert json.loads(bytes(response.body)) == {"groups": []}
+    asked: dict[str, Any] = groups.asked
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("query", "states", "types"),
+    [
+        ("", (), ()),
+        ("state=stable", ("stable",), ()),
+        ("state=PreparingRebalance&type=classic", ("PreparingRebalance",), ("classic",)),
+        ("state=Reconciling&type=Consumer", ("Reconciling",), ("Consumer",)),
+    ],
+)
+def test_groups_are_chosen_by_state_and_type(
+    query: str, states: tuple[str, ...], types: tuple[str, ...]
+) -> None:
+    assert list_groups(query) == {"stream": None, "states": states, "types": types}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("state=Stabel", "state 'Stabel', expected Empty, PreparingRebalance, .* or Reconciling"),
+        ("state=", "state '', expected"),
+        ("type=share", "type 'share', expected classic or consumer"),
+        ("type=" + "x" * 1_000, "type 'x{40}', expected"),
+    ],
+)
+def test_unknown_states_and_types_are_refused(query: str, says: str) -> None:
+    with pytest.raises(MalformedRequest, match=says):
+        list_groups(query)

@@ -54,6 +54,7 @@ class ImageAdmin:
         self.broken: Exception | None = None
         self.start_offset = 5
         self.syncs = Histogram(SECONDS)
+        self.measured = 0
         self.purged: list[int | None] = []
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
@@ -120,6 +121,9 @@ class ImageAdmin:
     def liveness(self) -> tuple[PartHealth, ...]:
         state = "down" if isinstance(self.broken, SystemError) else "ok"
         return (PartHealth("threads", state, str(self.broken or "all run")),)
+
+    async def measure(self) -> None:
+        self.measured += 1
 
     def readiness(self) -> tuple[PartHealth, ...]:
         return (
@@ -363,6 +367,7 @@ def test_node_and_health(call: Call, admin: ImageAdmin) -> None:
     ready = call("GET", "/readyz")
     assert (ready.status_code, ready.json()["status"]) == (200, "ok")
     admin.failure = "a/0: disk failed"
+    assert admin.measured == 1
     limping = call("GET", "/readyz")
     assert (limping.status_code, limping.json()["status"]) == (200, "degraded")
     assert limping.json()["parts"][1] == {

@@ -141,6 +141,7 @@ SECTIONS = {
     "HttpStatistics": "http_listener",
     "OffsetsCounts": "offsets",
     "GroupCounts": "groups",
+    "RefusalCounts": "refusals",
     "GroupLagStatistics": "group",
     "RetentionCounts": "retention",
     "CompactionCounts": "compaction",

@@ -28,6 +28,7 @@ from bascule.wire.messages.offset_for_leader_epoch import (
     EpochTopic,
     OffsetForLeaderEpochRequest,
 )
+from bascule.wire.offsets import OFFSETS_STREAM
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ RETRY_SECONDS_MAX: Final = 30.0
 RETRY_SECONDS: Final = 0.2
 ROUNDS_MAX: Final = 100
 """How often a compacted partition is read on to where it ends now: each time there is less."""
-INTERNAL: Final = ("_offsets",)
+INTERNAL: Final = (OFFSETS_STREAM,)
 """Streams that lists leave out: the offsets that consumers have committed."""
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -44,6 +48,10 @@ COMMANDS: Final = {
     "dev": "bascule.cli.dev.command:dev",
 }
 """Where each command or group of commands is, in the order of the help."""
+
+
+STDOUT: Final = 1
+"""The descriptor of standard output."""
 
 
 @functools.cache
@@ -99,7 +107,46 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command. Return its exit code."""
-    asked = sys.argv[1:] if arguments is None else arguments
+    is_closed = hold_standard_output()
+    code, failure = exit_codes.FAILED, None
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+    except OSError as error:
+        failure = str(error)
+        if is_closed and error.errno == errno.EBADF:
+            failure = "standard output is closed"
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # else Python tries again when it ends, and prints a traceback
+        if code == exit_codes.OK or failure is not None:
+            code = exit_codes.FAILED
+            why = "is closed" if is_closed else f"cannot be written: {error.strerror}"
+            failure = None if isinstance(error, BrokenPipeError) else f"standard output {why}"
+    if failure is not None:
+        print_error(failure)
+    return code
+
+
+def hold_standard_output() -> bool:
+    """Open something in place of a standard output that is closed; return whether it was.
+
+    Else Python has no `sys.stdout`, and the next file or socket takes its number. What is opened
+    cannot be written to, so only a command that prints something fails.
+    """
+    if sys.stdout is not None:
+        return False
+    with Path(os.devnull).open("rb", buffering=0) as nothing:
+        copy = os.dup(nothing.fileno())  # which may be that of standard output itself
+    os.dup2(copy, STDOUT)
+    os.close(copy)
+    sys.stdout = open(STDOUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    return True
+
+
+def _run(asked: list[str]) -> int:
+    """Run one command, and print its error; return its exit code. Raises: OSError."""
     app = command_line(asked[0] if asked and asked[0] in COMMANDS else None)
     try:
         ended = app(args=asked, prog_name="bascule", standalone_mode=False)
@@ -120,9 +167,6 @@ def main(arguments: list[str] | None = None) -> int:
         code, hint = exit_codes.explain(error)
         print_error(str(error), hint)
         return code
-    except OSError as error:
-        print_error(str(error))
-        return exit_codes.FAILED
 
 
 def _report_usage(error: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bascule.config import Config, layer_from_environment, layer_from_flags, layer_from_toml, merge
-from bascule.errors import ConfigError
+from bascule.errors import ConfigError, DiskFull
 from bascule.model import NodeInfo
 
 CONFIG_VARIABLE = "BASCULE_CONFIG"
@@ -138,8 +138,11 @@ def load_config(
 def run_node(config: Config, *, new_cluster_id: bool = False) -> None:
     """Serve until a signal. Raises: BasculeError if the node cannot start."""
     from bascule.cli.logs import set_up_logging
+    from bascule.host.api import NO_SPACE
+    from bascule.host.real import RealFiles
     from bascule.host.service_manager import notify_ready
     from bascule.node.node import serve as serve_node
+    from bascule.replica.disk_reserve import START_BYTES
 
     if not __debug__:
         raise ConfigError("the node does not run with python -O, because it relies on assertions")
@@ -156,6 +159,13 @@ def run_node(config: Config, *, new_cluster_id: bool = False) -> None:
 
     try:
         asyncio.run(serve_node(config, on_ready=on_ready, new_cluster_id=new_cluster_id))
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        free_bytes, _ = RealFiles().room(config.data)
+        raise DiskFull(
+            config.data, free_bytes, f"free at least {START_BYTES} bytes and start the node again"
+        ) from error
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)

@@ -141,6 +141,10 @@ class StatusSource(Protocol):
         """The checks whose failure requires a restart."""
         ...
 
+    async def measure(self) -> None:
+        """Measure what `readiness` and `statistics` say of the disk. Raises: OSError."""
+        ...
+
     def readiness(self) -> tuple[PartHealth, ...]:
         """The checks of all parts that serving requires."""
         ...
@@ -263,6 +267,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi, PayloadsApi):
         return Response(status_code=204)
 
     async def handle_metrics(self, request: Request) -> Response:
+        await self._node.measure()
         node, streams = self._node.node_info(), self._streams.stream_infos()
         statistics = self._node.statistics()
         statistics["group"] = await self._node.group_lags()
@@ -274,6 +279,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi, PayloadsApi):
         return _health_response(self._node.liveness())
 
     async def handle_ready(self, request: Request) -> Response:
+        await self._node.measure()
         return _health_response(self._node.readiness())
 
     async def handle_openapi(self, request: Request) -> Response:

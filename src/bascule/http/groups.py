@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,9 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bascule.group_results import GroupInfo, GroupListing, OffsetReset
+from bascule.groups.classic.messages import GroupState
+from bascule.groups.consumer.group import ConsumerGroupState
+from bascule.groups.described import GroupType
 from bascule.http.requests import MalformedRequest, decode_body, partition_number
 from bascule.http.responses import json_response
 from bascule.model import CommittedOffset
+
+GROUP_TYPES: Final = tuple(map(str, GroupType))
+GROUP_STATES: Final = tuple(dict.fromkeys(map(str, (*GroupState, *ConsumerGroupState))))
+"""Of groups of either type."""
 
 
 class GroupsAdmin(Protocol):
@@ -249,8 +256,8 @@ class GroupsApi:
         query = request.query_params
         found = await self._groups.list_groups(
             stream=query.get("stream"),
-            states=_given(query.get("state")),
-            types=_given(query.get("type")),
+            states=_one_of("state", query.get("state"), GROUP_STATES),
+            types=_one_of("type", query.get("type"), GROUP_TYPES),
         )
         return await asyncio.to_thread(lambda: json_response(_group_list(found)))
 
@@ -297,8 +304,14 @@ class GroupsApi:
         return json_response(OffsetsRemoved(removed=removed))
 
 
-def _given(value: str | None) -> tuple[str, ...]:
-    return () if value is None else (value,)
+def _one_of(name: str, value: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The value of a parameter, if it is given; case does not matter. Raises: MalformedRequest."""
+    if value is None:
+        return ()
+    if value.lower() not in map(str.lower, known):
+        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise MalformedRequest(f"{name} {value[:40]!r}, expected {expected}", field=name)
+    return (value,)
 
 
 def _group_list(found: Sequence[GroupListing]) -> GroupList:

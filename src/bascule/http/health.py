@@ -144,8 +144,17 @@ def cluster_health(info: ClusterInfo, *, node_id: int, is_suspended: bool) -> Pa
     return PartHealth("cluster", "ok", f"node {info.controller} is the controller")
 
 
-def disk_health(*, free_bytes: int, total_bytes: int) -> PartHealth:
-    """A full disk stops only ingest, which resumes by itself when space is free again."""
+def disk_health(*, free_bytes: int, total_bytes: int, is_hanging: bool = False) -> PartHealth:
+    """A full disk stops only ingest, which resumes by itself when space is free again.
+
+    `is_hanging`: the disk does not say how much is free; what it said last may be true no more.
+    """
+    if is_hanging:
+        return PartHealth(
+            "disk",
+            "degraded",
+            f"the disk does not answer; at last {free_bytes} of {total_bytes} bytes were free",
+        )
     percent = 100 * free_bytes // max(total_bytes, 1)
     reason = f"{free_bytes} of {total_bytes} bytes are free"
     if percent >= FREE_PERCENT_MIN:

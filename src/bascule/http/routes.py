@@ -399,7 +399,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "/v1/groups",
         "List the consumer groups: those with members, and those with committed offsets",
         {200: ("All groups, by name, or the selected ones.", GroupList)},
-        errors=_OFFSETS,
+        errors=((400, "malformed_request"), *_OFFSETS),
         query=(
             ("stream", "Only those with offsets for this stream; lag is that of this stream."),
             ("state", "Only those in this state, such as Stable or Empty."),

@@ -331,6 +331,17 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "When the scrubber had read a log and no other one was due; 0: not yet.",
         scale=1e-3,
     ),
+    "refusals.confirmed": MetricFamily(
+        "refusals_confirmed", "Batches with refused messages that were answered, as this node led."
+    ),
+    "refusals.deposed": MetricFamily(
+        "refusals_dropped", "Batches with refused messages that were left to the next leader."
+    ),
+    "refusals.unconfirmed": MetricFamily(
+        "refusals_unconfirmed",
+        "Batches with refused messages that were answered as messages that may be stored, since "
+        "nobody confirmed that this node still led, or it handed the partition over.",
+    ),
     "comparison.differing": gauge(
         "replicas_differing",
         "Replicas of this node that differ from one on another node, although all CRCs are good.",

@@ -56,7 +56,8 @@ class PayloadsApi(PayloadWritesApi):
         if has_tag(asked.get("if-none-match", ""), tag, weak=True):
             return Response(status_code=304, headers=headers)
         try:
-            part = range_of(asked, tag, payload.size)
+            # RFC 9110, 14.2: a range is defined for GET alone.
+            part = range_of(asked, tag, payload.size) if request.method == "GET" else None
         except ValueError:
             headers["content-range"] = f"bytes */{payload.size}"
             return Response(status_code=416, headers=headers)
@@ -65,7 +66,7 @@ class PayloadsApi(PayloadWritesApi):
             headers["content-range"] = f"bytes {start}-{end - 1}/{payload.size}"
         headers["content-length"] = str(end - start)
         if request.method == "HEAD":
-            return Response(status_code=206 if part else 200, headers=headers)
+            return Response(headers=headers)
         fetch = FetchPayload(given["name"], partition, payload.id, int(offset), start, end)
         pieces = _Pieces(self._payloads, found, fetch)
         await pieces.begin()
