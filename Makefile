@@ -109,7 +109,7 @@ check-tidy: $(VENV)/.installed build
 .PHONY: test
 test: setup ## every test but those on Spark and with clients in other languages, real servers and clients included; WORKERS=2 processes, SERVER_WORKERS=4 with servers
 	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3 and not long" --ignore=tests/spark
-	$(PYTEST) -n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "tier3 and not long" $(TIER3)
+	tools/test_servers.sh $(PYTEST) -n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "tier3 and not long" $(TIER3)
 
 FOREIGN_SPARK := build/foreign-spark/.installed
 
@@ -122,9 +122,22 @@ $(FOREIGN_SPARK): tests/support/foreign_spark.txt | $(VENV)/.installed
 .PHONY: foreign-spark
 foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta, for the tests of foreign tables
 
+SPARK_CLASSES := build/spark-classes/.written
+
+# A JVM maps them; otherwise each start of Spark loads and verifies them again.
+$(SPARK_CLASSES): tests/support/spark_java.py $(VENV)/.packages $(VENV)/.system | $(VENV)/.installed build
+	@echo "writing the archive of Spark's classes, for the Sparks of the tests (200 MB)"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@PYTHONPATH=tests $(BIN)/python -m support.spark_java >$(@D)/log 2>&1 || \
+		{ tail -n 5 $(@D)/log; echo "no archive: each Spark of the tests starts more slowly"; }
+	@touch $@
+
+.PHONY: spark-classes
+spark-classes: $(SPARK_CLASSES) ## an archive of Spark's classes: the Sparks of the tests start with half of the work
+
 .PHONY: test-spark
-test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
-	$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "not long" tests/spark
+test-spark: setup $(SPARK_CLASSES) ## source, sink, pipelines, examples, notebook and cluster on real Spark; SPARK_WORKERS=3 processes
+	tools/test_servers.sh $(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 -m "not long" tests/spark
 
 .PHONY: test-long
 test-long: setup $(FOREIGN_SPARK) ## tests with the mark long, which .ci/run leaves out: what takes minutes, most of it on Spark

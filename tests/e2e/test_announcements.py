@@ -178,6 +178,7 @@ def test_a_copy_of_a_data_directory_is_noticed(nats: NatsServer, tmp_path: Path)
             assert logged(each, CONFLICT, "a copy of its data directory runs")
 
 
+@pytest.mark.long
 def test_a_lost_server_is_no_end_of_a_conflict(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats") as server,

@@ -187,6 +187,7 @@ def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: P
         assert not publisher.acked.keys() & found.keys(), "they go on behind what was restored"
 
 
+@pytest.mark.long
 def test_what_one_node_of_three_has_makes_a_new_cluster(tmp_path: Path) -> None:
     """A majority is lost for good: what was acknowledged is on the disk that is left."""
     with running_cluster(tmp_path) as cluster:

@@ -462,6 +462,7 @@ def test_the_python_client_reads_on_at_the_new_leader(cluster: RunningCluster) -
     assert sorted(found[1_000:], key=int) == [b"%d" % n for n in range(1_000, 2_000)]
 
 
+@pytest.mark.long
 def test_reads_begin_while_the_leader_changes(cluster: RunningCluster) -> None:
     """A read that begins between two leaders finds the next one, also if the old one was killed."""
     cluster.nodes[1].create("flights", "flights.>", replicas=3)

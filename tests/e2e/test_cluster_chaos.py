@@ -30,6 +30,7 @@ def test_a_cluster_recovers_by_itself_and_keeps_what_it_acked(
     asyncio.run(chaos.run(phases or PHASES))
 
 
+@pytest.mark.long
 def test_links_between_nodes_fail_one_way(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, SEED, has_links=True)
     asyncio.run(chaos.run(PHASES))

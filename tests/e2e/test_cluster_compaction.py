@@ -47,6 +47,7 @@ def keyed(cluster: RunningCluster) -> list[tuple[bytes, bytes | None]]:
         return [(each.key, each.value) for each in found if each.key is not None]
 
 
+@pytest.mark.long
 def test_a_replica_that_was_away_hears_of_every_removed_key(cluster: RunningCluster) -> None:
     cluster.nodes[1].create(
         "latest", "latest.>", replicas=3, cleanup=["compact"], dirty_percent_min=0,

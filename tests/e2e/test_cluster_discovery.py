@@ -130,6 +130,7 @@ def test_a_founder_killed_while_the_cluster_forms(make: Make, moment: str) -> No
     wait_formed(nodes)
 
 
+@pytest.mark.long
 def test_founders_wait_for_all_and_for_those_of_their_cluster(make: Make) -> None:
     one, two = make(1), make(2)
     other = make(3, cluster="another")

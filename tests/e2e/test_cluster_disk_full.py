@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -86,6 +87,30 @@ def test_a_full_disk_costs_the_memberships_of_its_node(cluster: RunningCluster) 
             found = [message.value for message in client.read(name)]
         assert set(acked[name]) <= set(found)
         assert len(acked[name]) == 70
+
+
+def test_a_controller_without_room_for_a_decision_gives_way(cluster: RunningCluster) -> None:
+    """The loss of a node is decided on, although the reserve of the controller is used up."""
+    small, other = cluster.nodes[1], cluster.nodes[2]
+    assert isinstance(small, SmallDisk)
+    other.create("s", "s.>", replicas=3)
+    cluster.wait_in_sync("s")
+    if (controller := cluster.info()["controller"]) != 1:
+        other.call("POST", f"/v1/nodes/{controller}/drain", {})
+        wait_until(other, lambda: other.call("GET", "/v1/cluster")["controller"] == 1)
+        other.call("POST", f"/v1/nodes/{controller}/resume")
+    other.call("POST", "/v1/streams/s/reassign", {"replicas": [3, 2, 1]})
+    wait_until(other, lambda: cluster.leader("s") == 3)
+
+    def has_given_way() -> bool:
+        small.fill_to(100_000)  # also what the reserve gives back
+        return bool(other.call("GET", "/v1/cluster")["controller"] != 1)
+
+    wait_until(other, has_given_way)
+    assert small.process is not None
+    assert small.process.poll() is None, "its metadata log goes on"
+    cluster.nodes[3].stop(signal.SIGKILL)
+    wait_until(other, lambda: _in_sync(other, "s") == [2])
 
 
 def _in_sync(node: Node, name: str) -> list[int]:

@@ -78,6 +78,7 @@ def leave_last_in_sync(cluster: RunningCluster) -> tuple[int, int]:
     return last, behind
 
 
+@pytest.mark.long
 def test_a_damaged_log_that_nobody_can_replace_is_shown_everywhere(tmp_path: Path) -> None:
     """The last replica in sync stays in the ISR: nobody else has all records."""
     with (

@@ -136,6 +136,7 @@ def test_an_unclean_election_is_asked_for_visible_and_counted(tmp_path: Path) ->
         assert cluster.log_bytes(last, "flights") == cluster.log_bytes(other, "flights")
 
 
+@pytest.mark.long
 def test_the_longest_log_of_those_out_of_sync_leads(tmp_path: Path) -> None:
     """Both replicas that are back lack records; the preferred one of them lacks more."""
     with (

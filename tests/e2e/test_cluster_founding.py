@@ -75,6 +75,7 @@ def test_a_node_that_worked_alone_is_refused(cluster: RunningCluster, tmp_path: 
     assert (node.directory / "data/streams/s/0").exists(), "nothing of it was moved"
 
 
+@pytest.mark.long
 def test_a_node_that_waits_for_others_can_be_stopped(cluster: RunningCluster) -> None:
     """It waits for a controller, and with an empty directory for the other founders."""
     for node in cluster.nodes.values():

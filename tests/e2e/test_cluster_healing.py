@@ -100,10 +100,10 @@ def check_equal(cluster: RunningCluster, stream: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("role", "closed", "number"),
     [
-        ("leader", True, signal.SIGTERM),
+        pytest.param("leader", True, signal.SIGTERM, marks=pytest.mark.long),
         ("leader", False, signal.SIGKILL),
         ("follower", True, signal.SIGKILL),
-        ("follower", False, signal.SIGTERM),
+        pytest.param("follower", False, signal.SIGTERM, marks=pytest.mark.long),
     ],
 )
 def test_a_log_that_is_damaged_while_its_node_is_down_heals(
@@ -150,6 +150,7 @@ def test_a_leader_whose_followers_get_damaged_batches_heals(cluster: RunningClus
     check_equal(cluster, "flights", COUNT + 10)
 
 
+@pytest.mark.long
 def test_the_last_replica_in_sync_is_not_healed(cluster: RunningCluster) -> None:
     """Nobody else has all records: what it has is not removed."""
     cluster.nodes[1].create(
@@ -183,7 +184,7 @@ def scrub(node: Node, stream: str, *, code: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.long)])
 def test_a_scrub_finds_damage_while_all_nodes_run(cluster: RunningCluster, role: str) -> None:
     """First in a closed segment, then in the active one."""
     cluster.nodes[1].create("flights", "flights.>", replicas=3, segment_bytes_max=1 << 20)
@@ -217,6 +218,7 @@ def test_a_scrub_finds_damage_while_all_nodes_run(cluster: RunningCluster, role:
     check_equal(cluster, "flights", end)
 
 
+@pytest.mark.long
 def test_replicas_that_differ_in_a_compacted_range_are_reported(cluster: RunningCluster) -> None:
     """The ranges of such logs are not compared batch by batch, and the CRC is good."""
     node = cluster.nodes[1]

@@ -73,6 +73,7 @@ def check_works(cluster: RunningCluster, value: bytes) -> None:
         assert client.publish("flights.x", value, timeout=30).replicas >= 2
 
 
+@pytest.mark.long
 def test_a_node_with_old_addresses_does_not_disturb_who_has_them_now(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -150,6 +150,7 @@ def _leaderless(node: Node) -> dict[str, Any] | None:
     return state if state["waits"].startswith("waits") else None
 
 
+@pytest.mark.long
 def test_where_all_machines_went_down_an_operator_decides(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats") as nats,

@@ -114,6 +114,33 @@ def test_a_node_joins_and_takes_the_place_of_another(cluster: RunningCluster) ->
     assert len(logs) == 1, "the replicas differ"
 
 
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
+def test_nodes_that_joined_are_found_at_other_addresses(
+    cluster: RunningCluster, number: signal.Signals
+) -> None:
+    """No controller reaches them there before they register, and they know none."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    for joined in (4, 5):
+        cluster.join(joined)
+    cluster.wait_voters(1, 2, 3, 4, 5)
+    run_command(cluster, "stream", "reassign", "flights", "--replicas-on", "4,5,1")
+    cluster.wait_moved("flights")
+    for joined in (4, 5):
+        cluster.nodes[joined].stop(number)
+    for joined in (4, 5):
+        options, (port,) = cluster.nodes[joined].options, reserve_ports(1)
+        options[options.index("--peer-port") + 1] = str(port)
+        cluster.peer_ports[joined] = port
+    cluster.start(4, 5)
+    cluster.wait_in_sync("flights")
+    found = {node["node_id"]: node["peer"] for node in cluster.info()["nodes"]}
+    assert found == {each: f"127.0.0.1:{port}" for each, port in cluster.peer_ports.items()}
+    assert cluster.info()["voters"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.long
 def test_those_who_came_later_go_on_without_the_founders(cluster: RunningCluster) -> None:
     """Nodes find their peers again by themselves, whoever founded the cluster."""
     for number in (4, 5):
@@ -218,6 +245,7 @@ def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCl
     assert "it was removed from the cluster" in refused(cluster.nodes[4])
 
 
+@pytest.mark.long
 def test_a_removal_is_taken_back_while_it_is_in_progress(cluster: RunningCluster) -> None:
     """The only node that could take over the replicas hangs, so the removal waits for it."""
     cluster.nodes[1].create("flights", "flights.>", replicas=3)

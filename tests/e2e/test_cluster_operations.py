@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -87,6 +88,7 @@ def test_an_operator_says_who_leads(shared: RunningCluster) -> None:
     assert "it is not one of the replicas, which are on 1, 2, 3" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_drained_node_leads_nothing_also_after_a_restart_and_another_controller(
     shared: RunningCluster,
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_move_is_cancelled_under_load(cluster: RunningCluster) -> None:
     assert len({cluster.log_bytes(node, "flights") for node in before}) == 1
 
 
+@pytest.mark.long
 def test_the_limit_changes_while_replicas_move_and_the_controller_dies(
     cluster: RunningCluster,
 ) -> None:
@@ -310,3 +313,25 @@ def test_a_node_is_emptied_and_the_nodes_are_balanced_again(cluster: RunningClus
 
 def streams(node: Node) -> list[str]:
     return [each["name"] for each in node.call("GET", "/v1/streams")["streams"]]
+
+
+def test_a_drain_waits_for_no_replica_that_needs_an_operator(cluster: RunningCluster) -> None:
+    """The node to which it moves cannot make its directory. Once it can, the drain goes on."""
+    other = cluster.nodes[1]
+    other.create("flights", "flights.>", replicas=2)
+    cluster.wait_in_sync("flights")
+    leaving, _ = cluster.partition("flights")["replicas"]
+    (taking,) = {1, 2, 3} - set(cluster.partition("flights")["replicas"])
+    in_the_way = cluster.nodes[taking].directory / "data/streams/flights"
+    in_the_way.touch()
+    drained = run(cluster, "node", "drain", str(leaving), "--replicas", "--wait", "--json")
+    assert drained.returncode == 1, drained.stderr
+    (left,) = (each for each in json.loads(drained.stdout)["left"] if each["stream"] == "flights")
+    assert not left["is_pending"]
+    assert f"the replica on node {taking} has failed: " in left["why"]
+    assert str(in_the_way) in left["why"]
+    in_the_way.unlink()
+    cluster.wait_moved("flights")
+    again = run(cluster, "node", "drain", str(leaving), "--replicas", "--wait", "--json")
+    assert "flights" not in {each["stream"] for each in json.loads(again.stdout)["left"]}
+    assert leaving not in cluster.partition("flights")["replicas"]

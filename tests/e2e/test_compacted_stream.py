@@ -109,6 +109,7 @@ def test_every_reader_sees_the_last_record_of_each_key(node: Node) -> None:
             expected([(one.offset, one.key, one.value) for one in seen])
 
 
+@pytest.mark.long
 def test_a_compacted_stream_outlives_kill_9_and_compacts_on(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         node.create(

@@ -130,6 +130,7 @@ def test_a_cluster_that_survives_a_node_and_comes_back(
     assert "is of a cluster of 3 nodes, and --nodes is 2" in other.log.read_text()
 
 
+@pytest.mark.long
 def test_restart_brings_a_killed_node_back(start: Start, base: str) -> None:
     dev = start("--port-base", base, "--restart", "--nodes", "1")
     with dev.connect() as client:

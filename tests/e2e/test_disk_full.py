@@ -14,7 +14,7 @@ import pytest
 from bascule.record.batch import RecordBatch, scan_batches
 from support.processes import WAIT_SECONDS_MAX, Node, RawNats
 from support.raw_client import RawClient, read_all
-from support.small_disk import SmallDisk, can_mount
+from support.small_disk import DiskFullBefore, SmallDisk, can_mount
 
 BODY = b"%06d " + b"x" * 10_000
 GIVEN_BACK, HELD = "the reserve is given back", "disk reserve is held again"
@@ -174,3 +174,45 @@ def test_a_deletion_that_cannot_be_stored_changes_nothing(node: SmallDisk) -> No
     created = node.create("s", "s")
     assert created["partitions"][0]["end_offset"] == 0
     assert publish(nats, range(40, 41))[0]["offset"] == 0
+
+
+def on_a_full_disk(directory: Path, *, reserve: bool) -> DiskFullBefore:
+    """A node, not started yet, with a stream `s` of 20 messages on a disk that is full now."""
+    (directory / "before").mkdir()
+    before = Node(directory / "before")
+    before.start()
+    before.create("s", "s", retention_messages_max=50_000)
+    publish(connect(before), range(20))
+    before.stop()
+    if not reserve:
+        (before.directory / "data" / "reserve").unlink()
+    node = DiskFullBefore(directory)
+    node.kept = before.directory / "data"
+    return node
+
+
+def test_a_node_starts_on_a_full_disk_with_its_reserve(tmp_path: Path) -> None:
+    node = on_a_full_disk(tmp_path, reserve=True)
+    node.start()
+    try:
+        assert values(node, 20) == [BODY % n for n in range(20)]
+        (error,) = [answer["error"] for answer in publish(connect(node), range(20, 21))]
+        assert isinstance(error, dict)
+        assert error["description"] == "message was not stored: the disk is full"
+        purged = node.call("POST", "/v1/streams/s/purge", {"to_offset": 10})
+        assert purged["partitions"][0]["start_offset"] == 10
+        (node.data / "ballast").unlink()
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while HELD not in node.log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert publish(connect(node), range(20, 21))[0]["offset"] == 20
+    finally:
+        node.stop()
+
+
+def test_without_a_reserve_it_says_how_much_it_needs(tmp_path: Path) -> None:
+    node = on_a_full_disk(tmp_path, reserve=False)
+    wanted = r"no space left on the disk of .*: \d+ bytes are free; free at least 1048576 bytes"
+    with pytest.raises(AssertionError, match=wanted):
+        node.start()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
 
 SETTINGS = """
@@ -154,3 +156,49 @@ def test_no_process_stays_and_ctrl_c_works(tmp_path: Path) -> None:
     }, output
     assert output.count("the test left processes running") >= 2
     assert "sleep 1000" in output
+
+
+ONCE = """
+from pathlib import Path
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range({once}))
+def test_fails_beside_others(number):
+    assert "PYTEST_XDIST_WORKER" not in os.environ
+
+def test_passes():
+    with Path("passed").open("a") as runs:
+        runs.write("x")
+
+@pytest.mark.parametrize("number", range({always}))
+def test_fails(number):
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("once", "always", "code", "told"),
+    [
+        (0, 0, 0, "1 passed"),
+        (2, 0, 0, "and passed alone:\ntest_it.py::test_fails_beside_others[0]"),
+        (1, 1, 1, "1 failed, 1 passed"),
+        (4, 0, 1, "4 tests failed; no more than 3 run again"),
+    ],
+)
+def test_what_fails_beside_others_runs_once_more_alone(
+    tmp_path: Path, once: int, always: int, code: int, told: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(ONCE.format(once=once, always=always))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    script = TESTS.parent / "tools" / "test_servers.sh"
+    # These tests may run beside others themselves.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+    run = subprocess.run(
+        [script, Path(sys.executable).with_name("pytest"), "-c", "pytest.ini", "-n", "2"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert run.returncode == code, run.stdout
+    assert told in run.stdout
+    assert (tmp_path / "passed").read_text() == "x", "what passed does not run again"

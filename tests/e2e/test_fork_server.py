@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.children import child_pids, kill_trees
+from support.children import END_SECONDS_MAX, child_pids, kill_trees, new_children
 from support.documents.commands import commands_in
 from support.fork_server import EXEC_VARIABLE, is_usable
 from support.processes import (
@@ -87,9 +89,9 @@ def test_what_changes_imports_is_executed(tmp_path: Path, name: str) -> None:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of the shell of a page."""
-    before = set(child_pids())
+    before = child_pids()
     yield commands_in(tmp_path / "commands", os.environ)
-    kill_trees(set(child_pids()) - before)
+    kill_trees(new_children(before))
 
 
 @pytest.mark.parametrize("variable", ["BASCULE_SERVER", "LANG"])
@@ -121,10 +123,36 @@ def test_a_command_of_a_page_ends_with_its_job(
     with running_node(tmp_path / "node") as node:
         bound = {**shell, "BASCULE_SERVER": node.addresses["http"]}
         node.create("s", "s")
+        publish = ["bascule", "publish", "s", "first"]
+        subprocess.run(publish, env=bound, stdout=subprocess.DEVNULL, check=True)
         before = set(child_pids())
-        job = subprocess.Popen(["bascule", "stream", "read", "s", "--follow"], env=bound)
-        wait_for(lambda: len(set(child_pids()) - before) > 1 or None, job, node.log)
-        (command,) = set(child_pids()) - before - {job.pid}
-        job.send_signal(number)
-        assert job.wait(WAIT_SECONDS_MAX) == -number
+        job = subprocess.Popen(
+            ["bascule", "read", "s", "--follow"], env=bound, stdout=subprocess.PIPE
+        )
+        assert job.stdout is not None
+        with job.stdout:
+            assert b"first" in job.stdout.readline()  # it has begun, and waits for the next one
+            (command,) = set(child_pids()) - before - {job.pid}
+            job.send_signal(number)
+            assert job.wait(WAIT_SECONDS_MAX) == -number
         wait_for(lambda: command not in child_pids() or None, node.process, node.log)
+
+
+def test_a_command_ends_whose_job_ended_before_it_knew_of_it(
+    tmp_path: Path, shell: dict[str, str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        request = {
+            "argv": [str(BIN / "bascule"), "stream", "list"],
+            "env": {**shell, "BASCULE_SERVER": address},
+            "cwd": str(tmp_path),
+        }
+        ours, theirs = socket.socketpair()
+        ours.settimeout(END_SECONDS_MAX)
+        with ours:
+            with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+                asking.connect(str(tmp_path / "commands" / "socket"))
+                files = [theirs.fileno()] * 3
+                socket.send_fds(asking, [json.dumps(request).encode()], files)
+            assert ours.recv(1) == b""  # nobody has its files any more

@@ -204,6 +204,8 @@ def test_members_through_every_tool(
         }
         assert (info["state"], info["protocol"], info["lag"]) == ("Stable", assignor, 0)
         assert run(node, "group", "list", "--state", "stable")[0]["members"] == 3
+        refused = run(node, "group", "list", "--type", "share", code=1)
+        assert "type 'share', expected classic or consumer" in refused
 
         said = kafka_python.describe_groups(["billing"])["billing"]
         assert {m["member_id"] for m in said["members"]} == set(owners.values())
@@ -298,6 +300,7 @@ def test_internal_topics_of_other_clients_are_streams_like_others(
         future.result(WAIT_SECONDS_MAX)
 
 
+@pytest.mark.long
 def test_groups_at_any_node_of_a_cluster(tmp_path: Path, cluster: RunningCluster) -> None:
     """The stream's partitions have one replica each, on different nodes: the coordinator asks
     their leaders."""

@@ -136,8 +136,9 @@ def test_large_assignments_cost_bounded_memory(node: Node) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.long)])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("node", [SHORT_SESSION], indirect=True, ids=["short"])
+@pytest.mark.long
 def test_members_that_join_and_die_in_a_loop_cost_bounded_memory(node: Node, protocol: str) -> None:
     """They die before they use their id, while they wait, and without a heartbeat."""
     members = PROTOCOLS[protocol]

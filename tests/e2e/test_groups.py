@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 import bascule
 from support.group_members import SESSION_MS_LONG, GroupMembers, group_members
+from support.in_ci import in_ci
 from support.processes import Node, running_node
 
 FOREIGN = ("confluent-kafka", "kafka-python", "aiokafka")
@@ -20,12 +19,6 @@ NEWER = "confluent-kafka/consumer"
 FREQUENT_HEARTBEATS = {"BASCULE_GROUPS_CONSUMER_HEARTBEAT_MS": "500"}
 SHORT_SESSIONS = {**FREQUENT_HEARTBEATS, "BASCULE_GROUPS_CONSUMER_SESSION_MS": "6000"}
 PARTITIONS = 6
-
-
-def in_ci(clients: Iterable[str], kept: Collection[str]) -> list[ParameterSet]:
-    """The clients, of which those that are not `kept` are for `make test-long`."""
-    marks = {True: (), False: (pytest.mark.long,)}
-    return [pytest.param(each, marks=marks[each in kept]) for each in clients]
 
 
 def publish(node: Node, first: int, count: int) -> None:
@@ -44,7 +37,9 @@ def wait_read(node: Node, members: GroupMembers) -> None:
     members.wait(look)
 
 
-@pytest.mark.parametrize("client", in_ci([*CLIENTS, NEWER], kept=(*FOREIGN, NEWER, "bascule")))
+@pytest.mark.parametrize(
+    "client", in_ci([*CLIENTS, NEWER], kept=("confluent-kafka", NEWER, "bascule"))
+)
 def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
     tmp_path: Path, client: str
 ) -> None:
@@ -83,8 +78,14 @@ def test_members_share_a_stream_and_take_over_from_one_that_is_killed(
     "clients",
     [
         (*FOREIGN, "bascule"),
-        ("bascule", "confluent-kafka", "bascule-sync", "confluent-kafka"),
-        ("confluent-cooperative", "bascule-cooperative", "bascule-cooperative"),
+        pytest.param(
+            ("bascule", "confluent-kafka", "bascule-sync", "confluent-kafka"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("confluent-cooperative", "bascule-cooperative", "bascule-cooperative"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             ("bascule-cooperative", "confluent-cooperative", "confluent-cooperative"),
             marks=pytest.mark.long,
@@ -171,7 +172,7 @@ def test_an_expression_finds_streams_and_partitions_that_come_later(tmp_path: Pa
         wait_read(node, members)
 
 
-@pytest.mark.parametrize("client", in_ci(CLIENTS, kept=("confluent-kafka", "bascule")))
+@pytest.mark.parametrize("client", in_ci(CLIENTS, kept=["confluent-kafka"]))
 def test_consumers_are_upgraded_and_back_one_by_one(tmp_path: Path, client: str) -> None:
     """Members of both protocols share a group; each record is read."""
     with running_node(tmp_path / "node", environment=FREQUENT_HEARTBEATS) as node:

@@ -340,6 +340,20 @@ def test_every_node_serves_a_bucket_that_one_holds(cluster: RunningCluster) -> N
     asyncio.run(test())
 
 
+def test_a_bucket_is_written_as_soon_as_it_is_created(cluster: RunningCluster) -> None:
+    """The NATS server of the client knows by then that the leader is subscribed."""
+
+    async def test() -> None:
+        nodes = list(cluster.nodes.values())
+        for number in range(24):
+            async with connected(nodes[number % 3]) as client:
+                config = KeyValueConfig(bucket=f"new-{number}", replicas=1 + 2 * (number % 2))
+                bucket: KeyValue = await client.jetstream().create_key_value(config)
+                assert await bucket.put("a", b"1") == 1
+
+    asyncio.run(test())
+
+
 def test_a_watcher_goes_on_when_its_node_is_killed(cluster: RunningCluster) -> None:
     """Each key's newest value is seen, and no version twice."""
 

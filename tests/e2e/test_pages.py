@@ -7,8 +7,11 @@ import pytest
 from support.documents.pages import Page
 from support.documents.runs import chapters_to_run, run_chapter
 
+LONG = ("docs/offsets.md", "docs/payloads.md", "docs/raft.md", "docs/streams.md")
+"""Other tests run nearly the same commands."""
+
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("pages", chapters_to_run(with_spark=False))
+@pytest.mark.parametrize("pages", chapters_to_run(with_spark=False, long=LONG))
 def test_a_page_runs_as_it_is_printed(pages: list[Page]) -> None:
     run_chapter(pages, with_spark=False)

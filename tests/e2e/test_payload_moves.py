@@ -28,6 +28,7 @@ async def store(server: str) -> int:
         return out.ack.offset
 
 
+@pytest.mark.long
 def test_payloads_of_a_replica_that_catches_up_are_limited(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         cluster.nodes[1].create("models", "models", replicas=1)

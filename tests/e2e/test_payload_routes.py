@@ -79,6 +79,7 @@ async def follow_distances(cluster: RunningCluster) -> tuple[int, int]:
         return out.ack.offset, near
 
 
+@pytest.mark.long
 def test_a_distant_node_is_last_and_a_dead_one_is_left_out(tmp_path: Path) -> None:
     with running_cluster(tmp_path, count=4, linked=True) as cluster:
         cluster.nodes[1].create("models", "models", replicas=4)

@@ -323,6 +323,7 @@ def test_a_node_that_hangs_is_left_out(tmp_path: Path, victim: str) -> None:
         asyncio.run(test())
 
 
+@pytest.mark.long
 def test_a_slow_disk_is_not_a_lost_node(tmp_path: Path) -> None:
     async def test() -> None:
         async with writer(nodes[1], topology="chain") as out:

@@ -196,6 +196,7 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, pytestconfig: pytes
               f"{sum(len(w.unknown) for w in writers)} unknown, seed {seed}")  # fmt: skip
 
 
+@pytest.mark.long
 def test_nodes_join_are_promoted_lead_and_leave(tmp_path: Path) -> None:
     with running_cluster(tmp_path, "--commit-count", "50") as cluster:
         for number in range(120):
@@ -226,6 +227,7 @@ def test_nodes_join_are_promoted_lead_and_leave(tmp_path: Path) -> None:
         until(lambda: joiner.try_ask("local after") == "ok removal", "it is back")
 
 
+@pytest.mark.long
 def test_a_node_that_was_away_is_caught_up_by_a_snapshot(tmp_path: Path) -> None:
     with running_cluster(tmp_path, "--commit-count", "100") as cluster:
         assert cluster.ask("put first 1") == "ok"

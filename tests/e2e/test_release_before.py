@@ -68,7 +68,7 @@ def everything(node: Node) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("how", ["closed", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("closed", marks=pytest.mark.long), "killed"])
 def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) -> None:
     expected = json.loads((DATA / f"release-0.1.0-{how}.json").read_text())
     with tarfile.open(DATA / f"release-0.1.0-{how}.tar.xz") as archive:

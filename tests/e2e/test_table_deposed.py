@@ -50,7 +50,7 @@ def wait_until(node: Node, look: Any) -> None:
     wait_for(safely, node.process, node.log)
 
 
-@pytest.mark.parametrize("how", ["cut off", "killed"])
+@pytest.mark.parametrize("how", ["cut off", pytest.param("killed", marks=pytest.mark.long)])
 def test_a_write_that_only_a_deposed_leader_has_is_nowhere(
     tmp_path: Path, nats_server: NatsServer, how: str
 ) -> None:

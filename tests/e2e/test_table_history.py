@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 
 import httpx
+import pytest
 
 import bascule
 from bascule.client.client import Client
@@ -256,6 +257,7 @@ async def run_sessions(cluster: RunningCluster, checker: SessionChecker) -> list
     return sessions
 
 
+@pytest.mark.long
 def test_sessions_see_their_writes_and_nothing_older_while_leaders_are_paused_and_killed(
     cluster: RunningCluster,
 ) -> None:

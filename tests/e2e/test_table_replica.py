@@ -439,6 +439,7 @@ def test_following_ends_where_the_copy_turns_out_to_be_damaged(node: Node, tmp_p
     asyncio.run(test())
 
 
+@pytest.mark.long
 def test_kill_9_of_who_follows(node: Node, tmp_path: Path) -> None:
     """In the middle of the first pages and of offers: the next one goes on."""
     url, dice = node.addresses["http"], random.Random(3)

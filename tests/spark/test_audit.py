@@ -72,6 +72,7 @@ def faults(found: Any) -> list[tuple[int, str]]:
     return [(fault["offset"], fault["kind"]) for fault in found.summary["first_faults"]]
 
 
+@pytest.mark.long
 def test_a_file_that_the_manifest_lost(archived: World) -> None:
     def drop(text: Manifest) -> None:
         text["added"] = [f for f in text.get("added", []) if f["span"][1] != 400]
@@ -182,11 +183,12 @@ def test_compaction_of_the_log_is_no_fault(world: World) -> None:
     name = world.stream = f"compacted_{world.stream}"
     world.client.create_stream(
         name, f"{name}.>", cleanup=["compact"], dirty_percent_min=0, dedupe_window_ms=0,
-        segment_bytes_max=20_000,
+        segment_bytes_max=20_000, min_compaction_lag_ms=86_400_000,
     )  # fmt: skip
     for _ in range(4):
         world.client.publish_many((f"{name}.x", b"x" * 100, f"k{n % 10}") for n in range(1_000))
     world.archive()
+    world.client.alter_stream(name, min_compaction_lag_ms=0)
     deadline = time.monotonic() + 60
     found = world.audit()
     while not found.summary["compacted_since"]:

@@ -25,6 +25,7 @@ from bascule.cli.demo.flights import load_flights
 from bascule.cli.demo.processes import members_of_session
 from bascule.client import Outgoing
 from bascule.pipeline.jobs.model import JobResult
+from support import spark_java
 from support.lake_jobs import World
 from support.processes import STARTED
 
@@ -34,7 +35,7 @@ pyspark = pytest.importorskip("pyspark", reason="the extra `spark` is not instal
 WAIT_S = 120
 BIN = Path(pyspark.__file__).parent / "bin"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_JAVA = spark_java.options()
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 SETTINGS = {

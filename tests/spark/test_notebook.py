@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from bascule.cli.demo.flights import data_directory, sum_of_distance
-from bascule.pipeline.session import SHORT_LIVED
 from support.processes import Node
 
 pytestmark = pytest.mark.tier3
@@ -58,10 +57,10 @@ def test_the_notebook_is_kept_without_output() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")  # of Jupyter's own packages
+@pytest.mark.long
 def test_every_cell_runs(jupyter: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASCULE_SERVER", node.addresses["http"])
     monkeypatch.setenv("FLIGHTS_LIMIT", str(COUNT))
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED["spark.driver.extraJavaOptions"])
     notebook = nbformat.read(jupyter / NOTEBOOK.name, as_version=4)
     client = nbclient.NotebookClient(
         notebook,

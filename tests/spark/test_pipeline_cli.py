@@ -131,6 +131,7 @@ def test_a_run_tells_its_result_and_writes_its_report(
     assert mentions(tmp_path) == []
 
 
+@pytest.mark.long
 def test_an_application_of_spark_submit(
     node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:

@@ -61,14 +61,14 @@ def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     before = child_pids()
     yield
     deadline = time.monotonic() + END_SECONDS_MAX
-    while _commands(_new(before)) and time.monotonic() < deadline:
+    while _commands(new_children(before)) and time.monotonic() < deadline:
         threading.Event().wait(0.02)
-    left = kill_trees(_new(before))
-    _wait_for(_new(before))
+    left = kill_trees(new_children(before))
+    _wait_for(new_children(before))
     assert not left, f"the test left processes running: {left}"
 
 
-def _new(before: frozenset[int]) -> frozenset[int]:
+def new_children(before: frozenset[int]) -> frozenset[int]:
     """The children that are not of `before`, nor a server of `before` that was started again."""
     servers = {FIRST_PIDS.get(pid, pid) for pid in before} | {
         each.pid for each in FORK_SERVERS.values()

@@ -12,9 +12,9 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -90,15 +90,23 @@ class Commands:
             finally:
                 for each in files:
                     os.close(each)
-            ended = os.pidfd_open(process.pid)
             try:
-                asking.send(str(process.pid).encode())
-                ready, _, _ = select.select([ended, asking], [], [])
-                if ended not in ready:  # who asked was killed
-                    process.send_signal(signal.SIGKILL)
-                asking.send(str(process.wait()).encode())
-            finally:
-                os.close(ended)
+                _follow(process, asking)
+            finally:  # who asked may be killed at any time, also before it knows of the process
+                process.kill()
+                process.wait()
+
+
+def _follow(process: subprocess.Popen[bytes], asking: socket.socket) -> None:
+    """Tell who asked of the process and of its end. Return early when who asked is gone."""
+    ended = os.pidfd_open(process.pid)
+    try:
+        asking.send(str(process.pid).encode())
+        ready, _, _ = select.select([ended, asking], [], [])
+    finally:
+        os.close(ended)
+    if ended in ready:
+        asking.send(str(process.wait()).encode())
 
 
 def commands_in(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from support import http_calls
+from support import http_calls, spark_java
 from support.children import child_pids, kill_trees
 from support.documents import network
 from support.documents.commands import commands_in
@@ -186,8 +186,7 @@ def page_environment(home: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "TERM": "xterm",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # A short run spends most of its time in the warm-up of the JVM.
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **spark_java.environment(),
     }
 
 

@@ -13,12 +13,17 @@ from support.documents.network import command_prefix
 from support.documents.pages import ROOT, Page, chapters, page_paths, read_page
 
 
-def chapters_to_run(*, with_spark: bool) -> list[Any]:
-    """A parameter for each chapter with something to run."""
+def chapters_to_run(
+    *, with_spark: bool, of: str = "", but: tuple[str, ...] = (), long: tuple[str, ...] = ()
+) -> list[Any]:
+    """A parameter for each chapter with something to run: those below the folder `of`, without
+    those below the folders `but`. Those of `long` are for `make test-long`."""
     return [
-        pytest.param(pages, id=name)
+        pytest.param(pages, id=name, marks=[pytest.mark.long] if name in long else [])
         for name, pages in chapters([read_page(path) for path in page_paths()]).items()
-        if any(page.runs_with_spark if with_spark else page.runs_without_spark for page in pages)
+        if name.startswith(of)
+        and not name.startswith(but)
+        and any(page.runs_with_spark if with_spark else page.runs_without_spark for page in pages)
     ]
 
 
