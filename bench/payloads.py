@@ -505,7 +505,8 @@ def run(*, quick: bool = False, part: str = "", rounds: int = 0) -> None:
     if part and part not in PARTS:
         raise SystemExit(f"no part is named {part}; there are {', '.join(PARTS)}")
     with work_directory() as directory, bascule_cluster(directory / "ours") as cluster:
-        cluster.create(STREAM, STREAM)
         cluster.create(SMALL, SMALL)
         for name in [part] if part else [name for name in PARTS if name != "cpu"]:
+            cluster.create(STREAM, STREAM)
             PARTS[name](cluster, directory, rounds or (1 if quick else ROUNDS), quick=quick)
+            cluster.delete(STREAM)  # with the payloads that nobody has finished, up to 25 GB
