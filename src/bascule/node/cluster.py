@@ -111,8 +111,7 @@ class ClusterNode:
         `send` takes NATS operations with acks. Raises: ConfigError."""
         self._config, self._data, self._files = config, data, files
         self._kept = KeptCluster(files, str(data), dice)
-        self._founders: dict[int, tuple[str, int]] = {}
-        """Empty on a node that began alone or joined later."""
+        self._founders: dict[int, tuple[str, int]] = {}  # empty where it began alone or joined
         self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
