@@ -146,6 +146,20 @@ def test_a_fetch_does_not_wait_for_what_has_come_and_gone(tmp_path: Path, heals:
         sender.close()
 
 
+def test_a_node_that_has_just_started_says_that_it_is_behind(tmp_path: Path) -> None:
+    """Another node knows the stream. A client that was told that there is none gave up."""
+    fetched = Future[Exception | None]()
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(store(writer(nodes[1])))
+        nodes[2].store.payloads.discard_whole(ID)
+        place = nodes[2].place_of(STREAM, 0)
+        nodes[1].is_behind = True
+        nodes[2].streams.fetch(place, PayloadLink(0, PAYLOAD), fetched.set_result)
+        error = fetched.result(20)
+        assert isinstance(error, Broken)
+        assert "node 1 is behind with the metadata" in str(error)
+
+
 def test_a_limit_holds_up_a_fetch_and_does_not_end_it(tmp_path: Path) -> None:
     """With so little a second, a packet waits for longer than a silent node is waited for."""
     rate, fetched = 180_000, Future[Exception | None]()

@@ -27,7 +27,9 @@ from bascule.errors import (
     PayloadDamaged,
     PayloadMissing,
     RemoteProtocolError,
+    UnknownPartition,
     UnknownPayload,
+    UnknownStream,
 )
 from bascule.host.api import Clock
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
@@ -192,18 +194,28 @@ class DataStreams:
         return hello
 
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace:
-        """Where a payload belongs. Raises: as `PayloadCluster.place`; RemoteProtocolError."""
+        """Where a payload belongs. Raises: as `PayloadCluster.place`; RemoteProtocolError; Broken
+        where another node knows the stream and this one does not."""
         if not is_payload_id(opening.id):
             raise RemoteProtocolError(
                 f"payload id {opening.id[:40]!r}, expected 32 hexadecimal digits"
             )
         if is_node:
-            return self._cluster.place_of(opening.stream, opening.partition)
+            return self._place_for_node(opening.stream, opening.partition)
         return self._cluster.place(opening)
 
-    def place_of(self, fetch: FetchPayload) -> PayloadPlace:
-        """Raises: as `PayloadCluster.place_of`."""
+    def place_of(self, fetch: FetchPayload, *, is_node: bool) -> PayloadPlace:
+        """Raises: as `PayloadCluster.place_of`; Broken as `place`."""
+        if is_node:
+            return self._place_for_node(fetch.stream, fetch.partition)
         return self._cluster.place_of(fetch.stream, fetch.partition)
+
+    def _place_for_node(self, stream: str, partition: int) -> PayloadPlace:
+        try:
+            return self._cluster.place_of(stream, partition)
+        except (UnknownStream, UnknownPartition) as error:
+            # As after a start, or where it was created a moment ago. Clients would give up.
+            raise Broken(f"node {self.node_id} is behind with the metadata: {error}") from None
 
     def confirm_leads(self, place: PayloadPlace) -> Future[int]:
         """See `PayloadCluster.confirm_leads`."""

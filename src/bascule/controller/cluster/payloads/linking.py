@@ -24,6 +24,7 @@ from bascule.errors import (
     NotLeader,
     PartitionFailed,
     PayloadMissing,
+    UnknownStream,
 )
 from bascule.model import NO_LEADER, SyncPolicy
 from bascule.record.payload_links import Payload, PayloadLink
@@ -172,7 +173,7 @@ class PayloadLinks:
                 return
             if error is None:
                 fetched.set_result(None)
-            elif isinstance(error, BasculeError):
+            elif isinstance(error, BasculeError) and not isinstance(error, UnknownStream):
                 fetched.set_exception(error)
             else:
                 fetched.set_exception(PayloadMissing(link.id, f"this node ({error})"))
