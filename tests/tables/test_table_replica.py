@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from bascule.errors import CorruptData, NotATable, UnknownStream
+from bascule.errors import CorruptData, NotATable, PartitionFailed, UnknownStream
 from bascule.host.real import RealFiles
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
@@ -15,6 +16,8 @@ from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.tables import Tables, table_replica
 from bascule.tables.table_file import TableFile
 from bascule.tables.table_replica import TableReplica
+from bascule.tables.watching import Begin, Caught, Restarted
+from bascule.wire.tables.patterns import KeyPattern
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP
 from support.tables_harness import TablesHarness
@@ -279,6 +282,35 @@ def test_a_log_that_was_copied_anew_is_not_added_to_the_table(
         ]
 
     other.run(follow)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_watchers_of_a_replica_that_has_moved_or_stopped_end(
+    harness: TablesHarness, moves: bool
+) -> None:
+    """They are to go on at another node, from the last position. They waited for ever."""
+    partition, log = harness.partition, harness.partition.log
+    end = harness.put((b"a", b"1"))
+
+    async def watch(tables: Tables) -> None:
+        replica = tables.replica("t", 0)
+        await replica.wait_position(end)
+        steps = replica.watches.watch(KeyPattern(b">"), Begin.NOW)
+        assert isinstance(await anext(steps), Caught)
+        if moves:
+            partition.log = None
+            partition.notify()
+        else:
+            partition.fail("damaged")
+        with pytest.raises(PartitionFailed, match="was removed" if moves else "damaged"):
+            await anext(steps)
+        partition.log, partition.failure = log, None
+        partition.notify()
+        await replica.wait_position(end)
+        async with aclosing(replica.watches.watch(KeyPattern(b">"), Begin.STATE)) as again:
+            assert [type(await anext(again)) for _ in range(3)] == [Restarted, list, Caught]
+
+    harness.run(watch)
 
 
 @pytest.mark.parametrize("at", [0, 4_096])

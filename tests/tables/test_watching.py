@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from bascule.errors import InvalidPattern
+from bascule.errors import InvalidPattern, PartitionFailed
 from bascule.tables import _hot as tables_hot
 from bascule.tables.rows import Row
 from bascule.tables.watching import (
@@ -17,6 +17,7 @@ from bascule.tables.watching import (
     Change,
     ChangesPage,
     Restarted,
+    Start,
     TableWatches,
     WatchPosition,
     WatchStep,
@@ -226,6 +227,32 @@ def test_an_idle_watcher_is_told_the_position() -> None:
         assert isinstance(await seen.read(), Caught)
         assert seen.position == (1, 1)
         await seen.close()
+
+    run_virtually(test())
+
+
+@pytest.mark.parametrize("start", [Begin.NOW, Begin.STATE, WatchPosition(1, 1)])
+def test_watchers_end_with_the_replica(start: Start) -> None:
+    """What is written from then on is at other nodes: a watcher would wait for ever."""
+
+    async def test() -> None:
+        table = Table()
+        table.put((b"a", b"1"))
+        before = Seen(table.watches.watch(KeyPattern(b">"), start))
+        await before.read_until_caught()
+        waiting = asyncio.create_task(before.read())
+        await elapse(0)
+        table.watches.end(PartitionFailed("t", 0, "its replica was removed"))
+        with pytest.raises(PartitionFailed, match="its replica was removed"):
+            await waiting
+        with pytest.raises(PartitionFailed, match="its replica was removed"):
+            await Seen(table.watches.watch(KeyPattern(b">"), start)).read_until_caught()
+        assert table.watches.watchers == 0
+
+        table.watches.end(None)
+        again = Seen(table.watches.watch(KeyPattern(b">"), start))
+        await again.read_until_caught()
+        await again.close()
 
     run_virtually(test())
 

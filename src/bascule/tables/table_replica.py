@@ -79,7 +79,6 @@ class TableReplica:
         self._completeness = Completeness()
         self.failure: str | None = None
         """Why the table does not follow, as far as it is known."""
-        self._is_closed = False
         self._has_ended_watches = False
         self._is_damaged = False
         """Whether a reader has found the file damaged; it is made anew then."""
@@ -108,7 +107,6 @@ class TableReplica:
         self._task = start_lasting("table", self._follow)
 
     async def close(self) -> None:
-        self._is_closed = True
         await self.end_watches()
         if self._task is not None:
             self._task.cancel()
@@ -500,11 +498,14 @@ class TableReplica:
     async def _catch_up(self, partition: Partition) -> None:
         """Apply what is committed and not in the table. Raises: BasculeError, OSError."""
         store = partition.log
+        if partition.failure is not None:
+            self.watches.end(partition.failure)
+            raise partition.failure
         if store is None:
-            if partition.failure is not None:
-                raise partition.failure
-            await asyncio.to_thread(self._remove_file)  # the replica has moved elsewhere
+            self.watches.end(PartitionFailed(self.stream, self.index, "its replica was removed"))
+            await asyncio.to_thread(self._remove_file)
             return
+        self.watches.end(None)
         try:
             await self._apply_all(partition, store)
         except CorruptData as error:

@@ -77,7 +77,7 @@ class ClusterViews:
     ) -> None:
         """`name` is that of the cluster. `refusals` says which streams the NATS server of this node
         refuses, and why; `duplicates` which other clusters have a stream."""
-        self._node_id = node_id
+        self.node_id = node_id
         self._name = name
         self._partitions = partitions
         self._metadata = metadata
@@ -193,7 +193,7 @@ class ClusterViews:
         ]
 
     async def _ask_failed(self, node: int) -> _Failed:
-        if node == self._node_id:
+        if node == self.node_id:
             return self._failed()
         try:
             reply = await self._peers.control(node, FAILED, b"", timeout_s=INFO_SECONDS_MAX)
@@ -291,7 +291,7 @@ class ClusterViews:
         wanted: dict[int, list[bytes]] = {}
         for definition in definitions:
             for state in self._metadata.image.partitions.get(definition.id, ()):
-                if state.leader not in (self._node_id, NO_LEADER):
+                if state.leader not in (self.node_id, NO_LEADER):
                     asked = wanted.setdefault(state.leader, [])
                     if definition.id not in asked:
                         asked.append(definition.id)
@@ -321,7 +321,7 @@ class ClusterViews:
             for partition in self._partitions.stream_by_id(stream_id) or ():
                 if partition.index < len(states):
                     state = states[partition.index]
-                    if state.leader == self._node_id:
+                    if state.leader == self.node_id:
                         info = self._partition_info(
                             partition.definition, partition.index, state, partition
                         )
@@ -354,7 +354,7 @@ class ClusterViews:
         """The replicas in sync by which this node accepts messages, if it leads: it takes over a
         change a moment after its image has it."""
         replication = None if present is None else present.commitment.replication
-        if state.leader != self._node_id or replication is None:
+        if state.leader != self.node_id or replication is None:
             return state.isr
         known = replication.state
         return known.isr if known.leader_epoch == state.leader_epoch else state.isr

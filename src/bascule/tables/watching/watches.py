@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from bascule.errors import PartitionFailed
 from bascule.tables import _hot
 from bascule.tables._hot import AppliedRow
 from bascule.tables.rows import Row
@@ -105,6 +106,7 @@ class TableWatches:
         """The position behind the rows that watchers were told."""
         self._queued = QueuedBytes()
         self._is_closed = False
+        self._error: PartitionFailed | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.watchers = 0
         self.counts = counts or WatchCounts()
@@ -125,6 +127,20 @@ class TableWatches:
     def close(self) -> None:
         """All watchers end."""
         self._is_closed = True
+        self._wake()
+
+    def end(self, error: PartitionFailed | None) -> None:
+        """Nothing more is to come from this replica: all watchers end with the error, and so do
+        those that begin. None: it is there again."""
+        self._error = error
+        if error is not None:
+            self._wake()
+
+    def _check_held(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _wake(self) -> None:
         for watcher in list(self._all()):
             watcher.wake()
 
@@ -172,6 +188,7 @@ class TableWatches:
                         continue
                     if self._is_closed:
                         return
+                    self._check_held()
                     told, watcher.is_live = watcher.first, sink is not None
                     await watcher.wait()
                     if told == watcher.first and not watcher.has_changes:
@@ -184,6 +201,8 @@ class TableWatches:
             self.counts.watchers -= 1
 
     def _caught(self, watcher: Watcher) -> Caught:
+        """Raises: PartitionFailed."""
+        self._check_held()
         offset = watcher.first if watcher.has_changes else max(watcher.first, self._told)
         return Caught(WatchPosition(offset, self._table.epoch_of(offset - 1)))
 
@@ -267,5 +286,4 @@ class TableWatches:
         self._timer = None
         if self.watchers:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
-            for watcher in list(self._all()):
-                watcher.wake()
+            self._wake()

@@ -12,17 +12,18 @@ from bascule.wire.tables.keys import why_not_opened
 def replica_address(views: ClusterViews, partitions: Partitions, table: str) -> str:
     """The HTTP address of a node that has a replica of a table; empty: this node has one.
 
-    Raises: UnknownStream, NotATable, PartitionFailed if none of those is alive.
+    A replica that has stopped is none. Raises: UnknownStream, NotATable, PartitionFailed if none
+    of those is alive.
     """
     definition = views.definition(table)
     if not definition.config.table:
         raise NotATable(table, why_not_opened(definition.config))
     found = partitions.stream_by_id(definition.id)
-    if found and found[0].log is not None:
+    if found and found[0].log is not None and found[0].failure is None:
         return ""
     state = views.states(definition.id)[0]
-    nodes = {node.node_id: node for node in views.nodes() if node.alive}
+    nodes = {node.node_id: node for node in views.nodes() if node.node_id != views.node_id}
     for number in (state.leader, *state.isr):
         if number != NO_LEADER and number in nodes:
             return nodes[number].http
-    raise PartitionFailed(table, 0, "no node with a replica of it is alive")
+    raise PartitionFailed(table, 0, "no other node with a replica of it is alive")
