@@ -10,7 +10,7 @@ import pytest
 
 from bascule.controller.cluster.tables.operations import ReadKeys
 from bascule.controller.cluster.tables.reads import TableReads
-from bascule.errors import Indeterminate, NotLeader, OffsetOutOfRange
+from bascule.errors import Indeterminate, NotLeader, OffsetOutOfRange, PartitionFailed
 from bascule.model import Cleanup, KeyFrom, PartitionState, StreamConfig, StreamDefinition
 from bascule.table_results import TableEntry, TableValues
 from support.virtual_time import run_virtually as run
@@ -32,8 +32,8 @@ class Cluster:
         self.known = 1
         self.definition = StreamDefinition("t", b"i" * 16, 0, CONFIG)
         log = SimpleNamespace(end=SimpleNamespace(offset=END))
-        partition = SimpleNamespace(
-            definition=self.definition, is_leader=True, log=log, start_offset=0
+        self.partition = partition = SimpleNamespace(
+            definition=self.definition, is_leader=True, log=log, start_offset=0, failure=None
         )
         replica = SimpleNamespace(position=END, complete_position=END)
         views = SimpleNamespace(definition=lambda _: self.definition, states=self.states)
@@ -60,7 +60,7 @@ class Cluster:
 
     async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
         assert (node, kind) == (2, "tables")
-        assert msgspec.msgpack.decode(body, type=ReadKeys).at_least == 9
+        self.asked_at_least = msgspec.msgpack.decode(body, type=ReadKeys).at_least
         return msgspec.msgpack.encode(NEWER)
 
 
@@ -71,8 +71,15 @@ def test_a_position_beyond_the_log_of_the_leader_is_out_of_range() -> None:
 
 def test_a_position_beyond_the_log_of_a_deposed_leader_is_asked_of_the_next_one() -> None:
     """A leader that was cut off does not have what its successor has acknowledged."""
-    found = run(Cluster(2).reads.get_many("t", [b"k"], at_least=9))
-    assert found == NEWER
+    cluster = Cluster(2)
+    assert run(cluster.reads.get_many("t", [b"k"], at_least=9)) == NEWER
+    assert cluster.asked_at_least == 9
+
+
+def test_a_replica_that_has_stopped_is_not_read_where_there_is_another_one() -> None:
+    cluster = Cluster(2)
+    cluster.partition.failure = PartitionFailed("t", 0, "damaged")
+    assert run(cluster.reads.get_many("t", [b"k"])) == NEWER
 
 
 def test_a_position_beyond_the_log_of_who_may_lead_no_more_is_indeterminate() -> None:

@@ -175,7 +175,9 @@ class TableReads:
             return msgspec.msgpack.decode(await self._ask_leader(operation), type=kind)
         definition = self.definition(operation.table)
         state = self._views.states(definition.id)[0]
-        if self._node_id in state.replicas and self._is_held(operation.table):
+        candidates = dict.fromkeys((state.leader, *state.isr))
+        others = [node for node in candidates if node not in (NO_LEADER, self._node_id)]
+        if self._node_id in state.replicas and self._is_held(operation.table, others):
             is_leader = state.leader == self._node_id
             try:
                 answer = await self._do(
@@ -187,7 +189,7 @@ class TableReads:
                     raise
                 answer = await self._ask_others(operation, (leader,))
         else:
-            answer = await self._ask_others(operation, (state.leader, *state.isr))
+            answer = await self._ask_others(operation, others)
         return msgspec.msgpack.decode(answer, type=kind)
 
     async def _ask_leader(self, operation: ReadKeys | ReadRange) -> bytes:
@@ -218,19 +220,22 @@ class TableReads:
         deadline = loop.time() + READ_SECONDS_MAX - BEHIND_SECONDS_MAX
         body = msgspec.msgpack.encode(operation)
         error: Exception = NotLeader(None, 0)
-        for node in dict.fromkeys(nodes):
+        for node in nodes:
             left = deadline - loop.time()
-            if node in (NO_LEADER, self._node_id) or left <= 0:
-                continue
+            if left <= 0:
+                break
             try:
                 return await self._peers.control(node, TABLES, body, timeout_s=left)
             except (Broken, PartitionFailed) as failed:
                 error = failed
         raise error
 
-    def _is_held(self, table: str) -> bool:
+    def _is_held(self, table: str, others: Sequence[int]) -> bool:
+        """Whether this node has a replica; one that has stopped is read where no other one is."""
         found = self._partitions.stream(table)
-        return found is not None and found[0].log is not None
+        if found is None or found[0].log is None:
+            return False
+        return found[0].failure is None or not others
 
     async def _do(self, operation: ReadOperation, seconds: float = WAIT_SECONDS_MAX) -> bytes:
         """Read here; wait so long for what has to be there. Raises: as `_check_range`."""
