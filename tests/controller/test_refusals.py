@@ -207,6 +207,27 @@ def test_who_is_refused_by_a_record_that_the_next_leader_commits_is_answered() -
     run(scene)
 
 
+def test_who_waited_while_another_node_led_is_not_refused_by_the_epoch_after_it() -> None:
+    """The leader between may have held the message, and stored it."""
+
+    async def scene(play: Scene) -> None:
+        old = play.leader
+        old.append(message(b"second"))
+        assert old.append(message(b"wrong", Nats_Expected_Last_Sequence="7")) == b""
+        play.group.copy(2)
+        old.has_handed_over = True
+        play.group.apply(leader=2, leader_epoch=2)
+        play.group.apply(leader=1, leader_epoch=3)
+        play.group.replicate(2)
+        play.group.replicate(3)
+        assert play.leader.committed_offset == 2
+        await play.confirm()
+        found = await play.answers()
+        assert found.get("wrong", ack_codes.INDETERMINATE) == ack_codes.INDETERMINATE
+
+    run(scene)
+
+
 def test_without_its_stream_a_message_is_left_to_nobody() -> None:
     async def scene(play: Scene) -> None:
         assert play.leader.append(stale()) == b""

@@ -158,6 +158,14 @@ class PendingAcks:
                 dropped += _records(batch)
         return dropped
 
+    def take_refusals(self) -> list[RefusedMessages]:
+        """Forget the refusals that wait for the high watermark; return them, in order."""
+        queue = self._committed
+        taken = [_refusal(each, queue.policy) for each in queue.batches if each.replies]
+        if taken:
+            queue.batches = deque(each for each in queue.batches if not each.replies)
+        return taken
+
     def drop_from(self, offset: int) -> int:
         """Forget, unanswered, who waits for more than the records below `offset`; return the
         records. Those within this process are told nothing: they do not wait here."""

@@ -135,6 +135,9 @@ class Commitment:
             position = position_of(log, self.watermark.offset, nowait=False)
         with self._lock:
             self._version = state.version
+            replies = b""
+            if state.leader_epoch != self._leader_epoch and self._waits_for_confirmation:
+                replies = self._end_refusals()
             self._is_alone, self._leader_epoch = is_alone, state.leader_epoch
             counts_synced = self._policy is SyncPolicy.ALWAYS
             own = log.synced if counts_synced else log.end
@@ -159,7 +162,7 @@ class Commitment:
                 self.replication = replication
                 moved = True
             self.role = PartitionRole.LEADER
-            return self._release() if moved else None
+            return replies + self._release() if moved else replies or None
 
     def _lead_alone(self, own: LogPosition) -> bool:
         watermark, self.replication = self.watermark, None
@@ -500,6 +503,11 @@ class Commitment:
         if not self._unconfirmed.refusals:
             self.on_refused()  # once for all that come until they are taken
         return self._unconfirmed.add(self._leader_epoch, refusal, self._ack_format)
+
+    def _end_refusals(self) -> bytes:
+        """Have those confirmed that wait since this node led an earlier epoch: a leader in between
+        may have stored their messages. What to send now; the lock is held."""
+        return b"".join(self._confirm_first(each) for each in self.pending.take_refusals())
 
     def _release(self) -> bytes:
         """Acks of everything that is committed or stored, as policies ask; the lock is held."""
