@@ -313,6 +313,35 @@ def test_watchers_of_a_replica_that_has_moved_or_stopped_end(
     harness.run(watch)
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_who_waits_for_a_replica_that_has_moved_or_stopped_is_told(
+    harness: TablesHarness, moves: bool
+) -> None:
+    """A copy of the table waited 20 s for changes that came to other nodes, a read 5 s."""
+    partition = harness.partition
+    end = harness.put((b"a", b"1"))
+
+    async def wait(tables: Tables) -> None:
+        replica = tables.replica("t", 0)
+        await replica.wait_position(end)
+        waiting = [
+            asyncio.create_task(replica.wait_beyond(end, 60)),
+            asyncio.create_task(replica.wait_position(end + 1, 60)),
+        ]
+        await asyncio.sleep(0)
+        if moves:
+            partition.log = None
+            partition.notify()
+        else:
+            partition.fail("damaged")
+        async with asyncio.timeout(30):
+            for each in waiting:
+                with pytest.raises(PartitionFailed, match="was removed" if moves else "damaged"):
+                    await each
+
+    harness.run(wait)
+
+
 @pytest.mark.parametrize("at", [0, 4_096])
 def test_a_damaged_file_is_made_anew(harness: TablesHarness, at: int) -> None:
     end = harness.put(*[(b"%d" % n, b"x" * 50) for n in range(200)])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bascule.errors import CorruptData
+from bascule.errors import CorruptData, PartitionFailed
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables.rows import Rows, read_rows
-from bascule.tables.table_file import TablePosition
+from bascule.tables.table_file import TableFile, TablePosition
 from bascule.wire.tables.keys import TableKeys
 
 
@@ -27,6 +27,23 @@ def read_log_rows(
     if rows.end <= start:
         raise CorruptData(origin, piece.position, f"a batch at offset {start}", "none")
     return rows
+
+
+def apply_log_rows(
+    file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition, *, bytes_max: int
+) -> Rows:
+    """Put the next rows into a table. As `read_log_rows`."""
+    rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
+    file.apply(rows, store.epochs.at(rows.end - 1))
+    return rows
+
+
+def why_ended(partition: Partition | None) -> PartitionFailed | None:
+    """Why nothing more comes to a replica: it has stopped, or was removed from this node."""
+    if partition is None or (partition.failure is None and partition.log is not None):
+        return None
+    name, index = partition.definition.name, partition.index
+    return partition.failure or PartitionFailed(name, index, "its replica was removed")
 
 
 def is_beyond(position: TablePosition, store: PartitionLog) -> bool:

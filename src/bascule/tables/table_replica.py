@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -15,14 +16,14 @@ from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, 
 from bascule.host.api import Files
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
-from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.storage.partition_log import PartitionLog
 from bascule.table_results import TableEntry, TableKey
 from bascule.tables import _hot
 from bascule.tables.completeness import Completeness
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
-from bascule.tables.log_rows import has_lost, is_beyond, read_log_rows
+from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, why_ended
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows
@@ -126,6 +127,11 @@ class TableReplica:
     def complete_position(self) -> int:
         """Everything below is in the table; see `completeness`. `position` may be beyond."""
         return self._completeness.position if self.position else 0
+
+    @property
+    def ended(self) -> PartitionFailed | None:
+        """Why nothing more comes to this replica."""
+        return why_ended(self._find())
 
     def sync_to(self, end: int) -> int:
         """See `TombstoneReader`."""
@@ -356,7 +362,8 @@ class TableReplica:
     async def reaches(self, position: WatchPosition, seconds: float) -> bool:
         """Whether a watcher can go on at the position; waits so long for a replica that is behind.
 
-        False also for a position that the log never had, such as one of another table.
+        False also for a position that the log never had, such as one of another table. Raises:
+        PartitionFailed.
         """
         if not self.may_have_applied(position):
             return False
@@ -374,7 +381,7 @@ class TableReplica:
         try:
             async with asyncio.timeout(seconds), self._advanced:
                 await self._advanced.wait_for(
-                    lambda: self.complete_position >= offset or self.failure is not None
+                    lambda: self.complete_position >= offset or bool(self.failure or self.ended)
                 )
         except TimeoutError:
             raise Indeterminate(
@@ -382,7 +389,7 @@ class TableReplica:
                 f"after {seconds:.1f} s"
             ) from None
         if self.complete_position < offset:
-            raise PartitionFailed(self.stream, self.index, str(self.failure))
+            raise self.ended or PartitionFailed(self.stream, self.index, str(self.failure))
 
     async def end_watches(self) -> None:
         """Nobody waits for changes any more: the node stops."""
@@ -393,16 +400,16 @@ class TableReplica:
 
     async def wait_beyond(self, offset: int, seconds: float) -> None:
         """Return once a record at `offset` or behind it is in the table, at the latest after
-        `seconds`."""
+        `seconds`. Raises: PartitionFailed if none comes to this replica."""
         if self.position > offset or seconds <= 0:
             return
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._advanced:
                 await self._advanced.wait_for(
-                    lambda: self.position > offset or self._has_ended_watches
+                    lambda: self.position > offset or self._has_ended_watches or bool(self.ended)
                 )
-        except TimeoutError:
-            pass
+        if self.position <= offset and (ended := self.ended) is not None:
+            raise ended
 
     def may_expire(self, now_ms: int) -> bool:
         """Whether `expired` has to look."""
@@ -461,13 +468,11 @@ class TableReplica:
         if found is None or found.log is None:
             return None
         self._wake.set()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
                 await self._advanced.wait_for(
                     lambda: self._file is not None or self.failure is not None
                 )
-        except TimeoutError:
-            pass
         return self._file
 
     async def _follow(self) -> None:
@@ -502,7 +507,7 @@ class TableReplica:
             self.watches.end(partition.failure)
             raise partition.failure
         if store is None:
-            self.watches.end(PartitionFailed(self.stream, self.index, "its replica was removed"))
+            self.watches.end(self.ended)
             await asyncio.to_thread(self._remove_file)
             return
         self.watches.end(None)
@@ -544,8 +549,9 @@ class TableReplica:
         keys = TableKeys(partition.definition.config)
         self._note_gaps(partition, 0)
         while (end := partition.high_watermark).offset > self._file.position.offset:
-            step = partial(_apply, self._file, store, keys, end)
-            applied = await asyncio.to_thread(step)
+            applied = await asyncio.to_thread(
+                apply_log_rows, self._file, store, keys, end, bytes_max=READ_BYTES
+            )
             self._note_gaps(partition, applied.missing)
             self._note_deadlines(partition, applied)
             self.skipped += applied.skipped
@@ -591,10 +597,3 @@ class TableReplica:
                 self._files.remove(path)
         if self._oplog is not None and self._files.exists(self._oplog.directory):
             self._files.remove_tree(self._oplog.directory)
-
-
-def _apply(file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition) -> Rows:
-    """Apply about READ_BYTES. Blocks on the disk. Raises: BasculeError, OSError."""
-    rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=READ_BYTES)
-    file.apply(rows, store.epochs.at(rows.end - 1))
-    return rows
