@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from bascule.controller.cluster.tables.operations import ReadKeys
+from bascule.controller.cluster.tables.read_batches import TableReadBatches
 from bascule.controller.cluster.tables.reads import TableReads
 from bascule.errors import Indeterminate, NotLeader, OffsetOutOfRange, PartitionFailed
 from bascule.model import Cleanup, KeyFrom, PartitionState, StreamConfig, StreamDefinition
 from bascule.table_results import TableEntry, TableValues
+from bascule.wire.tables.read_batches import KeyRead
 from support.virtual_time import run_virtually as run
 
 CONFIG: Final = StreamConfig(
@@ -80,6 +82,20 @@ def test_a_replica_that_has_stopped_is_not_read_where_there_is_another_one() -> 
     cluster = Cluster(2)
     cluster.partition.failure = PartitionFailed("t", 0, "damaged")
     assert run(cluster.reads.get_many("t", [b"k"])) == NEWER
+
+
+def test_a_replica_that_has_stopped_answers_no_batch_of_reads_at_once() -> None:
+    replica = SimpleNamespace(
+        complete_position=END,
+        ended=None,
+        read_now=lambda _, *, bytes_max: (END, {}) if bytes_max else None,
+    )
+    tables: Any = SimpleNamespace(replica=lambda _, __: replica)
+    batches = TableReadBatches(Cluster(2).reads, tables)
+    reads = [KeyRead("t", [b"k"], 0, linearizable=False)]
+    assert batches.read_now(reads) == [TableValues(END, [])]
+    replica.ended = PartitionFailed("t", 0, "damaged")
+    assert batches.read_now(reads) is None
 
 
 def test_a_position_beyond_the_log_of_who_may_lead_no_more_is_indeterminate() -> None:

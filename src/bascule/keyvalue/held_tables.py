@@ -70,10 +70,13 @@ class HeldTables:
         return str(NotATable(bucket, why_not_opened(definition.config)))
 
     def held(self, bucket: str, *, leader: bool = False) -> HeldTable | None:
-        """The replica of a bucket here; with `leader`, only if it leads. Raises: ApiError."""
+        """The replica of a bucket here; with `leader`, only if it leads. Without, one that has
+        stopped is none where there is another one. Raises: ApiError."""
         definition = self.definition(bucket)
         found = self._partitions.stream_by_id(definition.id)
         if not found or found[0].log is None or (leader and not found[0].is_leader):
+            return None
+        if found[0].failure is not None and not leader and self.others(bucket):
             return None
         try:
             replica = self._tables.replica(definition.name, 0)

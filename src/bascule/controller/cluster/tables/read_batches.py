@@ -45,7 +45,7 @@ class TableReadBatches:
                 check_key(key)
         except BasculeError:
             return None
-        if not keys or at_least > replica.complete_position:
+        if not keys or at_least > replica.complete_position or replica.ended is not None:
             return None
         found = replica.read_now(keys, bytes_max=PAGE_BYTES_MAX)
         if found is None or found[0] < at_least:
