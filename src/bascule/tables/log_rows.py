@@ -54,10 +54,11 @@ def is_beyond(position: TablePosition, store: PartitionLog) -> bool:
     return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
 
 
-def has_lost(partition: Partition, since: int, epoch: int) -> bool:
-    """Whether the log has lost records that a reader at `since` has seen."""
-    store = partition.log
-    assert store is not None
+def has_lost(partition: Partition | None, since: int, epoch: int) -> bool:
+    """Whether the log has lost records that a reader at `since` has seen, as far as is known: a
+    follower whose log ends before it may have them to come, or others in their place."""
+    if partition is None or (store := partition.log) is None:
+        return False
     if since > store.end.offset:
         return partition.is_leader
     known = store.epochs.at(since - 1) if since > store.start_offset else -1

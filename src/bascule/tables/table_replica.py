@@ -301,11 +301,10 @@ class TableReplica:
 
         Raises: PartitionFailed, CorruptData; Indeterminate: to be repeated.
         """
-        found = self._find()
-        if found is not None and found.log is not None and has_lost(found, since, epoch):
-            since, after = 0, None
-        if since > self.position:
+        if since > self.position and not has_lost(self._find(), since, epoch):
             await self.wait_position(since)
+        if has_lost(self._find(), since, epoch):  # also if it was found meanwhile
+            since, after = 0, None
         oldest = self._oldest()
         bounds = Bounds(rows_max, bytes_max, oldest)
         page = await self._read(lambda file: file.changes(since, after, bounds))

@@ -13,6 +13,7 @@ import pytest
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import Indeterminate
 from bascule.host.real import RealFiles
+from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
 from bascule.tables import Tables
 from bascule.tables.table_replica import TableReplica
@@ -228,6 +229,36 @@ def test_records_that_the_log_has_lost_are_taken_back(harness: TablesHarness) ->
         assert follower.values() == {b"c": b"3", b"d": b"4"}
 
     other.run(another_epoch)
+
+
+def test_records_that_are_found_lost_while_a_reader_waits_are_taken_back(
+    harness: TablesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that follows and is behind does not know yet that others have the offsets."""
+    follower = ReplicaFollower()
+    end = harness.put((b"a", b"1"), (b"b", b"2"))
+
+    async def before(tables: Tables) -> None:
+        await contents(tables, end)
+        await follower.follow(tables.replica("t", 0))
+
+    harness.run(before)
+    other = TablesHarness(harness.directory / "other")
+    other.put((b"c", b"3"))
+    follower.epoch += 1
+
+    async def behind(tables: Tables) -> None:
+        await contents(tables, 1)
+        replica = tables.replica("t", 0)
+        monkeypatch.setattr(Partition, "is_leader", property(lambda _: False))
+        waiting = asyncio.create_task(follower.page_from(replica))
+        await asyncio.sleep(0)
+        other.put((b"d", b"4"))
+        await waiting
+        await follower.follow(replica)
+        assert follower.values() == {b"c": b"3", b"d": b"4"}
+
+    other.run(behind)
 
 
 def test_a_damaged_oplog_is_mended(
