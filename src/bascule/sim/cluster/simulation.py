@@ -100,7 +100,7 @@ class Simulation:
         return SimPayloadClient(
             self.world, number, plan, self.payloads,
             on_ack=checkers.on_ack, may_be_gone=checkers.may_be_gone,
-            is_damaged=checkers.is_damaged,
+            may_be_undone=checkers.may_be_undone, is_damaged=checkers.is_damaged,
         )  # fmt: skip
 
     def _on_ack(self, publication: Publication, answer: dict[str, Any]) -> None:

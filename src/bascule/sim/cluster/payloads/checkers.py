@@ -111,7 +111,7 @@ class PayloadCheckers:
                 )
 
     def _has_record(self, node: int, partition: Partition, payload: SentPayload) -> bool:
-        if not self._plans[payload.stream].compacts and not self._may_be_undone(payload):
+        if not self._plans[payload.stream].compacts and not self.may_be_undone(payload):
             return True
         return any(
             link.offset == payload.offset and link.payload.id == payload.id
@@ -127,14 +127,14 @@ class PayloadCheckers:
 
     def may_be_gone(self, payload: SentPayload) -> bool:
         """Whether the record of an acknowledged payload may have been removed, or undone."""
-        if self._plans[payload.stream].compacts or self._may_be_undone(payload):
+        if self._plans[payload.stream].compacts or self.may_be_undone(payload):
             return True
         return any(
             key_of(partition) == payload.log and partition.start_offset > payload.offset
             for _, partition in self._checkers.replicas()
         )
 
-    def _may_be_undone(self, payload: SentPayload) -> bool:
+    def may_be_undone(self, payload: SentPayload) -> bool:
         """Whether an unclean election may have removed its record, or may do so at any moment."""
         losses = self._checkers.losses
         return bool(losses.epoch(payload.log)) or payload.stream in losses.allowed

@@ -64,10 +64,12 @@ class SimPayloadClient:
         *,
         on_ack: Callable[[SentPayload], None],
         may_be_gone: Callable[[SentPayload], bool],
+        may_be_undone: Callable[[SentPayload], bool],
         is_damaged: Callable[[SentPayload], bool],
     ) -> None:
         """`may_be_gone`: whether the record of an acknowledged payload may have been removed;
-        `is_damaged`: whether a file of it was damaged."""
+        `may_be_undone`: whether another one may have its offset; `is_damaged`: whether a file of it
+        was damaged."""
         self.world = world
         self.plan = plan
         self.machine = ClientMachine(world, FIRST_CLIENT + number)
@@ -80,6 +82,7 @@ class SimPayloadClient:
         self._history = history
         self._on_ack = on_ack
         self._may_be_gone = may_be_gone
+        self._may_be_undone = may_be_undone
         self._is_damaged = is_damaged
         self._process: SimProcess | None = None
         self._starts = 0
@@ -296,8 +299,10 @@ class SimPayloadClient:
                 raise
             self._note(f"gets no intact copy: {error}")  # the nodes that have one are cut off
             return
-        expected = payload.content[start:] if end < 0 else payload.content[start:end]
-        if (reader.id, data) != (payload.id, expected):
+        is_other = reader.id != payload.id and self._may_be_undone(payload)
+        found = self._history.sent.get(reader.id, payload) if is_other else payload
+        expected = found.content[start:] if end < 0 else found.content[start:end]
+        if (reader.id, data) != (found.id, expected):
             self.world.loop.report(
                 READ_RIGHT,
                 f"{self.name} read {len(data)} bytes of {reader.id}, expected {start} to {end} of "
