@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -14,6 +16,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bascule.ingest import embedded_nats
+from bascule.ingest.embedded_nats import EmbeddedNats
 from support import keeping_publisher
 from support.nats_servers import eventually, metric
 from support.processes import Node, RawNats, running_node
@@ -112,6 +118,57 @@ def test_no_server_is_left_of_a_node_that_is_killed(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGSTOP)
         node.stop(signal.SIGKILL)
         eventually(lambda: not is_running(pid), "the server outlived its node")
+
+
+def test_a_server_is_joined_once_it_is_connected_to_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that knew one of two others counted itself as the second one. One that was started
+    again let clients in before the others had connected to it: what these sent was lost."""
+
+    async def scenario() -> None:
+        servers = [
+            EmbeddedNats(
+                tmp_path / name, host="127.0.0.1", port=0, payload_bytes_max=0, token="t",
+                name=name, cluster="c",
+            )
+            for name in "abc"
+        ]  # fmt: skip
+        try:
+            for each in servers:
+                await each.start()
+                await each.open()
+            await join(servers)
+        finally:
+            for each in servers:
+                await each.stop()
+
+    async def join(servers: list[EmbeddedNats]) -> None:
+        first, second, third = servers
+
+        def awaited() -> list[str]:
+            return [each.route for each in servers]
+
+        monkeypatch.setattr(embedded_nats, "JOIN_SECONDS_MAX", 0.5)
+        await third.join(lambda: [first.route], awaited)
+        assert "connected to 1 servers; expected 2" in caplog.records[-1].__dict__["error"]
+        caplog.clear()
+        monkeypatch.setattr(embedded_nats, "JOIN_SECONDS_MAX", 120.0)
+        await asyncio.gather(
+            first.join(list, awaited),
+            second.join(lambda: [first.route], awaited),
+            third.join(lambda: [first.route, second.route], awaited),
+        )
+        assert first._process is not None
+        first._process.kill()
+        await first.wait_ended()
+        await first.start()
+        await first.rejoin()
+        assert len((await first._announced()).connect_urls) == 3
+        assert not caplog.records
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(scenario())
 
 
 class EagerClient(threading.Thread):

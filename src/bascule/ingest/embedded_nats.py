@@ -37,6 +37,7 @@ ANNOUNCED_SECONDS_MAX: Final = 5.0
 JOIN_SECONDS_MAX: Final = 5.0
 JOIN_POLL_SECONDS: Final = 0.02
 JOINED_LOOKS: Final = 2
+ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
 LOG_HEAD_BYTES: Final = 64 << 10
@@ -132,8 +133,8 @@ class EmbeddedNats:
         self._routes: tuple[str, ...] = ()
         self._routes_confirmed = True
         """Whether the running server is known to have these routes."""
-        self._own_urls = 0
-        """How many URLs the server names without routes."""
+        self._awaited: Callable[[], Collection[str] | None] = lambda: ()
+        """See `join`."""
         self._is_open = False
         self._reloading = asyncio.Lock()
         """Guards the configuration file."""
@@ -216,23 +217,40 @@ class EmbeddedNats:
         `awaited`: a message that a client publishes here reaches those who are subscribed there.
         None: others are about to come. After `JOIN_SECONDS_MAX` without that a warning is logged.
         """
+        self._awaited = awaited
+        await self._wait_joined(routes)
+
+    async def rejoin(self) -> None:
+        """As `join`, of a server that was started again and knows its routes. Those of others to it
+        come back when these try again, once a second. Nothing is awaited before `join`."""
+        await self._wait_joined(lambda: self._routes)
+
+    async def _wait_joined(self, routes: Callable[[], Collection[str]]) -> None:
         deadline = asyncio.get_running_loop().time() + JOIN_SECONDS_MAX
         looks = 0  # that have found all: two servers may close what they have just connected
         try:
             while True:
                 await self.set_routes(routes())
-                found = len((await self._announced()).connect_urls) - self._own_urls
-                known = awaited()
+                found = self._count_others(await self._announced())
+                known = self._awaited()
                 wanted = None if known is None else len({*known} - {self.route})
                 looks = looks + 1 if wanted is not None and found >= wanted else 0
                 if looks == JOINED_LOOKS:
                     return
                 if asyncio.get_running_loop().time() > deadline:
                     expected = wanted or "more, of nodes that have not started yet"
-                    raise Broken(f"connected to {max(found, 0)} servers; expected {expected}")
+                    raise Broken(f"connected to {found} servers; expected {expected}")
                 await asyncio.sleep(JOIN_POLL_SECONDS)
         except Broken as error:
             log.warning("nats-server not connected to all others", extra={"error": str(error)})
+
+    def _count_others(self, announced: ServerInfo) -> int:
+        """The servers to which this one is connected. With them it names itself; one that listens
+        on all addresses by each of these, so that only the port tells servers apart."""
+        urls = set(announced.connect_urls)
+        if self._host in ALL_ADDRESSES:
+            return len({url.rpartition(":")[2] for url in urls} - {str(self._port)})
+        return len(urls - {format_address(self._host, self._port)})
 
     async def follow_routes(
         self, routes: Callable[[], Collection[str]], changed: asyncio.Event
@@ -287,8 +305,6 @@ class EmbeddedNats:
         async with self._reloading:
             self._is_open = True
             await self._reload(self._payload_bytes_max, "open its listener")
-            if not self._own_urls:
-                self._own_urls = len((await self._announced()).connect_urls)
         log.info("nats-server open", extra={"url": self._url})
 
     async def _reload(self, payload_bytes_max: int, what: str) -> None:

@@ -40,7 +40,8 @@ class NatsSupervisor:
         clock: Clock,
     ) -> None:
         """`subscribed` returns once the node has all subscriptions on a restarted server; it raises
-        Broken after a time-out. The server is opened for other clients then."""
+        Broken after a time-out. The server is opened for other clients then, once it is connected
+        to those of other nodes."""
         self._server = server
         self._subscribed = subscribed
         self._clock = clock
@@ -74,6 +75,7 @@ class NatsSupervisor:
             try:
                 await self._server.start()
                 await self._subscribed()
+                await self._server.rejoin()
                 await self._server.open()
             except (ConfigError, Broken, OSError) as error:
                 await self._server.stop()
