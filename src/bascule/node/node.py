@@ -218,16 +218,17 @@ class Node:
             asyncio.get_running_loop().time,
             series_max=self._config.groups.lag_series_max,
         )
-        if self._nats is not None:
-            # Not before the subscriptions stand: reconnecting clients send what they have kept.
-            await self._nats.open()
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets, self._groups, cluster_groups)
+        await cluster.announce(self.status.node_info(), self._nats)
+        if self._nats is not None:
+            # Not before the subscriptions stand, here and at the servers of other nodes:
+            # reconnecting clients send what they have kept.
+            await self._nats.open()
         self._key_value = self.status.key_value = start_key_value(
             self._config, self.status.urls, self._nats, self._ingest, self._tables,
             self._partitions, self._controller, self._publisher, self._clock, self._random,
         )  # fmt: skip
-        await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)
         )
