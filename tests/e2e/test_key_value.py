@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
-from nats.js.api import KeyValueConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, KeyValueConfig
 from nats.js.errors import (
     APIError,
     BucketNotFoundError,
@@ -350,6 +351,43 @@ def test_a_bucket_is_written_as_soon_as_it_is_created(cluster: RunningCluster) -
                 config = KeyValueConfig(bucket=f"new-{number}", replicas=1 + 2 * (number % 2))
                 bucket: KeyValue = await client.jetstream().create_key_value(config)
                 assert await bucket.put("a", b"1") == 1
+
+    asyncio.run(test())
+
+
+def test_a_watcher_goes_on_at_once_where_its_replica_moves(cluster: RunningCluster) -> None:
+    """The node says so: this client would miss no heartbeat for 20 minutes."""
+
+    async def test() -> None:
+        async with connected(cluster.nodes[1]) as client:
+            js = client.jetstream()
+            bucket: KeyValue = await js.create_key_value(KeyValueConfig(bucket="away", replicas=1))
+            watcher = await js.subscribe(
+                "$KV.away.>",
+                stream="KV_away",
+                ordered_consumer=True,
+                idle_heartbeat=600.0,
+                config=ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT),
+            )
+            revisions: list[int] = []
+
+            async def write(count: int) -> None:
+                for n in range(count):
+                    key = f"k{len(revisions)}"
+                    revision = await until(lambda key=key, n=n: bucket.put(key, b"%d" % n))
+                    message = await watcher.next_msg(timeout=60)
+                    assert message.subject == f"$KV.away.{key}"
+                    assert message.metadata.sequence.stream == revision
+                    revisions.append(revision)
+
+            await write(5)
+            for _ in range(2):
+                (holder,) = cluster.partition("away")["replicas"]
+                target = {"replicas": [holder % 3 + 1]}
+                call = partial(cluster.alive()[0].call, "POST", "/v1/streams/away/reassign", target)
+                await asyncio.to_thread(call)
+                await asyncio.to_thread(cluster.wait_removed, holder, "away")
+                await write(5)
 
     asyncio.run(test())
 

@@ -176,10 +176,13 @@ class _Consumer:
         except TimeoutError:
             self._owner.counts.gone += 1
         except BasculeError as error:
-            # The client misses the heartbeats, and begins again on another node.
             log.warning(
                 "watcher of a bucket ended", extra={"bucket": self.bucket, "error": str(error)}
             )
+            if self.config.idle_heartbeat:
+                # The client misses a message, and begins again at once, on another node. Without
+                # one so far it misses the heartbeats later.
+                self._send_heartbeat(self.delivered + 1)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -284,15 +287,14 @@ class _Consumer:
     def _beat(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._beat)
         if self._is_quiet:
-            headers = {
-                "Nats-Last-Consumer": str(self.delivered),
-                "Nats-Last-Stream": str(self.sequence),
-            }
-            status = "100 Idle Heartbeat"
-            self._owner.link.send(
-                deliver_with_headers(self.subject, "", headers, b"", status=status)
-            )
+            self._send_heartbeat(self.delivered)
         self._is_quiet = True
+
+    def _send_heartbeat(self, delivered: int) -> None:
+        """Say that so many messages were sent."""
+        headers = {"Nats-Last-Consumer": str(delivered), "Nats-Last-Stream": str(self.sequence)}
+        status = "100 Idle Heartbeat"
+        self._owner.link.send(deliver_with_headers(self.subject, "", headers, b"", status=status))
 
 
 class PushConsumers:
