@@ -304,6 +304,9 @@ def test_watchers_of_a_replica_that_has_moved_or_stopped_end(
             partition.fail("damaged")
         with pytest.raises(PartitionFailed, match="was removed" if moves else "damaged"):
             await anext(steps)
+        if moves:
+            async with replica._advanced:
+                await replica._advanced.wait_for(lambda: replica.position == 0)
         partition.log, partition.failure = log, None
         partition.notify()
         await replica.wait_position(end)

@@ -78,6 +78,8 @@ class Table:
     ) -> ChangesPage | None:
         if since < self.oldest:
             return None
+        if since >= self.position:
+            return ChangesPage([], since, is_last=True)
         rows = sorted(self.rows.values(), key=lambda row: row.version)
         rows = [row for row in rows if row.version >= since]
         page, is_last, position = rows[:rows_max], len(rows) <= rows_max, self.position
@@ -271,6 +273,29 @@ def test_a_slow_watcher_reads_the_newest_states(monkeypatch: pytest.MonkeyPatch)
         assert seen.versions == {b"a": [8], b"b": [9]}
         assert table.watches.counts.lagged == 1
         await seen.close()
+
+    run_virtually(test())
+
+
+def test_a_watcher_that_lags_is_told_no_position_of_a_table_that_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would go on behind changes that it has not seen, at another node."""
+    monkeypatch.setattr(watcher, "CHANGES_MAX", 3)
+
+    async def test() -> None:
+        table = Table()
+        seen = Seen(table.watches.watch(KeyPattern(b">")))
+        await seen.read_until_caught()
+        table.put((b"a", b"0"))
+        await seen.read()
+        for n in range(9):
+            table.put((b"a", b"%d" % n))
+        table.watches.close()
+        table.position = 0
+        with pytest.raises(StopAsyncIteration):
+            await seen.read_until_caught()
+        assert seen.position.offset <= seen.versions[b"a"][-1] + 1
 
     run_virtually(test())
 

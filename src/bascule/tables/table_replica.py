@@ -325,10 +325,10 @@ class TableReplica:
     ) -> ChangesPage | None:
         """See `watching.WatchedTable`. Raises: PartitionFailed, CorruptData, Indeterminate."""
         present = self.position
+        if self._is_damaged or since < min(self._oldest(), present):
+            return None
         if since >= present:
             return ChangesPage([], since, is_last=True)
-        if since < self._oldest():
-            return None
         page = await self.changes(since, rows_max=rows_max, bytes_max=bytes_max)
         rows = page.rows
         if page.is_full:

@@ -180,6 +180,8 @@ class TableWatches:
                 losses = self._losses
                 async for step in self._catch_up(watcher, first):
                     yield step
+                if self._is_closed:
+                    return  # a table that is closed has nothing: not all may have been found
                 yield self._caught(watcher)
                 while not watcher.is_lagging:
                     if found := watcher.take():
