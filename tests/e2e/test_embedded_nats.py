@@ -21,6 +21,7 @@ import pytest
 from bascule.ingest import embedded_nats
 from bascule.ingest.embedded_nats import EmbeddedNats
 from support import keeping_publisher
+from support.clusters import running_cluster
 from support.nats_servers import eventually, metric
 from support.processes import Node, RawNats, running_node
 
@@ -230,6 +231,39 @@ def test_what_a_client_can_publish_while_the_server_starts_is_stored(tmp_path: P
         text = node.log.read_text()
         assert "nats subscriptions restored" in text
         assert metric(node, "bascule_nats_unsubscribed_seconds_total") > 0
+
+
+def test_what_a_client_can_publish_at_another_node_than_the_leader_is_stored(
+    tmp_path: Path,
+) -> None:
+    """While a node, or its server alone, starts. The others connect to the smallest number."""
+    with running_cluster(tmp_path) as cluster:
+        cluster.nodes[1].create("s", "s.>", replicas=3)
+        cluster.wait_in_sync("s")
+        cluster.alive()[0].call("POST", "/v1/streams/s/reassign", {"replicas": [2, 3, 1]})
+        eventually(lambda: cluster.leader("s") != 1, "the leadership has not moved")
+        node, accepted = cluster.nodes[1], 0
+
+        def kill_server() -> None:
+            (pid,) = nats_server_pids(node)
+            os.kill(pid, signal.SIGKILL)
+
+        def kill_node() -> None:
+            node.stop(signal.SIGKILL)
+
+        for kill, start in ((kill_node, node.start), (kill_server, None)):
+            kill()
+            client = EagerClient(nats_port(node))
+            client.start()
+            try:
+                if start is not None:
+                    start()
+                eventually(lambda c=client: c.accepted > 20, "no client is let in")
+            finally:
+                client.stopping.set()
+                client.join()
+            accepted += client.accepted
+            cluster.nodes[2].wait_stored("s", accepted)
 
 
 def test_a_client_keeps_its_messages_until_the_node_has_subscribed(tmp_path: Path) -> None:
