@@ -331,7 +331,7 @@ def test_who_waits_for_a_replica_that_has_moved_or_stopped_is_told(
             asyncio.create_task(replica.wait_beyond(end, 60)),
             asyncio.create_task(replica.wait_position(end + 1, 60)),
         ]
-        await asyncio.sleep(0)
+        await asyncio.wait(waiting, timeout=0)  # they begin
         if moves:
             partition.log = None
             partition.notify()
