@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from bascule.errors import InvalidPattern, PartitionFailed
+from bascule.errors import Indeterminate, InvalidPattern, PartitionFailed
 from bascule.tables import _hot as tables_hot
 from bascule.tables.rows import Row
 from bascule.tables.watching import (
@@ -293,7 +293,7 @@ def test_a_watcher_that_lags_is_told_no_position_of_a_table_that_closes(
             table.put((b"a", b"%d" % n))
         table.watches.close()
         table.position = 0
-        with pytest.raises(StopAsyncIteration):
+        with pytest.raises(Indeterminate, match="closed"):
             await seen.read_until_caught()
         assert seen.position.offset <= seen.versions[b"a"][-1] + 1
 

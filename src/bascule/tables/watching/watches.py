@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from bascule.errors import PartitionFailed
+from bascule.errors import Indeterminate, PartitionFailed
 from bascule.tables import _hot
 from bascule.tables._hot import AppliedRow
 from bascule.tables.rows import Row
@@ -163,7 +163,8 @@ class TableWatches:
         Each key's newest state is seen at last, in the order of its versions, and no version of a
         key twice. A watcher that is slow sees the newest states only.
 
-        Raises: PartitionFailed, CorruptData: watch another replica, from the last position on.
+        Raises: PartitionFailed, CorruptData, Indeterminate: watch another replica, from the last
+        position on.
         """
         watcher = Watcher(pattern, self._queued, sink)
         self.watchers += 1
@@ -181,7 +182,8 @@ class TableWatches:
                 async for step in self._catch_up(watcher, first):
                     yield step
                 if self._is_closed:
-                    return  # a table that is closed has nothing: not all may have been found
+                    # It had nothing to read: what was not seen may have been missed.
+                    raise Indeterminate("the table is closed: watch it at another node")
                 yield self._caught(watcher)
                 while not watcher.is_lagging:
                     if found := watcher.take():
