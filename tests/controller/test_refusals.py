@@ -289,6 +289,36 @@ def test_a_caller_of_this_node_is_told_that_another_one_leads() -> None:
     run(scene)
 
 
+def test_a_node_that_stops_waits_for_those_alone_who_were_refused_before() -> None:
+    """Callers that try again at once were waited for as long as they did."""
+
+    async def scene(play: Scene) -> None:
+        refused = 0
+
+        async def read() -> int:
+            return 1
+
+        def try_again(_: int, error: AckError | None) -> None:
+            nonlocal refused
+            assert error is not None
+            refused += 1
+            if refused < 1_000:
+                write()
+
+        def write() -> None:
+            batch = stale(b"")
+            batch.on_committed = try_again
+            play.leader.append(batch)
+
+        play.metadata.read = read  # type: ignore[method-assign]
+        write()
+        await play.refusals.settle()
+        assert 1 <= refused < 10
+        await play.settle(lambda: refused > 2)
+
+    run(scene)
+
+
 def test_what_waits_is_bounded() -> None:
     async def scene(play: Scene) -> None:
         count = 4_000

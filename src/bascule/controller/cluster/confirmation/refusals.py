@@ -61,6 +61,8 @@ class Refusals:
         self._loop = asyncio.get_running_loop()
         self._waiting: set[Partition] = set()
         self._task: asyncio.Task[None] | None = None
+        self._round_ended = asyncio.Event()
+        """Set once those are answered for whom the controller is being asked."""
         self.counts = RefusalCounts()
 
     def on_refused(self, partition: Partition) -> None:
@@ -70,8 +72,10 @@ class Refusals:
     async def settle(self) -> None:
         """Return once everybody is answered who has been refused before."""
         await asyncio.sleep(0)  # for what other threads have told the loop
-        while (task := self._task) is not None:
-            await asyncio.wait([task])
+        for _ in range(2):  # the question under way, and the one after it
+            if self._task is None:
+                return
+            await self._round_ended.wait()
 
     def _add(self, partition: Partition) -> None:
         self._waiting.add(partition)
@@ -91,8 +95,14 @@ class Refusals:
                     ]
                     if operations := b"".join(replies):
                         self._send(operations)
+                self._end_round()
         finally:
             self._task = None
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._round_ended.set()
+        self._round_ended = asyncio.Event()
 
     async def _confirm(self) -> bool:
         try:
