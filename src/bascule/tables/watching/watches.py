@@ -140,6 +140,11 @@ class TableWatches:
         if self._error is not None:
             raise self._error
 
+    def _check_open(self) -> None:
+        """A table that is closed has nothing to read: a watcher may have missed something."""
+        if self._is_closed:
+            raise Indeterminate("the table is closed: watch it at another node")
+
     def _wake(self) -> None:
         for watcher in list(self._all()):
             watcher.wake()
@@ -181,9 +186,7 @@ class TableWatches:
                 losses = self._losses
                 async for step in self._catch_up(watcher, first):
                     yield step
-                if self._is_closed:
-                    # It had nothing to read: what was not seen may have been missed.
-                    raise Indeterminate("the table is closed: watch it at another node")
+                self._check_open()
                 yield self._caught(watcher)
                 while not watcher.is_lagging:
                     if found := watcher.take():
