@@ -252,7 +252,7 @@ def test_records_that_are_found_lost_while_a_reader_waits_are_taken_back(
         replica = tables.replica("t", 0)
         monkeypatch.setattr(Partition, "is_leader", property(lambda _: False))
         waiting = asyncio.create_task(follower.page_from(replica))
-        await asyncio.sleep(0)
+        await asyncio.wait([waiting], timeout=0)  # it begins
         other.put((b"d", b"4"))
         await waiting
         await follower.follow(replica)
