@@ -57,6 +57,18 @@ async def until(look: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> An
         await asyncio.sleep(0.1)
 
 
+def test_a_node_that_is_ready_serves_key_value_clients(tmp_path: Path) -> None:
+    """The first request had no responders where the node was not subscribed to it yet."""
+
+    async def create(number: int) -> None:
+        async with connected(node) as client:
+            await client.jetstream().create_key_value(KeyValueConfig(bucket=f"b{number}"))
+
+    for number in range(3):
+        with running_node(tmp_path) as node:
+            asyncio.run(create(number))
+
+
 def test_a_bucket_from_its_creation_to_its_deletion(node: Node) -> None:
     async def test() -> None:
         async with connected(node) as client:

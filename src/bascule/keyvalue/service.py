@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from array import array
 from collections.abc import Callable, Coroutine
@@ -40,6 +41,7 @@ KEY_VALUE_ANSWER: Final = "key_value_answer"
 """The kind of control request for an answer that is to be sent to NATS from another node."""
 QUEUE_GROUP: Final = "bascule.key_value"
 CONNECT_SECONDS_MAX: Final = 10.0
+SERVED_SECONDS_MAX: Final = 5.0
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.25
 FORWARD_SECONDS_MAX: Final = 4.0
@@ -95,6 +97,8 @@ class KeyValueService:
         self._connect = connect
         self._may_connect = may_connect
         self._connection: NatsConnection | None = None
+        self._served = asyncio.Event()
+        """Set while the server has the subscriptions."""
         self._tables = tables
         self._peers = peers
         self._leaf = LeafLink(
@@ -127,6 +131,8 @@ class KeyValueService:
                 await connection.connect(CONNECT_SECONDS_MAX)
                 self._connection, is_told = connection, False
                 self._subscribe(connection)
+                await connection.flush(CONNECT_SECONDS_MAX)
+                self._served.set()
                 await lost.wait()
             except BasculeError as error:
                 if not is_told:
@@ -134,8 +140,16 @@ class KeyValueService:
                 is_told = True
             finally:
                 self._connection = None
+                self._served.clear()
                 await connection.close()
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def wait_served(self) -> None:
+        """Return once clients are served, or left to JetStream, after `SERVED_SECONDS_MAX` in any
+        case."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SERVED_SECONDS_MAX):
+                await self._served.wait()
 
     async def close(self) -> None:
         if self._serving is not None:
