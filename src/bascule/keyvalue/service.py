@@ -41,7 +41,7 @@ KEY_VALUE_ANSWER: Final = "key_value_answer"
 """The kind of control request for an answer that is to be sent to NATS from another node."""
 QUEUE_GROUP: Final = "bascule.key_value"
 CONNECT_SECONDS_MAX: Final = 10.0
-SERVED_SECONDS_MAX: Final = 5.0
+SERVED_SECONDS_MAX: Final = 2.0
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.25
 FORWARD_SECONDS_MAX: Final = 4.0

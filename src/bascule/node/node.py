@@ -229,7 +229,7 @@ class Node:
             self._config, self.status.urls, self._nats, self._ingest, self._tables,
             self._partitions, self._controller, self._publisher, self._clock, self._random,
         )  # fmt: skip
-        if self._nats is not None and self._key_value is not None:
+        if self._key_value is not None and self._ingest.connected:
             await self._key_value.wait_served()
         self._start_maintenance(
             ArchiveProgress(self._partitions, self._offsets, cluster_groups, self._clock)
