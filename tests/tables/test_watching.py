@@ -46,6 +46,7 @@ class Table:
         self.oldest = 0
         """`changes` since before it are not known."""
         self.epoch = 1
+        self.ended: PartitionFailed | None = None
         self.watches = TableWatches(self)
         self.pause: Callable[[], Awaitable[None]] = lambda: elapse(0)
 
@@ -244,14 +245,15 @@ def test_watchers_end_with_the_replica(start: Start) -> None:
         await before.read_until_caught()
         waiting = asyncio.create_task(before.read())
         await elapse(0)
-        table.watches.end(PartitionFailed("t", 0, "its replica was removed"))
+        table.ended = PartitionFailed("t", 0, "its replica was removed")
+        table.watches.wake()
         with pytest.raises(PartitionFailed, match="its replica was removed"):
             await waiting
         with pytest.raises(PartitionFailed, match="its replica was removed"):
             await Seen(table.watches.watch(KeyPattern(b">"), start)).read_until_caught()
         assert table.watches.watchers == 0
 
-        table.watches.end(None)
+        table.ended = None
         again = Seen(table.watches.watch(KeyPattern(b">"), start))
         await again.read_until_caught()
         await again.close()

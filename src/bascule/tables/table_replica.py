@@ -502,14 +502,13 @@ class TableReplica:
     async def _catch_up(self, partition: Partition) -> None:
         """Apply what is committed and not in the table. Raises: BasculeError, OSError."""
         store = partition.log
+        if self.ended is not None:
+            self.watches.wake()
         if partition.failure is not None:
-            self.watches.end(partition.failure)
             raise partition.failure
         if store is None:
-            self.watches.end(self.ended)
             await asyncio.to_thread(self._remove_file)
             return
-        self.watches.end(None)
         try:
             await self._apply_all(partition, store)
         except CorruptData as error:

@@ -50,6 +50,11 @@ class WatchedTable(Protocol):
         """The first offset that is not in the table."""
         ...
 
+    @property
+    def ended(self) -> PartitionFailed | None:
+        """Why nothing more comes to this replica. Watchers end with it, once `wake` is called."""
+        ...
+
     async def scan(
         self, first: bytes, end: bytes | None, limit: int, *, bytes_max: int
     ) -> list[Row]:
@@ -106,7 +111,6 @@ class TableWatches:
         """The position behind the rows that watchers were told."""
         self._queued = QueuedBytes()
         self._is_closed = False
-        self._error: PartitionFailed | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.watchers = 0
         self.counts = counts or WatchCounts()
@@ -127,27 +131,21 @@ class TableWatches:
     def close(self) -> None:
         """All watchers end."""
         self._is_closed = True
-        self._wake()
+        self.wake()
 
-    def end(self, error: PartitionFailed | None) -> None:
-        """Nothing more is to come from this replica: all watchers end with the error, and so do
-        those that begin. None: it is there again."""
-        self._error = error
-        if error is not None:
-            self._wake()
+    def wake(self) -> None:
+        """Have all watchers look whether they go on; see `WatchedTable.ended`."""
+        for watcher in list(self._all()):
+            watcher.wake()
 
     def _check_held(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if (ended := self._table.ended) is not None:
+            raise ended
 
     def _check_open(self) -> None:
         """A table that is closed has nothing to read: a watcher may have missed something."""
         if self._is_closed:
             raise Indeterminate("the table is closed: watch it at another node")
-
-    def _wake(self) -> None:
-        for watcher in list(self._all()):
-            watcher.wake()
 
     def on_lost(self) -> None:
         """The table begins anew: it is damaged, or the log has lost records that were in it."""
@@ -293,4 +291,4 @@ class TableWatches:
         self._timer = None
         if self.watchers:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
-            self._wake()
+            self.wake()
