@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bascule.controller.cluster.views import ClusterViews
+from bascule.controller.cluster.views import ClusterViews, other_replicas
 from bascule.errors import BasculeError, NotATable, UnknownStream
 from bascule.keyvalue.buckets import bucket_of
 from bascule.keyvalue.messages import STREAM_NOT_FOUND, ApiError
-from bascule.model import NO_LEADER, StreamDefinition
+from bascule.model import StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
@@ -88,5 +88,5 @@ class HeldTables:
     def others(self, bucket: str, *, leader: bool = False) -> list[int]:
         """Other nodes with a replica, the leader first; only that with `leader`."""
         state = self._views.states(self.definition(bucket).id)[0]
-        nodes = dict.fromkeys((state.leader,) if leader else (state.leader, *state.isr))
-        return [node for node in nodes if node not in (NO_LEADER, self._node_id)]
+        nodes = other_replicas(state, self._node_id)
+        return [node for node in nodes if node == state.leader] if leader else nodes

@@ -360,6 +360,12 @@ class ClusterViews:
         return known.isr if known.leader_epoch == state.leader_epoch else state.isr
 
 
+def other_replicas(state: PartitionState, node_id: int) -> list[int]:
+    """Nodes other than this one that have a replica in sync, the leader first."""
+    nodes = dict.fromkeys((state.leader, *state.isr))
+    return [node for node in nodes if node not in (NO_LEADER, node_id)]
+
+
 def _failed_replicas(
     image: Image, node: int, said: Iterable[tuple[bytes, int, str]]
 ) -> Iterator[FailedReplica]:

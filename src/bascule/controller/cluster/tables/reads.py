@@ -20,7 +20,7 @@ from bascule.controller.cluster.tables.operations import (
     ReadOperation,
     ReadRange,
 )
-from bascule.controller.cluster.views import ClusterViews
+from bascule.controller.cluster.views import ClusterViews, other_replicas
 from bascule.errors import (
     Broken,
     CannotReplicate,
@@ -175,8 +175,7 @@ class TableReads:
             return msgspec.msgpack.decode(await self._ask_leader(operation), type=kind)
         definition = self.definition(operation.table)
         state = self._views.states(definition.id)[0]
-        candidates = dict.fromkeys((state.leader, *state.isr))
-        others = [node for node in candidates if node not in (NO_LEADER, self._node_id)]
+        others = other_replicas(state, self._node_id)
         if self._node_id in state.replicas and self._is_held(operation.table, others):
             is_leader = state.leader == self._node_id
             try:

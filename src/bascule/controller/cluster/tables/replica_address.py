@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bascule.controller.cluster.views import ClusterViews
+from bascule.controller.cluster.views import ClusterViews, other_replicas
 from bascule.errors import NotATable, PartitionFailed
-from bascule.model import NO_LEADER
 from bascule.replica.partitions import Partitions
 from bascule.wire.tables.keys import why_not_opened
 
@@ -22,8 +21,8 @@ def replica_address(views: ClusterViews, partitions: Partitions, table: str) -> 
     if found and found[0].log is not None and found[0].failure is None:
         return ""
     state = views.states(definition.id)[0]
-    nodes = {node.node_id: node for node in views.nodes() if node.node_id != views.node_id}
-    for number in (state.leader, *state.isr):
-        if number != NO_LEADER and number in nodes:
+    nodes = {node.node_id: node for node in views.nodes()}
+    for number in other_replicas(state, views.node_id):
+        if number in nodes:
             return nodes[number].http
     raise PartitionFailed(table, 0, "no other node with a replica of it is alive")
