@@ -173,6 +173,7 @@ class PayloadLinks:
                 return
             if error is None:
                 fetched.set_result(None)
+            # An earlier release says that it knows no such stream where it is behind.
             elif isinstance(error, BasculeError) and not isinstance(error, UnknownStream):
                 fetched.set_exception(error)
             else:
