@@ -19,6 +19,7 @@ PHASES = 2
 SEED = 3
 
 
+@pytest.mark.long
 def test_a_cluster_recovers_by_itself_and_keeps_what_it_acked(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

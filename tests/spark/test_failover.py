@@ -110,6 +110,7 @@ def kill_leaders(cluster: RunningCluster, client: SyncClient, query: Any) -> Non
             cluster.wait_in_sync(each)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_source_sink_and_archive_go_on_when_a_leader_is_killed(spark: Any, tmp_path: Path) -> None:
     lake = TableSpec(location=str(tmp_path / "lake"))

@@ -159,9 +159,8 @@ def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_spark_in_order(
     node: Node, client: SyncClient, tmp_path: Path, number: signal.Signals
 ) -> None:

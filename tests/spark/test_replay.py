@@ -109,6 +109,7 @@ def test_a_killed_replay_goes_on_without_a_window(world: World) -> None:
         other.replay(table=world.table, checkpoint=str(folder))
 
 
+@pytest.mark.long
 def test_kill_9_within_a_round(world: World) -> None:
     """Spark as a process of its own; what it published and did not note is not published again."""
     world.fill(20_000)
