@@ -7,8 +7,8 @@ import pytest
 from support.documents.pages import Page
 from support.documents.runs import chapters_to_run, run_chapter
 
-LONG = ("docs/offsets.md", "docs/payloads.md", "docs/raft.md", "docs/streams.md")
-"""Other tests run nearly the same commands."""
+LONG = ("README.md", "docs/offsets.md", "docs/payloads.md", "docs/raft.md", "docs/streams.md")
+"""`make test-spark` runs all of the README. Other tests run nearly the commands of the others."""
 
 
 @pytest.mark.timeout(900)
