@@ -56,7 +56,11 @@ class NatsConfig:
     urls: tuple[str, ...] = setting(
         (), about="Servers to connect to; none means: run the embedded nats-server."
     )
-    host: str = setting("127.0.0.1", about="Address the embedded server listens on.")
+    host: str = setting(
+        "127.0.0.1",
+        about="Address the embedded server listens on. Of `0.0.0.0` in a cluster, others are told "
+        "the host of the peer address.",
+    )
     port: int = setting(
         4222, about="Port of the embedded server; 0 picks a free one.", minimum=0, maximum=PORT_MAX
     )

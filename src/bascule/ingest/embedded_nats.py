@@ -77,6 +77,11 @@ leafnodes {{
 }}
 """
 
+_ADVERTISED: Final = """\
+# The one of all addresses that clients on other machines are told.
+client_advertise: {host}
+"""
+
 _ROUTES: Final = """\
 # The servers of the other nodes of the cluster. One connection to each: all messages are of one
 # account, which the server binds to one connection of a pool. While that one is missing and others
@@ -111,6 +116,7 @@ class EmbeddedNats:
         directory: Path,
         *,
         host: str,
+        advertised: str = "",
         port: int,
         payload_bytes_max: int,
         token: str,
@@ -118,12 +124,15 @@ class EmbeddedNats:
         cluster: str = "",
     ) -> None:
         """`directory` holds the server's configuration, ports and log files; port 0: any port.
+        Where `host` is every address, `advertised` is the one for other machines.
 
         With the name of a `cluster` the server takes routes of others, on any port; their `name`s
         differ.
         """
         self._directory = directory
         self._host = host
+        is_needed = host in ALL_ADDRESSES and advertised not in ALL_ADDRESSES
+        self._advertised = advertised if is_needed else ""
         self._port = port
         self._payload_bytes_max = max(payload_bytes_max, PAYLOAD_BYTES_MIN)
         self._token = token
@@ -206,7 +215,8 @@ class EmbeddedNats:
     @property
     def route(self) -> str:
         """host:port where the servers of other nodes connect; empty without a cluster."""
-        return format_address(self._host, self._route_port) if self._route_port > 0 else ""
+        host = self._advertised or self._host
+        return format_address(host, self._route_port) if self._route_port > 0 else ""
 
     async def join(
         self,
@@ -246,11 +256,13 @@ class EmbeddedNats:
 
     def _count_others(self, announced: ServerInfo) -> int:
         """The servers to which this one is connected. With them it names itself; one that listens
-        on all addresses by each of these, so that only the port tells servers apart."""
+        on all addresses by each of these, where none is advertised, which other machines do not
+        need: only the port tells servers apart."""
         urls = set(announced.connect_urls)
-        if self._host in ALL_ADDRESSES:
+        host = self._advertised or self._host
+        if host in ALL_ADDRESSES:
             return len({url.rpartition(":")[2] for url in urls} - {str(self._port)})
-        return len(urls - {format_address(self._host, self._port)})
+        return len(urls - {format_address(host, self._port)})
 
     async def follow_routes(
         self, routes: Callable[[], Collection[str]], changed: asyncio.Event
@@ -349,6 +361,9 @@ class EmbeddedNats:
         config.touch(mode=0o600)
         text = _CONFIG.format(name=self._name, payload_bytes_max=payload_bytes_max) + closed
         text += _LEAFNODES.format(token=self._token)
+        if self._advertised:
+            host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
+            text += _ADVERTISED.format(host=json.dumps(host))
         if self._cluster:
             text += _ROUTES.format(
                 name=json.dumps(self._cluster),

@@ -390,7 +390,7 @@ class ClusterNode:
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
-            peer=self._own_address(),
+            peer=self.own_address(),
             client=client,
             http=http,
             rack=self._config.cluster.rack,
@@ -400,7 +400,7 @@ class ClusterNode:
             cluster_version_max=NEWEST,
         )
 
-    def _own_address(self) -> str:
+    def own_address(self) -> str:
         config = self._config
         if config.node_id in self._founders:
             return format_address(*self._founders[config.node_id])

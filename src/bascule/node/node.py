@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
 from bascule.config import KEYS, Config
-from bascule.config.addresses import parse_address
+from bascule.config.addresses import is_loopback, parse_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import ClusterGroups, GroupLags
@@ -353,9 +353,12 @@ class Node:
 
     async def _start_nats(self) -> EmbeddedNats:
         config = self._config
+        assert self._cluster is not None
+        own_host = parse_address(self._cluster.own_address())[0]
         nats = EmbeddedNats(
             self._data / "nats",
             host=config.nats.host,
+            advertised="" if is_loopback(own_host) else own_host,
             port=config.nats.port,
             payload_bytes_max=max(
                 config.streams.message_bytes_max, self._controller.message_bytes_max
