@@ -90,14 +90,22 @@ def test_groups_outlive_their_coordinators(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "faults"), [(1, "kill,power loss,outage"), (2, "loss of a leader,split,isolate")]
+    ("seed", "seconds", "faults"),
+    [
+        (1, 8, "kill,power loss,outage"),
+        (2, 8, "loss of a leader,split,isolate"),
+        (3, 12, "kill,purge"),
+    ],
 )
-def test_tables_are_read_written_and_watched(seed: int, faults: str) -> None:
+def test_tables_are_read_written_and_watched(seed: int, seconds: int, faults: str) -> None:
     result = run_seed(
         seed,
-        ClusterOptions(seconds=8, streams=1, groups=0, readers=0, traits="table", faults=faults),
+        ClusterOptions(
+            seconds=seconds, streams=1, groups=0, readers=0, traits="table", faults=faults
+        ),
     )
     assert sum(result.faults.values()) > 0
+    assert "purge" not in faults or result.faults["purge"] > 0
     assert min(result.table_reads, result.table_writes, result.watched) > 0
 
 

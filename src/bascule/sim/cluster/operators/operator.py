@@ -59,21 +59,23 @@ class ClusterOperator:
     # -- streams ------------------------------------------------------------------------------
 
     def purge(self) -> bool:
-        """Remove the beginning of a log, up to a committed offset."""
+        """Remove the beginning of a log, up to a committed offset; of a table, values of keys that
+        no client uses any more, since what is purged is gone without an operation."""
         machine, prng = self.any_ready(), self._world.prng
         plan = prng.pick(self._world.plan.streams)
         index = prng.below(plan.partitions)
-        if plan.is_table:
-            return False  # a value that is purged is gone without an operation
         state = self.state_of(plan.name, index)
         leader = None if state is None else self._machines.get(state.leader)
         if machine is None or machine.running is None or leader is None or leader.running is None:
             return False
         held = leader.running.partitions.stream(plan.name) or ()
-        if index >= len(held) or held[index].committed_offset <= held[index].start_offset:
+        if state is None or index >= len(held):
             return False
-        offset = prng.between(held[index].start_offset + 1, held[index].committed_offset)
         controller, world = machine.running.controller, self._world
+        limit = world.purge_limit(state.leader, held[index])
+        if limit <= held[index].start_offset:
+            return False
+        offset = prng.between(held[index].start_offset + 1, limit)
         world.note(machine.node, f"is asked to purge {plan.name} {index} to {offset}")
         world.on_purge(plan.name, index, offset, False)
 

@@ -51,6 +51,8 @@ EVENTUAL: Final = "eventual"
 CONSISTENCIES: Final = (LINEARIZABLE, SESSION, EVENTUAL)
 EXPIRING: Final = b"brief."
 """The beginning of keys that have a time to live."""
+KINDS: Final = (b"brief", b"count", b"value")
+"""How the keys of clients begin, before a dot."""
 TTL_SECONDS: Final = (1.0, 3.0)
 KEYS: Final = 3
 KEY_NS: Final = 4 * NS
@@ -69,6 +71,12 @@ UNKNOWN: Final = OperationResult(OperationStatus.UNKNOWN)
 FAILED: Final = OperationResult(OperationStatus.FAILED)
 SWAPPED: Final = OperationResult(OperationStatus.OK, swapped=True)
 NOT_SWAPPED: Final = OperationResult(OperationStatus.OK)
+
+
+def period_of(key: bytes) -> int:
+    """In which time of `KEY_NS` clients use a key; -1: it is another publisher's."""
+    kind, _, rest = key.partition(b".")
+    return int(rest.split(b".")[0]) if kind in KINDS else -1
 
 
 class Seen(NamedTuple):
@@ -101,6 +109,8 @@ class SimTableClient:
         self.given_up: list[Publication] = []
         self.answered = 0
         """Operations with a result."""
+        self.key = ""
+        """Of its latest operation, which may be under way."""
         self.is_stopping = self.is_idle = False
         self._number = number
         self._requests = requests
@@ -144,20 +154,20 @@ class SimTableClient:
     def _step(self) -> None:
         prng, period = self.world.prng, self.world.loop.now_ns // KEY_NS
         if prng.happens(0.15):
-            key = f"count.{period}"
+            self.key = key = f"count.{period}"
             if prng.happens(0.6):
                 self._increment(key)
             else:
                 self._read(key)
             return
         if prng.happens(0.1):
-            key = f"{EXPIRING.decode()}{period}"
+            self.key = key = f"{EXPIRING.decode()}{period}"
             if prng.happens(0.5):
                 self._put_briefly(key)
             else:
                 self._read_alone(key)
             return
-        key = f"value.{period}.{prng.below(KEYS)}"
+        self.key = key = f"value.{period}.{prng.below(KEYS)}"
         if prng.happens(0.4):
             self._read(key)
             return

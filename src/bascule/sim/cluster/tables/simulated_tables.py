@@ -15,7 +15,13 @@ from bascule.sim.cluster.plan import ClusterFault
 from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.streams import StreamPlan
 from bascule.sim.cluster.tables.checks import OPLOG, TableChecks
-from bascule.sim.cluster.tables.client import CONSISTENCIES, EXPIRING, SimTableClient
+from bascule.sim.cluster.tables.client import (
+    CONSISTENCIES,
+    EXPIRING,
+    KEY_NS,
+    SimTableClient,
+    period_of,
+)
 from bascule.sim.cluster.tables.contents import StoredTable, read_oplog, read_table
 from bascule.sim.cluster.tables.follower import SimTableFollower
 from bascule.sim.cluster.tables.requests import NodeRequests
@@ -53,6 +59,7 @@ class SimulatedTables:
         self._checks: dict[str, TableChecks] = {}
         self._folded: dict[tuple[int, Partition, int, int], dict[bytes, Row]] = {}
         """What logs were when `not_settled` looked, by node, replica, start and end."""
+        world.purge_limit = self._purge_limit
         requests = NodeRequests(world.loop, world.network, machines)
         for plan in world.plan.streams:
             if plan.is_table:
@@ -132,7 +139,7 @@ class SimulatedTables:
         for client in self.clients:
             if not client.is_idle:
                 return f"{client.name} waits for an answer"
-        folds: dict[str, dict[bytes, Row]] = {}
+        folds: dict[str, tuple[int, dict[bytes, Row]]] = {}
         held = list(self._replicas(unrepaired))
         for node, partition in held:
             if reason := self._not_applied(node, partition):
@@ -141,17 +148,17 @@ class SimulatedTables:
             fold = self._fold(node, partition)
             if reason := self._difference(node, partition, fold):
                 return reason
-            folds[partition.definition.name] = fold
+            folds[partition.definition.name] = partition.start_offset, fold
             kept = [key for key in fold if key.startswith(EXPIRING)]
             if kept and not self._clocks_jump:
                 return f"{kept[0]!r} of {partition.definition.name} has not expired"
         for follower in self.followers:
             known = folds.get(follower.plan.name)
-            if known is not None and (reason := _missed(follower, known)):
+            if known is not None and (reason := _missed(follower, known[1])):
                 return reason
         for watcher in self.watchers:
             known = folds.get(watcher.plan.name)
-            if known is not None and (reason := _unseen(watcher, known)):
+            if known is not None and (reason := _unseen(watcher, *known)):
                 return reason
         return ""
 
@@ -178,6 +185,17 @@ class SimulatedTables:
         for node, partition in self._checkers.replicas():
             if partition.definition.name in self._checks and key_of(partition) not in unrepaired:
                 yield node, partition
+
+    def _purge_limit(self, node: int, partition: Partition) -> int:
+        """Before the values of keys that clients use, if it is of a table."""
+        name, limit = partition.definition.name, partition.committed_offset
+        if name not in self._checks:
+            return limit
+        busy = {client.key.encode() for client in self.clients}
+        period = self._world.loop.now_ns // KEY_NS
+        fold = self._fold(node, partition)
+        used = [fold[key][0] for key in fold if key in busy or period_of(key) >= period]
+        return min(used, default=limit)
 
     def _fold(self, node: int, partition: Partition) -> dict[bytes, Row]:
         """The last record of each key in the log of a replica; removed keys have none."""
@@ -210,7 +228,11 @@ class SimulatedTables:
         name = f"the table {partition.definition.name} of node {node}"
         held = self._held(node, partition)
         stored = () if held is None else held.rows
-        rows = {row.key: (row.version, row.value) for row in stored if row.value is not None}
+        rows = {
+            row.key: (row.version, row.value)
+            for row in stored
+            if row.value is not None and row.version >= partition.start_offset
+        }
         wrong = sorted(key for key in {*rows, *fold} if rows.get(key) != fold.get(key))
         if wrong:
             return f"{name} has {rows.get(wrong[0])} of {wrong[0]!r}, its log {fold.get(wrong[0])}"
@@ -241,11 +263,13 @@ def table_path(partition: Partition) -> str:
     return f"{DATA}/tables/{partition.definition.id.hex()}/{partition.index}.db"
 
 
-def _unseen(watcher: SimTableWatcher, fold: dict[bytes, Row]) -> str:
-    """What a watcher has not seen yet, or has and should not."""
+def _unseen(watcher: SimTableWatcher, start: int, fold: dict[bytes, Row]) -> str:
+    """What a watcher has not seen yet, or has and should not, of a log from `start` on. Watchers
+    are not told of what is purged."""
     if watcher.since is None:
         return f"{watcher.name} does not watch yet"
-    seen = {key: row for key, row in watcher.view.items() if row[1] is not None}
+    view = watcher.view.items()
+    seen = {key: row for key, row in view if row[1] is not None and row[0] >= start}
     wanted = {key: row for key, row in fold.items() if row[0] >= watcher.since or key in seen}
     wrong = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
     if not wrong:

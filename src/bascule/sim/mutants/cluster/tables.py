@@ -18,6 +18,7 @@ from bascule.sim.mutants.cluster.base import PROGRESS, ClusterMutant
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.oplog import recorder
 from bascule.tables.table_file import TableFile
+from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import Begin
 
 HISTORY: Final = Linearizability.name
@@ -114,6 +115,14 @@ def _said_to_be_synced(_: Any) -> Any:
     return mutant
 
 
+def _from_the_beginning(_: Any) -> Any:
+    def mutant(_: Any) -> int:
+        """Have values in the table, and send them to copies, that are purged from the log."""
+        return 0
+
+    return mutant
+
+
 def _with(faults: str) -> ClusterOptions:
     return ClusterOptions(
         groups=0, readers=0, seconds=8, streams=1, nodes=3, traits="table", faults=faults
@@ -123,6 +132,7 @@ def _with(faults: str) -> ClusterOptions:
 _DEPOSED: Final = replace(_with("deposed unheard"), seconds=20, traits="table,quiet")
 _DEATHS: Final = _with("kill,power loss,outage")
 _POWER: Final = _with("power loss")
+_PURGES: Final = replace(_with("purge"), seconds=12)
 _LEADERS: Final = _with("loss of a leader,planned election")
 MUTANTS: Final = (
     ClusterMutant(
@@ -159,5 +169,8 @@ MUTANTS: Final = (
     ClusterMutant(
         "conditions without the end of the log", (HISTORY,),
         KeyVersions, "_read_tail", _without_tail, _LEADERS, 2,
+    ),
+    ClusterMutant(
+        "purged values kept", (PROGRESS,), TableReplica, "_oldest", _from_the_beginning, _PURGES,
     ),
 )  # fmt: skip
