@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster.confirmation import LeaderConfirmation, Refusals
+from bascule.controller.cluster.confirmation import LeaderConfirmation, Refusals, refusals
 from bascule.controller.cluster.confirmation.refusals import RefusalCounts
 from bascule.errors import CannotReplicate, NotLeader
 from bascule.host.real import RealRandom
@@ -155,7 +155,23 @@ def test_a_leader_once_more_leaves_it_to_the_one_between() -> None:
     run(scene)
 
 
-def test_without_a_controller_the_message_may_be_stored() -> None:
+def test_another_controller_is_asked_where_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "RETRY_SECONDS", 0.0)
+
+    async def scene(play: Scene) -> None:
+        assert play.leader.append(stale()) == b""
+        await play.settle(lambda: len(play.metadata.asked) == 1)
+        play.metadata.asked[0].set_exception(CannotReplicate("no majority"))
+        await play.confirm(1)
+        assert await play.answers() == {"late": ack_codes.WRONG_LAST_SEQUENCE}
+        assert play.refusals.counts == RefusalCounts(confirmed=1)
+
+    run(scene)
+
+
+def test_without_a_controller_the_message_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "REFUSAL_SECONDS_MAX", 0.01)
+
     async def scene(play: Scene) -> None:
         assert play.leader.append(stale()) == b""
         await play.settle(lambda: len(play.metadata.asked) == 1)

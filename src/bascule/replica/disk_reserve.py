@@ -42,8 +42,9 @@ R = TypeVar("R")
 def give_back_at_start(files: Files, data_directory: str) -> None:
     """Give back the reserve that the process before has left, if a node cannot start without it.
 
-    Must come before anything is written, and before `DiskReserve.hold`, which notices it. Raises:
-    DiskFull where the disk is full and has no reserve; OSError.
+    Must come before anything is written, and before `DiskReserve.hold`, which notices it.
+
+    Raises: OSError.
     """
     path, held = f"{data_directory}/{FILE_NAME}", 0
     free_bytes, _ = files.room(data_directory)

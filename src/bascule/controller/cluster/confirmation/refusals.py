@@ -33,7 +33,9 @@ from bascule.publish.acks import NOT_LEADING, AckError, indeterminate
 from bascule.publish.unconfirmed import RefusedMessages
 from bascule.replica.partition import Partition
 
-CONFIRM_SECONDS_MAX: Final = 3.0
+REFUSAL_SECONDS_MAX: Final = 3.0
+"""For the confirmation of a round of refusals, with all tries."""
+RETRY_SECONDS: Final = 0.1
 UNCONFIRMED: Final = indeterminate("the controller does not confirm that this node still leads")
 DELETED: Final = indeterminate("the stream is deleted")
 HANDING_OVER: Final = indeterminate("the partition is being handed over to another node")
@@ -105,12 +107,18 @@ class Refusals:
         self._round_ended = asyncio.Event()
 
     async def _confirm(self) -> bool:
+        """Whether the controller says who leads. Another one may have to be elected first."""
         try:
-            async with asyncio.timeout(CONFIRM_SECONDS_MAX):
-                await self._confirmation.confirm()
-        except (BasculeError, TimeoutError):
+            async with asyncio.timeout(REFUSAL_SECONDS_MAX):
+                while True:
+                    try:
+                        await self._confirmation.confirm()
+                    except BasculeError:
+                        await asyncio.sleep(RETRY_SECONDS)
+                    else:
+                        return True
+        except TimeoutError:
             return False
-        return True
 
     def _answer(
         self, partition: Partition, epoch: int, refusal: RefusedMessages, *, is_confirmed: bool
