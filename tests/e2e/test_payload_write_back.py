@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.datastream import service
-from bascule.datastream.disk.write_back import STEP_BYTES
+from bascule.datastream.disk import pacing
+from bascule.datastream.disk.pacing import STEP_BYTES
 from bascule.errors import BasculeError
 from bascule.host.real import RealFile
 from bascule.payload_connection import PayloadWriter
@@ -89,7 +89,7 @@ def test_a_sender_waits_for_a_disk_that_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in memory only is bounded, and goes on once the disk does."""
-    monkeypatch.setattr(service, "UNWRITTEN_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr(pacing, "UNWRITTEN_BYTES_MAX", 8 * MIB)
     disk = Disk(monkeypatch)
 
     async def work(node: PayloadNode) -> None:
@@ -112,7 +112,7 @@ def test_a_sender_waits_for_a_disk_that_writes_nothing(
 def test_payloads_share_what_may_be_in_memory_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "UNWRITTEN_BYTES_MAX", 16 * MIB)
+    monkeypatch.setattr(pacing, "UNWRITTEN_BYTES_MAX", 16 * MIB)
     disk = Disk(monkeypatch)
 
     async def work(node: PayloadNode) -> None:

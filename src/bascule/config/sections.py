@@ -361,6 +361,12 @@ class LimitsConfig:
         "altered and deleted there; 0: none.",
         minimum=0,
     )
+    payload_bytes_per_second_min: int = setting(
+        8 << 20,
+        about="While syncs of logs take longer than usual, payloads are written to the disk more "
+        "slowly, down to so many bytes a second; 0: they are never slowed down.",
+        minimum=0,
+    )
     compaction_map_bytes_max: int = setting(
         512 << 20,
         about="Memory for the keys of a log while it is compacted; 512 MiB hold 14 million. Keys "

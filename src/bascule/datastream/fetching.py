@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.write_back import WriteBack
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import OnFetched, PayloadPlace
@@ -45,7 +46,7 @@ class FetchingOwner(Protocol):
     @property
     def counts(self) -> DataStreamCounts: ...
     @property
-    def write_back_thread(self) -> Executor: ...
+    def write_back_thread(self) -> PacedThread: ...
     @property
     def unwritten_max(self) -> int:
         """Bytes of one payload that may be in memory only."""

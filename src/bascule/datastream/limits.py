@@ -18,6 +18,10 @@ class DataStreamLimits:
     unlinked_ms_max: int = 600_000
     """A payload that nobody goes on with, and that no record names, is removed after this time."""
 
+    bytes_per_second_min: int = 8 << 20
+    """What payloads may write to the disk however long the syncs of logs take; 0: they are never
+    slowed down for them."""
+
 
 @dataclass(slots=True)
 class DataStreamCounts:
@@ -25,6 +29,10 @@ class DataStreamCounts:
     which the reading thread of NATS does."""
 
     connections: int = 0
+    disk_limit: int = 0
+    """Bytes of payloads a second that are written to the disk at most now; 0: no limit."""
+    disk_waited_ns: int = 0
+    """How long they have waited for that."""
     sessions: int = 0
     """OpenPayload now."""
     opened: int = 0

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream.chunked_payloads import ChunkedPayloads
+from bascule.datastream.disk.paced_thread import PacedThread
+from bascule.datastream.disk.pacing import Pacing
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
@@ -55,11 +57,8 @@ log = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
 """They sync files and read packets again."""
-UNWRITTEN_BYTES_MAX: Final = 128 << 20
-"""What the files of all payloads together may have in memory only: their share of it is what one
-may have before its sender waits,"""
 UNWRITTEN_BYTES_MIN: Final = 4 << 20
-"""and at least this."""
+"""What a payload may have in memory only in any case; else its share of what all may have."""
 SWEEP_SECONDS: Final = 5.0
 DETACHED_SECONDS_MAX: Final = 60.0
 """A session that nobody goes on with for so long gives its file back. One that comes later begins
@@ -83,11 +82,14 @@ class DataStreams:
         self.node_id = node_id
         self.counts = DataStreamCounts()
         self.pool = ThreadPoolExecutor(POOL_THREADS, "datastream-disk")
-        self.write_back_thread = ThreadPoolExecutor(1, "datastream-write-back")
         self._identity = identity
         self._cluster = cluster
         self._clock = clock
         self._limits = limits or DataStreamLimits()
+        pacing = Pacing(floor=self._limits.bytes_per_second_min)
+        self.write_back_thread = PacedThread(clock, pacing)
+        self.on_log_synced = self.write_back_thread.on_log_synced
+        """Told of the syncs of logs; any thread may call it."""
         self._reactor = Reactor("datastream", clock)
         self._sessions: dict[Key, Session] = {}
         self._loading: dict[Key, list[Callable[[], None]]] = {}
@@ -152,13 +154,14 @@ class DataStreams:
 
     def statistics(self) -> DataStreamCounts:
         """A copy of the counters."""
-        return replace(self.counts)
+        thread = self.write_back_thread
+        return replace(self.counts, disk_limit=thread.limit(), disk_waited_ns=thread.waited_ns)
 
     def close(self) -> None:
         """End all connections; return once the threads have ended. What was received stays."""
         self._reactor.close(self._end_all)
         self.pool.shutdown()
-        self.write_back_thread.shutdown()
+        self.write_back_thread.close()
 
     # -- on the thread of the reactor -----------------------------------------------------------
 
@@ -169,7 +172,8 @@ class DataStreams:
     @property
     def unwritten_max(self) -> int:
         """What a payload may have in memory only; its sender waits then."""
-        return max(UNWRITTEN_BYTES_MAX // max(len(self._sessions), 1), UNWRITTEN_BYTES_MIN)
+        unwritten_max = self.write_back_thread.unwritten_max
+        return max(unwritten_max // max(len(self._sessions), 1), UNWRITTEN_BYTES_MIN)
 
     def _end_all(self) -> None:
         for session in tuple(self._sessions.values()):
@@ -419,6 +423,7 @@ class DataStreams:
 
     def on_whole(self, key: Key) -> None:
         """A payload is whole here."""
+        self.write_back_thread.on_payload()
         self._fetching.on_whole(key)
         session = self._sessions.get(key)
         if session is not None and session.closing is not None:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.write_back import WriteBack
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
@@ -56,7 +57,7 @@ class SessionOwner(Protocol):
     @property
     def counts(self) -> DataStreamCounts: ...
     @property
-    def write_back_thread(self) -> Executor: ...
+    def write_back_thread(self) -> PacedThread: ...
     @property
     def unwritten_max(self) -> int: ...
 

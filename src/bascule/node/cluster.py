@@ -175,7 +175,7 @@ class ClusterNode:
             self._config.node_id, self._identity, held, self._metadata, self.controller.views,
             self.controller.confirmation, self.peers, writer.append, clock,
             self._heartbeats.round_trips_ns, add_control=self.controller.add_control,
-            catch_up=self._replica_fetches.throttle,
+            catch_up=self._replica_fetches.throttle, limits=self._config.limits,
         )  # fmt: skip
 
     def _on_process_lost(self, node: int) -> None:
@@ -278,7 +278,7 @@ class ClusterNode:
             "healing": counter_values(self.healer.counts),
             "refusals": counter_values(self.refusals.counts),
             "comparison": counter_values(self.controller.scrubs.counts),
-            "datastream": counter_values(self.payloads.streams.counts),
+            "datastream": counter_values(self.payloads.streams.statistics()),
         }
 
     async def start(self, last_run: KeptLastRun) -> None:

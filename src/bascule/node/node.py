@@ -195,6 +195,7 @@ class Node:
         self._writer.start(self._send_acks)
         self._syncer.start(self._send_acks)
         self._cluster = cluster = self._make_cluster()
+        self._syncer.on_synced = cluster.payloads.streams.on_log_synced
         await cluster.start(self._last_run)
         self.status.cluster_id = cluster.controller.image.cluster_id
         self.status.peer_address = cluster.address

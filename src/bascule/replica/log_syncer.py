@@ -37,6 +37,9 @@ class LogSyncer:
         self._urgent = threading.Condition()
         self._stopping = self._has_stopped = False
         self.clock = clock
+        self.on_synced: Callable[[int, int], None] = _ignore
+        """Called by the threads when a sync has ended that had something to write: when it began
+        and ended, on the monotonic clock, ns."""
         self._running: dict[Partition, int] = {}
         """The partitions that are being synced, and since when, on the monotonic clock."""
         self._threads = [
@@ -130,7 +133,10 @@ class LogSyncer:
                     cause = partition.stop_cause
                 self._running[partition] = self.clock.monotonic_ns()
                 try:
-                    self._send_acks(partition.sync() if cause is None else _stop(partition, cause))
+                    if cause is not None:
+                        self._send_acks(_stop(partition, cause))
+                    else:
+                        self._sync(partition)
                     if checkpoint:
                         partition.checkpoint()
                 except Exception as error:  # boundary: a bug stops one partition, not the thread
@@ -144,11 +150,22 @@ class LogSyncer:
             with self._idle:
                 self._idle.notify_all()
 
+    def _sync(self, partition: Partition) -> None:
+        had_records, began_ns = partition.is_dirty, self._running[partition]
+        acks = partition.sync()
+        if had_records and partition.synced_at_ns >= began_ns:
+            self.on_synced(began_ns, partition.synced_at_ns)
+        self._send_acks(acks)
+
 
 def _stop(partition: Partition, cause: BasculeError) -> bytes:
     return partition.fail(
         str(cause), reason=reason_without_paths(cause), is_damage=is_damage(cause)
     )
+
+
+def _ignore(began_ns: int, ended_ns: int) -> None:
+    pass
 
 
 def _send_nothing(operations: bytes) -> None:

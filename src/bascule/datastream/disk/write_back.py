@@ -8,14 +8,13 @@ where it is 30 to 60 ms with them (one disk, three nodes, 135 MiB/s in both case
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Final
 
+from bascule.datastream.disk.paced_thread import PacedThread
+from bascule.datastream.disk.pacing import STEP_BYTES
 from bascule.datastream.transport.reactor import Reactor
 from bascule.host.api import File
 
-STEP_BYTES: Final = 2 << 20
-"""What one step writes. The disk has one step of a node at a time."""
 BLOCK_BYTES: Final = 4096
 """Steps end with a block, so that no block is written twice."""
 
@@ -26,7 +25,7 @@ class WriteBack:
     def __init__(
         self,
         reactor: Reactor,
-        thread: Executor,
+        thread: PacedThread,
         *,
         on_step: Callable[[OSError | None], None],
         start: int = 0,
@@ -41,18 +40,19 @@ class WriteBack:
         self._is_running = False
 
     def unwritten(self, end: int) -> int:
-        """How many of the bytes below `end` are in memory only; 0 for less than a step."""
+        """How many of the bytes below `end` are in memory only; 0 for less than a step,
+        if none is under way."""
         rest = end - self.position
-        return rest if rest >= STEP_BYTES else 0
+        return rest if self._is_running or rest >= STEP_BYTES else 0
 
     def advance(self, file: File, end: int) -> None:
         """The bytes below `end` are in the file: begin a step, if there is enough for one and none
         is under way."""
-        start = self.position
-        if self._is_running or end - start < STEP_BYTES:
+        start, size = self.position, self._thread.step_bytes
+        if self._is_running or end - start < size:
             return
         self._is_running = True
-        stop = start + STEP_BYTES
+        stop = start + size
         stop -= stop % BLOCK_BYTES
 
         def run() -> None:
@@ -63,7 +63,7 @@ class WriteBack:
                 error = caught
             self._reactor.call(lambda: self._end(stop, error))
 
-        self._thread.submit(run)
+        self._thread.submit(run, stop - start)
 
     def _end(self, stop: int, error: OSError | None) -> None:
         self._is_running = False

@@ -66,6 +66,16 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "payload_abandoned",
         "Payloads removed because the connection that sent them has begun many others.",
     ),
+    "datastream.disk_limit": gauge(
+        "payload_disk_bytes_per_second_max",
+        "What payloads may write to the disk a second, since logs are synced beside them; "
+        "0: no limit.",
+    ),
+    "datastream.disk_waited_ns": MetricFamily(
+        "payload_disk_waited_seconds",
+        "How long writes of payloads to the disk have waited for that limit.",
+        scale=1e-9,
+    ),
     "datastream.nats_payloads": gauge(
         "payload_nats_payloads", "Payloads that NATS clients send to this node in chunks now."
     ),

@@ -39,6 +39,7 @@ from bascule.sim.cluster.world.threads import SimpleQueue, Threading, ThreadPool
 
 THREADING: Final = (
     "bascule.controller.held_partitions",
+    "bascule.datastream.disk.paced_thread",
     "bascule.datastream.transport.reactor",
     "bascule.ingest.ingest_buffer",
     "bascule.ingest.nats_dialer",
@@ -65,6 +66,7 @@ QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer
 """Modules whose `SimpleQueue` is replaced."""
 POOLS: Final = (
     "bascule.controller.reconciler",
+    "bascule.datastream.disk.paced_thread",
     "bascule.datastream.service",
     "bascule.listening.listener",
     "bascule.peer.replica_fetch",
@@ -107,12 +109,15 @@ PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.controller.cluster.payloads.linking", "LINK_SECONDS_MAX", 8.0),
     ("bascule.datastream.service", "DETACHED_SECONDS_MAX", 3.0),
     (
-        "bascule.datastream.service", "DataStreamLimits",
+        "bascule.controller.cluster.payloads.cluster_payloads", "DataStreamLimits",
         partial(DataStreamLimits, window_bytes=64 << 10, unlinked_ms_max=UNLINKED_MS),
     ),
     ("bascule.datastream.service", "SWEEP_SECONDS", 1.0),
+    ("bascule.datastream.disk.pacing", "STEP_BYTES", 12 << 10),
+    ("bascule.datastream.disk.pacing", "STEP_BYTES_MIN", 4 << 10),
     ("bascule.datastream.disk.write_back", "STEP_BYTES", 12 << 10),
-    ("bascule.datastream.service", "UNWRITTEN_BYTES_MAX", 64 << 10),
+    ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MAX", 64 << 10),
+    ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MIN", 24 << 10),
     ("bascule.datastream.service", "UNWRITTEN_BYTES_MIN", 24 << 10),
     ("bascule.datastream.session", "ROOM_BYTES", 32 << 10),
     ("bascule.datastream.session", "SYNC_BYTES", 64 << 10),

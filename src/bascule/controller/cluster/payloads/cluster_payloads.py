@@ -11,11 +11,13 @@ from typing import Any, Protocol, TypeAlias
 
 from bascule.cluster_identity import ClusterIdentity
 from bascule.config.addresses import parse_address
+from bascule.config.sections import LimitsConfig
 from bascule.controller.cluster.confirmation import LeaderConfirmation
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.payloads.link_exchange import LINKS, LinkExchange
 from bascule.controller.cluster.payloads.linking import LINK, LinkPayload, PayloadLinks
 from bascule.controller.cluster.views import ClusterViews
+from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.ports import FoundFile, OnFetched, PayloadPlace
 from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
@@ -79,6 +81,7 @@ class ClusterPayloads:
         *,
         add_control: Callable[[str, Control], None],
         catch_up: SendLimit,
+        limits: LimitsConfig,
     ) -> None:
         """`round_trips_ns` are those to other nodes. `add_control` has this node answer a kind of
         control request of other nodes."""
@@ -90,7 +93,13 @@ class ClusterPayloads:
         self._loop = asyncio.get_running_loop()
         publisher = InternalPublisher(partitions, append)
         self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
-        self.streams = DataStreams(node_id, identity, self, clock)
+        self.streams = DataStreams(
+            node_id,
+            identity,
+            self,
+            clock,
+            DataStreamLimits(bytes_per_second_min=limits.payload_bytes_per_second_min),
+        )
         self._confirmation = confirmation
         self._exchange = LinkExchange(node_id, peers, round_trips_ns, lambda: self.streams.rates)
         add_control(LINK, self._links.answer)
