@@ -166,3 +166,16 @@ def test_nobody_waits_for_a_sync_that_was_requested_after_the_stop(partition: Pa
     waiting.start()
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_syncs_that_had_something_to_write_are_told(partition: Partition) -> None:
+    syncer = started()
+    told: list[tuple[int, int]] = []
+    syncer.on_synced = lambda began_ns, ended_ns: told.append((began_ns, ended_ns))
+    partition.append(awaited_batch(b"in.0"))
+    syncer.request(partition)
+    syncer.wait_idle(partition)
+    syncer.request(partition)
+    syncer.stop()
+    assert len(told) == 1
+    assert told[0][0] <= told[0][1]

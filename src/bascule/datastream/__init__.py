@@ -15,7 +15,8 @@ small record goes through the log: the link (`storage.payloads`).
     chunked_...  payloads that NATS clients send in chunks, and one of them: this node leads the
                  partition, and is their primary
     left_sess... sessions whose sender went on to another payload
-    disk         write_back: what of payloads is in memory only goes to the disk in small steps
+    disk         write_back, paced_thread, pacing: what of payloads is in memory only goes to the
+                 disk in small steps, more slowly while syncs of logs are delayed by it
     fetching     gets a payload from a node that has it
     limits       limits and counters
     ports        what it needs of the rest of the node

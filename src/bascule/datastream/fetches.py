@@ -181,6 +181,7 @@ class PayloadFetches:
             return
         if error is None:
             self._service.counts.fetched += 1
+            self._service.write_back_thread.on_payload()
             self._attempts.pop(key, None)
         else:
             self._note_failure(key, fetching, error)

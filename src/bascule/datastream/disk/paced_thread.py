@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from bascule.datastream.disk.pacing import Pacing
+from bascule.datastream.disk.pacing import QUIET_NS, Pacing
 from bascule.host.api import Clock
 
 
@@ -41,7 +41,8 @@ class PacedThread:
         began_ns = now_ns = clock.monotonic_ns()
         with self._changed:
             while (wait_ns := pacing.wait_ns(now_ns)) > 0 and not self._is_closing:
-                self._changed.wait(wait_ns / 1e9)
+                # The limit may end meanwhile.
+                self._changed.wait(min(wait_ns, QUIET_NS) / 1e9)
                 now_ns = clock.monotonic_ns()
             pacing.on_step(now_ns, size)
             self._take_over()

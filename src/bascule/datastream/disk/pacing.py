@@ -24,7 +24,7 @@ QUIET_NS: Final = SECOND_NS
 SYNCS_MIN: Final = 8
 """In a second. With fewer, and with those of payloads' own records, nobody is to be spared."""
 DECREASE: Final = 0.7
-INCREASE: Final = 4 * MIB
+INCREASE: Final = 8 * MIB
 """Bytes a second, each second."""
 START: Final = 2
 """The first rate over the least one,"""
@@ -132,7 +132,8 @@ class Pacing:
         """A step of so many bytes begins."""
         self._written += size
         if limit := self.limit:
-            self._free_ns = max(self._free_ns, now_ns) + size * SECOND_NS // limit
+            # A step that began late does not delay all that follow.
+            self._free_ns = max(self._free_ns, now_ns - STEP_NS) + size * SECOND_NS // limit
 
     def on_time(self, now_ns: int) -> None:
         """It is so late: change the rate where a window has ended."""

@@ -113,6 +113,7 @@ PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
         partial(DataStreamLimits, window_bytes=64 << 10, unlinked_ms_max=UNLINKED_MS),
     ),
     ("bascule.datastream.service", "SWEEP_SECONDS", 1.0),
+    ("bascule.datastream.disk.pacing", "INCREASE", 128 << 10),
     ("bascule.datastream.disk.pacing", "STEP_BYTES", 12 << 10),
     ("bascule.datastream.disk.pacing", "STEP_BYTES_MIN", 4 << 10),
     ("bascule.datastream.disk.write_back", "STEP_BYTES", 12 << 10),

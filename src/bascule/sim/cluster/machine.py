@@ -39,6 +39,8 @@ ASIDE: Final = f"{DATA}/aside"
 PEER_PORT: Final = 9093
 RESERVE_BYTES: Final = 64 << 10
 EPOCH_MS: Final = 1_780_000_000_000
+PAYLOAD_RATE_MIN: Final = 256 << 10
+"""Bytes a second: payloads, which are small here, are slowed down to it."""
 SCRUB_PERIOD_MS: Final = 3_000
 LAG_MS_MAX: Final = 3_000
 """The least that a node accepts: faults last for some seconds."""
@@ -181,7 +183,11 @@ class Machine:
                 join=tuple(at for n, at in peers.items() if n != self.node) if self.joins else (),
             ),
             groups=GroupsConfig(consumer_session_ms=SESSION_MS, consumer_heartbeat_ms=1_000),
-            limits=LimitsConfig(disk_reserve_bytes=RESERVE_BYTES, scrub_period_ms=SCRUB_PERIOD_MS),
+            limits=LimitsConfig(
+                disk_reserve_bytes=RESERVE_BYTES,
+                scrub_period_ms=SCRUB_PERIOD_MS,
+                payload_bytes_per_second_min=PAYLOAD_RATE_MIN,
+            ),
         )
 
     # -- processes ----------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""The rate of payloads beside logs that are synced."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.datastream.disk import pacing
+from bascule.datastream.disk.paced_thread import PacedThread
+from bascule.datastream.disk.pacing import (
+    BASELINE_PART_NS,
+    BASELINE_PARTS,
+    MIB,
+    QUIET_NS,
+    SECOND_NS,
+    START,
+    STEP_BYTES,
+    STEP_BYTES_MIN,
+    SYNCS_MIN,
+    TARGET_NS,
+    UNWRITTEN_BYTES_MAX,
+    UNWRITTEN_BYTES_MIN,
+    Baseline,
+    Pacing,
+)
+from bascule.sim.disk import SimClock
+
+FLOOR = 8 * MIB
+MS = 1_000_000
+SHORT_NS, LONG_NS = 1 * MS, 1 * MS + TARGET_NS + 1
+
+
+class Disk:
+    """Time goes on with each sync, and payloads write whatever they may."""
+
+    def __init__(self, floor: int = FLOOR) -> None:
+        self.pacing = Pacing(floor=floor)
+        self.now_ns = 10 * SECOND_NS
+        self.written = 0
+
+    def write(self) -> None:
+        """All steps that may begin now, or one if there is no limit."""
+        while self.pacing.wait_ns(self.now_ns) <= 0:
+            size = self.pacing.step_bytes
+            self.pacing.on_step(self.now_ns, size)
+            self.written += size
+            if not self.pacing.limit:
+                return
+
+    def sync(self, took_ns: int = SHORT_NS, *, every_ns: int = 5 * MS, writes: bool = True) -> None:
+        self.now_ns += every_ns
+        if writes:
+            self.write()
+        self.pacing.on_sync(self.now_ns, took_ns)
+
+    def share(self) -> None:
+        for _ in range(SYNCS_MIN):
+            self.sync()
+        assert self.pacing.limit == FLOOR * START
+
+
+def test_payloads_alone_have_no_limit() -> None:
+    disk = Disk()
+    for _ in range(1_000):
+        disk.now_ns += 5 * MS
+        disk.write()
+    assert disk.pacing.limit == 0
+    assert disk.pacing.step_bytes == STEP_BYTES
+    assert disk.pacing.unwritten_max == UNWRITTEN_BYTES_MAX
+
+
+def test_the_syncs_of_their_own_records_do_not_limit_payloads() -> None:
+    disk = Disk()
+    for _ in range(1_000):
+        disk.pacing.on_payload()
+        disk.sync(LONG_NS)
+        assert disk.pacing.limit == 0
+
+
+def test_few_syncs_do_not_limit_payloads() -> None:
+    disk = Disk()
+    for _ in range(100):
+        disk.sync(LONG_NS, every_ns=QUIET_NS // (SYNCS_MIN - 2))
+        assert disk.pacing.limit == 0
+
+
+def test_other_syncs_limit_payloads_at_once() -> None:
+    disk = Disk()
+    disk.share()
+    assert disk.pacing.step_bytes == STEP_BYTES_MIN
+    assert disk.pacing.unwritten_max == UNWRITTEN_BYTES_MIN
+
+
+def test_the_rate_grows_until_a_sync_is_delayed() -> None:
+    disk = Disk()
+    disk.share()
+    rates = [disk.pacing.limit]
+    while rates[-1] < 10 * rates[0]:
+        disk.sync()
+        rates.append(disk.pacing.limit)
+    assert rates == sorted(rates)
+    while disk.pacing.limit >= rates[-1]:
+        disk.sync(LONG_NS)
+    assert FLOOR < disk.pacing.limit < rates[-1]
+    for _ in range(2_000):
+        disk.sync(LONG_NS)
+    assert disk.pacing.limit == FLOOR
+    before = disk.pacing.limit
+    for _ in range(200):
+        disk.sync()
+    assert before < disk.pacing.limit <= before + 2 * pacing.INCREASE
+
+
+def test_a_limit_that_is_not_reached_does_not_grow() -> None:
+    disk = Disk()
+    disk.share()
+    for _ in range(1_000):
+        disk.sync(writes=False)
+    assert disk.pacing.limit == FLOOR * START
+
+
+def test_delays_without_payloads_change_nothing() -> None:
+    disk = Disk()
+    disk.share()
+    for _ in range(1_000):
+        disk.sync(LONG_NS, writes=False)
+    assert disk.pacing.limit == FLOOR * START
+
+
+def test_the_limit_ends_with_the_syncs() -> None:
+    disk = Disk()
+    disk.share()
+    disk.write()
+    assert disk.pacing.wait_ns(disk.now_ns) > 0
+    assert disk.pacing.wait_ns(disk.now_ns + QUIET_NS) <= 0
+    assert disk.pacing.limit == 0
+
+
+def test_a_slow_disk_has_a_target_of_its_own() -> None:
+    """What takes 30 ms always takes up to 60 ms at times."""
+    disk = Disk()
+    for _ in range(SYNCS_MIN):
+        disk.sync(30 * MS)
+    for _ in range(1_000):
+        disk.sync(59 * MS)
+    assert disk.pacing.limit > FLOOR * START
+
+
+def test_the_shortest_sync_is_forgotten_after_a_minute() -> None:
+    baseline = Baseline()
+    assert baseline.on_sync(0, 1 * MS) == 1 * MS
+    end_ns = BASELINE_PART_NS * BASELINE_PARTS
+    assert baseline.on_sync(end_ns - 1, 3 * MS) == 1 * MS
+    assert baseline.on_sync(end_ns, 5 * MS) == 3 * MS
+    assert baseline.on_sync(end_ns * 3, 7 * MS) == 7 * MS
+
+
+def test_without_a_least_rate_there_is_no_limit() -> None:
+    disk = Disk(floor=0)
+    for _ in range(1_000):
+        disk.sync(LONG_NS)
+    assert disk.pacing.limit == 0
+    assert disk.pacing.step_bytes == STEP_BYTES
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400 * MS), st.integers(1, 100 * MS), st.booleans()), max_size=200
+    )
+)
+def test_payloads_go_on_and_do_not_exceed_the_limit(syncs: list[tuple[int, int, bool]]) -> None:
+    disk = Disk()
+    for pause_ns, took_ns, is_payload in syncs:
+        disk.now_ns += pause_ns
+        limit, before, free_ns = disk.pacing.limit, disk.written, disk.pacing.wait_ns(disk.now_ns)
+        disk.write()
+        if limit and disk.pacing.limit == limit:
+            assert disk.written - before <= 2 * STEP_BYTES
+            assert free_ns <= STEP_BYTES * SECOND_NS // FLOOR
+        if is_payload:
+            disk.pacing.on_payload()
+        disk.pacing.on_sync(disk.now_ns, took_ns)
+        assert disk.pacing.limit == 0 or disk.pacing.limit >= FLOOR
+        assert STEP_BYTES_MIN <= disk.pacing.step_bytes <= STEP_BYTES
+        assert UNWRITTEN_BYTES_MIN <= disk.pacing.unwritten_max <= UNWRITTEN_BYTES_MAX
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(20, 200), st.integers(4, 20))
+def test_the_rate_settles_below_what_delays_syncs(capacity_mib: int, every_ms: int) -> None:
+    """A disk whose syncs take long while payloads write more than it can take."""
+    disk = Disk()
+    capacity = capacity_mib * MIB
+    disk.share()
+    rates = []
+    for _ in range(20_000 // every_ms):
+        is_over = disk.pacing.limit > capacity
+        disk.sync(LONG_NS if is_over else SHORT_NS, every_ns=every_ms * MS)
+        rates.append(disk.pacing.limit)
+    settled = rates[len(rates) // 2 :]
+    assert max(settled) <= capacity + pacing.INCREASE
+    assert sum(settled) / len(settled) >= capacity * 0.5
+
+
+def test_a_step_waits_no_longer_than_the_thread_lives() -> None:
+    clock = SimClock(1_000)
+    core = Pacing(floor=1)
+    thread = PacedThread(clock, core)
+    for _ in range(SYNCS_MIN):
+        thread.on_log_synced(clock.monotonic_ns(), clock.monotonic_ns() + SHORT_NS)
+    assert thread.limit() == START
+    assert thread.unwritten_max == UNWRITTEN_BYTES_MIN
+    done = threading.Semaphore(0)
+    for _ in range(2):
+        thread.submit(done.release, thread.step_bytes)
+    assert done.acquire(timeout=20)
+    assert not done.acquire(blocking=False)
+    thread.close()
+    assert done.acquire(timeout=20)
