@@ -26,6 +26,7 @@ from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, why_ended
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
+from bascule.tables.pace import Pace
 from bascule.tables.rows import Row, Rows
 from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
@@ -72,7 +73,6 @@ class TableReplica:
         self._files = files
         self._oplog = oplog
         self._file: TableFile | None = None
-        self._wake = asyncio.Event()
         self._advanced = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,6 +89,7 @@ class TableReplica:
         """Records without a key of the table, since the node has started."""
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
         self.watches = TableWatches(self, watch_counts)
+        self._pace = Pace(lambda: self.watches.watchers > 0)
         self._indexed_ttl_ms: int | None = None
         """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
@@ -104,7 +105,7 @@ class TableReplica:
         """Follow the log, once `after` has removed the files of an earlier table."""
         self._after = after
         self._loop = asyncio.get_running_loop()
-        self._wake.set()
+        self._pace.hurry()
         self._task = start_lasting("table", self._follow)
 
     async def close(self) -> None:
@@ -112,8 +113,9 @@ class TableReplica:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        self._pace.close()
         if (found := self._find()) is not None:
-            found.watchers.discard(self._wake.set)
+            found.watchers.discard(self._pace.on_committed)
         await asyncio.to_thread(self._close_file)
 
     @property
@@ -149,7 +151,7 @@ class TableReplica:
                 if isinstance(error, CorruptData) and self._loop is not None:
                     # Where nothing is written and read, nobody else finds it.
                     self._is_damaged = True
-                    self._loop.call_soon_threadsafe(self._wake.set)
+                    self._loop.call_soon_threadsafe(self._pace.hurry)
         return file.synced
 
     def has_synced(self, end: int) -> bool:
@@ -309,11 +311,11 @@ class TableReplica:
         bounds = Bounds(rows_max, bytes_max, oldest)
         page = await self._read(lambda file: file.changes(since, after, bounds))
         if self._file is not None and self._file.is_oplog_damaged:
-            self._wake.set()
+            self._pace.hurry()
         reached = -1
         if (found := self._find()) is not None and (store := found.log) is not None:
             if is_beyond(TablePosition(page.applied, page.applied_epoch), store):
-                self._wake.set()
+                self._pace.hurry()
                 raise Indeterminate(f"the table {self.stream} has records that its log has lost")
             reached = store.epochs.at(page.position - 1)
         return Changes(
@@ -376,12 +378,12 @@ class TableReplica:
         """
         if self.complete_position >= offset:
             return
-        self._wake.set()
         try:
-            async with asyncio.timeout(seconds), self._advanced:
-                await self._advanced.wait_for(
-                    lambda: self.complete_position >= offset or bool(self.failure or self.ended)
-                )
+            with self._pace.awaited():
+                async with asyncio.timeout(seconds), self._advanced:
+                    await self._advanced.wait_for(
+                        lambda: self.complete_position >= offset or bool(self.failure or self.ended)
+                    )
         except TimeoutError:
             raise Indeterminate(
                 f"the table {self.stream} is at offset {self.complete_position}, not {offset}, "
@@ -402,7 +404,7 @@ class TableReplica:
         `seconds`. Raises: PartitionFailed if none comes to this replica."""
         if self.position > offset or seconds <= 0:
             return
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), self._pace.awaited():
             async with asyncio.timeout(seconds), self._advanced:
                 await self._advanced.wait_for(
                     lambda: self.position > offset or self._has_ended_watches or bool(self.ended)
@@ -458,7 +460,7 @@ class TableReplica:
             return await asyncio.to_thread(read, file)
         except CorruptData:
             self._is_damaged = True
-            self._wake.set()
+            self._pace.hurry()
             raise
 
     async def _opened(self) -> TableFile | None:
@@ -466,7 +468,7 @@ class TableReplica:
         found = self._find()
         if found is None or found.log is None:
             return None
-        self._wake.set()
+        self._pace.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
                 await self._advanced.wait_for(
@@ -479,12 +481,11 @@ class TableReplica:
             await asyncio.wait([self._after])
             self._after = None
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await self._pace.wait()
             found = self._find()
             if found is None:
                 return
-            found.watchers.add(self._wake.set)
+            found.watchers.add(self._pace.on_committed)
             try:
                 await self._catch_up(found)
                 self.failure = None
@@ -495,7 +496,7 @@ class TableReplica:
                         extra={"stream": self.stream, "partition": self.index, "error": str(error)},
                     )
                 self.failure = str(error)
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._pace.hurry)
             async with self._advanced:
                 self._advanced.notify_all()
 
@@ -546,7 +547,8 @@ class TableReplica:
             await asyncio.to_thread(self._file.mend_oplog)
         keys = TableKeys(partition.definition.config)
         self._note_gaps(partition, 0)
-        while (end := partition.high_watermark).offset > self._file.position.offset:
+        until = partition.high_watermark.offset  # what is committed meanwhile has its own time
+        while self._file.position.offset < min(until, (end := partition.high_watermark).offset):
             applied = await asyncio.to_thread(
                 apply_log_rows, self._file, store, keys, end, bytes_max=READ_BYTES
             )

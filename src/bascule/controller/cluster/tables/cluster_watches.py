@@ -70,7 +70,8 @@ async def _steps(
 ) -> AsyncGenerator[WatchStep, None]:
     if isinstance(start, WatchPosition) and not await replica.reaches(start, REACH_SECONDS_MAX):
         start = Begin.STATE
-    if start is Begin.STATE:
+    if isinstance(start, Begin):
+        # What is committed by now is none of what is to come.
         await replica.wait_position(partition.high_watermark.offset)
     async for step in replica.watches.watch(pattern, start):
         yield step

@@ -1,0 +1,103 @@
+"""When a table applies what is committed. The pause is an hour, or nearly nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bascule.tables.pace import UNAWAITED_SECONDS_MIN, Pace
+from support.metadata_groups import some_turns, turn
+
+
+class Applier:
+    """Counts how often the pace lets a table apply."""
+
+    def __init__(self) -> None:
+        self.is_watched = False
+        self.pace = Pace(lambda: self.is_watched)
+        self.times = 0
+
+    async def run(self) -> None:
+        while True:
+            await self.pace.wait()
+            self.times += 1
+
+
+def run(test: Callable[[Applier], Awaitable[None]]) -> None:
+    async def run_test() -> None:
+        applier = Applier()
+        task = asyncio.create_task(applier.run())
+        await some_turns()
+        try:
+            await test(applier)
+        finally:
+            task.cancel()
+            applier.pace.close()
+
+    asyncio.run(run_test())
+
+
+@pytest.fixture(autouse=True)
+def _long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the end of a pause."""
+    assert UNAWAITED_SECONDS_MIN > 0
+    monkeypatch.setattr("bascule.tables.pace.UNAWAITED_SECONDS_MIN", 3_600.0)
+
+
+def test_the_first_commit_after_a_pause_is_applied_at_once() -> None:
+    async def test(applier: Applier) -> None:
+        applier.pace.on_committed()
+        await some_turns()
+        assert applier.times == 1
+        applier.pace.on_committed()
+        applier.pace.on_committed()
+        await some_turns()
+        assert applier.times == 1, "nobody waits: it is applied with what comes later"
+
+    run(test)
+
+
+def test_what_waits_is_applied_when_the_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(applier: Applier) -> None:
+        applier.pace.on_committed()
+        await some_turns()
+        began = asyncio.get_running_loop().time()
+        monkeypatch.setattr("bascule.tables.pace.UNAWAITED_SECONDS_MIN", 0.001)
+        applier.pace.on_committed()
+        while applier.times < 2:
+            await turn()
+        assert asyncio.get_running_loop().time() - began < 3_600
+
+    run(test)
+
+
+def test_who_waits_has_it_applied_now_and_at_once_later() -> None:
+    async def test(applier: Applier) -> None:
+        for _ in range(2):
+            applier.pace.on_committed()
+            await some_turns()
+        assert applier.times == 1
+        with applier.pace.awaited():
+            await some_turns()
+            assert applier.times == 2
+            applier.pace.on_committed()
+            await some_turns()
+            assert applier.times == 3
+        applier.pace.on_committed()
+        await some_turns()
+        assert applier.times == 3, "nobody waits any more"
+
+    run(test)
+
+
+def test_a_watched_table_applies_each_commit_at_once() -> None:
+    async def test(applier: Applier) -> None:
+        applier.is_watched = True
+        for number in range(3):
+            applier.pace.on_committed()
+            await some_turns()
+            assert applier.times == number + 1
+
+    run(test)
