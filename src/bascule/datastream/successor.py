@@ -199,9 +199,10 @@ class Successor:
         """An answer of the node."""
         self._silent_looks = 0
         if kind == frames.ACK:
-            if Reached(*decode_ack(frame)) != self._session.progress.of(self.node):
+            reached = Reached(*decode_ack(frame))
+            if reached != self._session.progress.of(self.node):
                 self._stalled_looks = 0
-            self._session.on_successor(self, Reached(*decode_ack(frame)))
+            self._session.on_successor(self, reached)
         elif kind == frames.OPENED:
             self._stalled_looks = 0
             opened = decode_message(frame, PayloadOpened)
