@@ -37,6 +37,8 @@ class SimTableFollower:
         self.machine = ClientMachine(world, FIRST_FOLLOWER + number)
         self.view: dict[bytes, tuple[int, bytes | None]] = {}
         """Key -> version and value."""
+        self.is_stopping = False
+        """Nothing is written any more: it asks until it has all."""
         self.pages = 0
         self.full_pages = 0
         self._requests = requests
@@ -67,7 +69,7 @@ class SimTableFollower:
                 self.world.note(self.machine.node, f"{self.name}: {error}")
                 sleep(low)
                 node = prng.pick(list(self.world.founders))
-            if prng.happens(LEAVES):
+            if prng.happens(LEAVES) and not self.is_stopping:
                 sleep(prng.log_uniform(low, high))
                 node = prng.pick(list(self.world.founders))
 

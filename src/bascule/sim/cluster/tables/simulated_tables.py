@@ -125,6 +125,8 @@ class SimulatedTables:
         """Nothing is written any more, once all that is under way has ended."""
         for client in self.clients:
             client.is_stopping = True
+        for follower in self.followers:
+            follower.is_stopping = True
 
     def not_settled(self, unrepaired: Collection[Key]) -> str:
         """Which table differs from its log, or which watcher from that; empty: none."""
