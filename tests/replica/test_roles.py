@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bascule.errors import FencedEpoch, NotLeader, OffsetOutOfRange
+from bascule.host.api import Files
 from bascule.host.real import RealRandom
 from bascule.model import NO_LEADER, SyncPolicy
 from bascule.publish.acks import AckError
@@ -21,6 +22,7 @@ from bascule.replica.roles import PartitionRole, commitment
 from bascule.replica.roles.batch_positions import position_of
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.storage.truncation import reset
 from bascule.wire import ack_codes
 from support.keyed_logs import Model, append_keyed, close_segment, compact, open_keyed
 from support.replica_group import LAG_NS, ReplicaGroup, message
@@ -135,6 +137,23 @@ def test_the_start_of_a_log_is_found_while_its_segment_is_replaced() -> None:
         is_due = not files.fault_pending()
         files.forget_faults()
         assert position_of(log, 1, nowait=False) == LogPosition(0, 0, 0)
+
+
+def test_a_log_that_begins_anew_has_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower's watermark is below the log until it hears of that. The segment of the empty log
+    was read, and taken for something else while its file had not got its name."""
+    log, model = open_keyed(SimFiles(RealRandom(1))), Model()
+    append_keyed(log, model, [(b"k", b"a"), (b"l", b"a")])
+    finish, found = reset.finish, list[LogPosition | None]()
+
+    def look(files: Files, directory: str) -> None:
+        found.append(position_of(log, 1, nowait=False))
+        finish(files, directory)
+
+    monkeypatch.setattr(reset, "finish", look)
+    log.start_at(184, 0)
+    found.append(position_of(log, 1, nowait=False))
+    assert found == [log.end, log.end]
 
 
 def test_logs_of_leader_and_follower_are_equal_byte_for_byte() -> None:

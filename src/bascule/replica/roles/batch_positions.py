@@ -20,9 +20,9 @@ def position_of(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition 
     OSError.
     """
     end = log.end
+    offset = max(offset, log.start_offset)
     if offset >= end.offset:
         return end
-    offset = max(offset, log.start_offset)
     found = log.plan_read(offset, bytes_max=1, end=end, nowait=nowait)
     if found is None:
         return None
