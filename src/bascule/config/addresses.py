@@ -7,6 +7,8 @@ import re
 from typing import Final
 
 PORT_MAX: Final = 65_535
+ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104
+"""To listen on: every address of the machine. Nobody can connect to them from another one."""
 _ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+)):([0-9]{1,9})")
 """A host in brackets, which has a colon, or one without; and a port."""
 

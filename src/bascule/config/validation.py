@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bascule.config.addresses import parse_address
+from bascule.config.addresses import ALL_ADDRESSES, parse_address
 from bascule.config.keys import Key
 from bascule.config.sections import Config
 from bascule.config.stream_validation import check_stream_values, contradictions
@@ -154,7 +154,7 @@ def _check_peer_address(config: Config, problem: str) -> None:
         return
     if not peer.port:
         raise ConfigError(f"{problem} port 0: give a port with --peer-port N")
-    if peer.host in ("0.0.0.0", "::"):  # noqa: S104
+    if peer.host in ALL_ADDRESSES:
         raise ConfigError(
             f"{problem} {peer.host}: give the address of this node as peer.advertised "
             "(BASCULE_PEER_ADVERTISED), such as 10.0.0.1:9093"

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from bascule.config import listen_advice
-from bascule.config.addresses import format_address
+from bascule.config.addresses import ALL_ADDRESSES, format_address
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.host.parent_death import end_with_parent
 from bascule.wire.nats import ServerAddress, ServerInfo, decode_info, parse_server_url
@@ -37,7 +37,6 @@ ANNOUNCED_SECONDS_MAX: Final = 5.0
 JOIN_SECONDS_MAX: Final = 5.0
 JOIN_POLL_SECONDS: Final = 0.02
 JOINED_LOOKS: Final = 2
-ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
 LOG_HEAD_BYTES: Final = 64 << 10

@@ -20,7 +20,7 @@ import msgspec
 from bascule.cluster_identity import ClusterIdentity
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
-from bascule.config.addresses import format_address, parse_address
+from bascule.config.addresses import ALL_ADDRESSES, format_address, parse_address
 from bascule.controller.cluster.confirmation import Refusals
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
@@ -84,7 +84,6 @@ RAFT_SECONDS_MAX: Final = 3.0
 RAFT_CONFIG: Final = RaftConfig(election_ticks=30, leaderless_election_ticks=10)
 """Heartbeats tell within 0.6 s that the controller's process is gone, paused or cut off. One whose
 event loop is late for another reason leads on for 1.5 s at least: a change costs more than that."""
-WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
 class ClusterNode:
@@ -408,7 +407,7 @@ class ClusterNode:
 
     def _check_reachable(self) -> None:
         """Raises: ConfigError where other nodes could not reach the address of this one."""
-        if not self._config.peer.advertised and self.address[0] in WILDCARDS:
+        if not self._config.peer.advertised and self.address[0] in ALL_ADDRESSES:
             raise ConfigError(
                 f"the peer listener listens on {self.address[0]}, which other nodes cannot connect "
                 "to: give its address as peer.advertised"
