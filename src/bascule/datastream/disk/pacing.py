@@ -92,18 +92,17 @@ class Pacing:
     @property
     def step_bytes(self) -> int:
         """What one step is to write."""
-        limit = self.limit
-        if not limit:
-            return STEP_BYTES
-        return max(min(limit * STEP_NS // SECOND_NS, STEP_BYTES), STEP_BYTES_MIN)
+        return self._given_in(STEP_NS, STEP_BYTES_MIN, STEP_BYTES)
 
     @property
     def unwritten_max(self) -> int:
         """What all payloads may have in memory only, bytes."""
+        return self._given_in(UNWRITTEN_NS, UNWRITTEN_BYTES_MIN, UNWRITTEN_BYTES_MAX)
+
+    def _given_in(self, time_ns: int, least: int, most: int) -> int:
+        """Bytes that the limit gives in a time, between two bounds; without a limit the upper."""
         limit = self.limit
-        if not limit:
-            return UNWRITTEN_BYTES_MAX
-        return max(min(limit * UNWRITTEN_NS // SECOND_NS, UNWRITTEN_BYTES_MAX), UNWRITTEN_BYTES_MIN)
+        return max(min(limit * time_ns // SECOND_NS, most), least) if limit else most
 
     def on_sync(self, now_ns: int, took_ns: int) -> None:
         """A sync of a log has ended, and had something to write."""
