@@ -51,8 +51,8 @@ EVENTUAL: Final = "eventual"
 CONSISTENCIES: Final = (LINEARIZABLE, SESSION, EVENTUAL)
 EXPIRING: Final = b"brief."
 """The beginning of keys that have a time to live."""
-KINDS: Final = (b"brief", b"count", b"value")
-"""How the keys of clients begin, before a dot."""
+KINDS: Final = (EXPIRING, b"count.", b"value.")
+"""The beginnings of keys that clients use."""
 TTL_SECONDS: Final = (1.0, 3.0)
 KEYS: Final = 3
 KEY_NS: Final = 4 * NS
@@ -75,8 +75,7 @@ NOT_SWAPPED: Final = OperationResult(OperationStatus.OK)
 
 def period_of(key: bytes) -> int:
     """In which time of `KEY_NS` clients use a key; -1: it is another publisher's."""
-    kind, _, rest = key.partition(b".")
-    return int(rest.split(b".")[0]) if kind in KINDS else -1
+    return int(key.split(b".")[1]) if key.startswith(KINDS) else -1
 
 
 class Seen(NamedTuple):

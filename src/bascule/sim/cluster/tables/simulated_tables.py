@@ -195,25 +195,28 @@ class SimulatedTables:
             return limit
         busy = {client.key.encode() for client in self.clients}
         period = self._world.loop.now_ns // KEY_NS
-        fold = self._fold(node, partition)
+        fold = self._read_fold(node, partition)
         used = [fold[key][0] for key in fold if key in busy or period_of(key) >= period]
         return min(used, default=limit)
 
     def _fold(self, node: int, partition: Partition) -> dict[bytes, Row]:
+        """As `_read_fold`, once while the log has the same start and end."""
+        assert partition.log is not None
+        place = node, partition, partition.start_offset, partition.log.end.offset
+        if place not in self._folded:
+            self._folded[place] = self._read_fold(node, partition)
+        return self._folded[place]
+
+    def _read_fold(self, node: int, partition: Partition) -> dict[bytes, Row]:
         """The last record of each key in the log of a replica; removed keys have none."""
         assert partition.log is not None
         start, end = partition.start_offset, partition.log.end.offset
-        place = node, partition, start, end
-        if place in self._folded:
-            return self._folded[place]
         found: dict[bytes, Row] = {}
         for batch in batches_of(partition, self._machines[node].files, start, end):
             for record in records_of(batch):
                 if record.offset >= start and record.key is not None:
                     found[record.key] = record.offset, record.body
-        kept = {key: row for key, row in found.items() if row[1] is not None}
-        self._folded[place] = kept
-        return kept
+        return {key: row for key, row in found.items() if row[1] is not None}
 
     def _not_applied(self, node: int, partition: Partition) -> str:
         held, end = self._held(node, partition), partition.high_watermark.offset
