@@ -3,7 +3,8 @@ beside them, memory of stalled ones, and NATS's object store beside it.
 
 `--part` chooses one figure; each is reported and stored when it is there. Rounds alternate: ours,
 then the relay's and the object store's. While the one is measured the other cluster is idle, or not
-there.
+there, and what it had not synced is on the disk: an object store leaves gigabytes in memory, whose
+writing would be measured with what follows.
 
 The CPU of a node is compared with that of a plain relay, as socat would be: a process that receives
 the same bytes, writes them to a file and to another socket, and syncs at the end.
@@ -397,11 +398,14 @@ def rates(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> Non
     size, count = (128 << 20, 4) if quick else (BYTES, PARALLEL)
     ones, manys, cpus, relays, stores, store_manys = [], [], [], [], [], []
     for number in range(rounds):
+        os.sync()
         one, many, cpu = our_round(cluster, size, count)
         ones.append((size >> 20) / one)
         manys.append((count * PARALLEL_BYTES >> 20) / many)
         cpus.append(cpu)
+        os.sync()
         relays.append(relay_cpu(directory, size))
+        os.sync()
         store, together = object_store_round(directory / f"js{number}", size, count)
         stores.append((size >> 20) / store)
         store_manys.append((count * PARALLEL_BYTES >> 20) / together)
@@ -440,7 +444,9 @@ def cpu(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
     size = 128 << 20 if quick else BYTES
     cpus, relays = [], []
     for _ in range(rounds):
+        os.sync()
         cpus.append(our_round(cluster, size, 0)[2])
+        os.sync()
         relays.append(relay_cpu(directory, size))
     report_cpu(cpus, relays)
 
