@@ -19,10 +19,15 @@ class Applier:
         self.pace = Pace(lambda: self.is_watched)
         self.times = 0
 
+        self.watchers: set[Callable[[], None]] = set()
+        """Of the partition."""
+        self.pace.follow(self.watchers)
+
     async def run(self) -> None:
         while True:
             await self.pace.wait()
             self.times += 1
+            self.pace.follow(self.watchers)
 
 
 def run(test: Callable[[Applier], Awaitable[None]]) -> None:
@@ -99,5 +104,24 @@ def test_a_watched_table_applies_each_commit_at_once() -> None:
             applier.pace.on_committed()
             await some_turns()
             assert applier.times == number + 1
+
+    run(test)
+
+
+def test_no_commit_is_told_of_while_the_next_transaction_has_its_time() -> None:
+    async def test(applier: Applier) -> None:
+        pace = applier.pace
+        pace.on_committed()
+        await some_turns()
+        assert applier.watchers == {pace.on_committed}
+        pace.on_committed()
+        assert not applier.watchers
+        with pace.awaited():
+            await some_turns()
+            assert applier.watchers == {pace.on_committed}, "somebody waits for the next one"
+            pace.on_committed()
+            assert applier.watchers == {pace.on_committed}
+        pace.close()
+        assert not applier.watchers
 
     run(test)

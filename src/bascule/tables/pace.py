@@ -29,6 +29,16 @@ class Pace:
         """Loop time."""
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = 0
+        self._watchers: set[Callable[[], None]] = set()
+
+    def follow(self, watchers: set[Callable[[], None]]) -> None:
+        """Be told of what is committed from now on by `watchers`, those of the partition.
+
+        Not while a time is set at which to apply: most commits would wake the event loop in vain.
+        So `follow` has to be called again after each `wait`.
+        """
+        self._watchers = watchers
+        watchers.add(self.on_committed)
 
     def on_committed(self) -> None:
         """There is more to apply, or something else has changed in the partition."""
@@ -41,6 +51,7 @@ class Pace:
                 self._due.set()
             else:
                 self._timer = loop.call_at(at, self.hurry)
+                self._watchers.discard(self.on_committed)
 
     def hurry(self) -> None:
         """Apply now what there is."""
@@ -65,6 +76,7 @@ class Pace:
 
     def close(self) -> None:
         self._drop_timer()
+        self._watchers.discard(self.on_committed)
 
     def _drop_timer(self) -> None:
         if self._timer is not None:

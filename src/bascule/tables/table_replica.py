@@ -114,8 +114,6 @@ class TableReplica:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._pace.close()
-        if (found := self._find()) is not None:
-            found.watchers.discard(self._pace.on_committed)
         await asyncio.to_thread(self._close_file)
 
     @property
@@ -485,7 +483,7 @@ class TableReplica:
             found = self._find()
             if found is None:
                 return
-            found.watchers.add(self._pace.on_committed)
+            self._pace.follow(found.watchers)
             try:
                 await self._catch_up(found)
                 self.failure = None
