@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -288,6 +289,56 @@ def test_a_new_watermark_is_told_at_once_where_no_records_followed_the_last(
             await turn()
         assert not waiting.done()
         waiting.cancel()
+
+    run(scene)
+
+
+def test_the_follower_that_commits_hears_of_it_with_the_next_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(leader: Leader) -> None:
+        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
+        leader.append(b"in.0", 3)
+        follower = peer(2)
+        await leader.fetch(follower, report())
+        request = ReplicaFetchRequest(3_600_000, 1 << 20, (report(end=3),))
+        answer = leader.handler.handle(request, follower)
+        assert "in.0" in decode_acks(leader.acks), "no turn of the loop is before the ack"
+        waiting = asyncio.ensure_future(answer)
+        for _ in range(5):
+            await turn()
+        assert not waiting.done()
+        leader.append()
+        (found,) = (await waiting).partitions
+        assert isinstance(found.records, FileSlice)
+        assert found.high_watermark == 3
+
+    run(scene)
+
+
+def test_news_that_wait_in_vain_wait_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that waits for each change sends the next one because of it."""
+
+    async def scene(leader: Leader) -> None:
+        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
+        follower = peer(2)
+        await leader.fetch(follower, report())
+        session = leader.handler._sessions[follower]
+        waited = []
+        for number in range(20):
+            leader.append()
+            await turn()
+            await leader.fetch(follower)
+            synced = report(end=leader.log.end.offset)
+            news = asyncio.ensure_future(leader.fetch(follower, synced, wait_ms=3_600_000))
+            for _ in range(5):
+                await turn()
+            if not news.done():
+                waited.append(number)
+                session._news_at = -inf
+                session._tell_news()
+            assert [each.high_watermark for each in await news] == [number + 1]
+        assert waited == [0, 2, 6, 14]
 
     run(scene)
 

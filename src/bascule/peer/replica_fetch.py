@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -102,8 +102,10 @@ class ReplicaFetchHandler:
 
     # -- requests -------------------------------------------------------------------------------
 
-    async def handle(self, request: ReplicaFetchRequest, peer: PeerSession) -> ReplicaFetchResponse:
-        """Take over what a follower reports; answer when there is something to say to it."""
+    def handle(
+        self, request: ReplicaFetchRequest, peer: PeerSession
+    ) -> Awaitable[ReplicaFetchResponse]:
+        """Take over what a follower reports, now; answer when there is something to say to it."""
         session = self._session(peer)
         self.counts.requests += 1
         self.counts.reports += len(request.partitions)
@@ -115,11 +117,23 @@ class ReplicaFetchHandler:
             for report in request.partitions
             if (refusal := self._on_report(session, report, peer)) is not None
         ]
+        return self._answer(session, request, peer, responses)
+
+    async def _answer(
+        self,
+        session: ReplicaSession,
+        request: ReplicaFetchRequest,
+        peer: PeerSession,
+        responses: list[ReplicaFetchPartitionResponse],
+    ) -> ReplicaFetchResponse:
+        """`responses` and what else there is to say, once there is something."""
         deadline = 0.0
         wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
         bytes_max = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         while True:
-            responses += await self._look(session, bytes_max, peer)
+            # News may wait for records; see `ReplicaSession`.
+            if session.changed or not wait_ms:
+                responses += await self._look(session, bytes_max, peer)
             if responses or not wait_ms or peer.has_more:
                 break
             deadline = deadline or asyncio.get_running_loop().time() + wait_ms / 1000
@@ -188,11 +202,11 @@ class ReplicaFetchHandler:
             session.begin(key, found[report.partition], report)
             return None
         fetched.report = report
-        if report.fetch_offset > fetched.sent_from and fetched.fetch_offset < 0:
-            fetched.fetch_offset = report.fetch_offset
-            session.changed[key] = None
         if fetched.is_checked:
             self._count_position(fetched, peer)
+        if report.fetch_offset > fetched.sent_from and fetched.fetch_offset < 0:
+            fetched.fetch_offset = report.fetch_offset
+            session.note_asked(fetched)
         return None
 
     def _count_position(self, fetched: FetchedPartition, peer: PeerSession) -> None:

@@ -19,6 +19,9 @@ NEWS_DELAY_SECONDS: Final = 0.002
 """How long a new high watermark waits for records that it can travel with, where such have come in
 that time after the one before."""
 
+VAIN_MAX: Final = 6
+"""Then one of 64 news waits in vain."""
+
 
 class PartitionNews(NamedTuple):
     """What a follower hears of a partition besides its records."""
@@ -101,10 +104,16 @@ class ReplicaSession:
         self._news: dict[Key, None] = {}
         """Partitions that have changed and have no records to send: they are told later."""
         self._timer: asyncio.TimerHandle | None = None
+        self._news_at = 0.0
+        """Loop time at which the first of them was noted."""
         self._delays_news = True
         """Whether news wait: records have come soon behind those before."""
         self._told_at = -inf
         """Loop time at which news were last told without a delay."""
+        self._vain = 0
+        """How often news have waited in vain since they last travelled with records."""
+        self._not_yet = 0
+        """So many records that come soon behind news say nothing: see `_note_vain`."""
         self._delayed: dict[Key, None] = {}
         """Partitions with records that may be sent later."""
         self._delay: asyncio.TimerHandle | None = None
@@ -141,11 +150,23 @@ class ReplicaSession:
         if fetched.is_checked and not fetched.has_records:
             self._note_news(fetched)
             return
-        if not self._delays_news:
+        if self._delays_news:
+            if self._news:
+                self._vain = 0
+        elif self._not_yet:
+            self._not_yet -= 1
+        else:
             now = asyncio.get_running_loop().time()
             self._delays_news = now - self._told_at < NEWS_DELAY_SECONDS
         self.changed[key] = None
         self._wake()
+
+    def note_asked(self, fetched: FetchedPartition) -> None:
+        """The follower has what it was sent, and asks for the next records."""
+        if fetched.is_checked and not fetched.has_records:
+            self._note_news(fetched)
+        else:
+            self.changed[fetched.key] = None
 
     def _note_news(self, fetched: FetchedPartition) -> None:
         """Tell news with the next records if these are likely to come soon, else now.
@@ -159,6 +180,8 @@ class ReplicaSession:
             self.changed[fetched.key] = None
             self._wake()
             return
+        if not self._news:
+            self._news_at = loop.time()
         self._news[fetched.key] = None
         if self._timer is None:
             self._timer = loop.call_later(NEWS_DELAY_SECONDS, self._tell_news)
@@ -177,10 +200,30 @@ class ReplicaSession:
 
     def _tell_news(self) -> None:
         self._timer = None
-        if self._news:
-            self._delays_news = False
-            self._take_news()
-            self._wake()
+        if not self._news:
+            return
+        loop = asyncio.get_running_loop()
+        # The timer may have begun for news that have travelled with records since.
+        left = self._news_at + NEWS_DELAY_SECONDS - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._tell_news)
+            return
+        waiting = (self.fetched[key] for key in self._news)
+        if self._delays_news and any(each.told != each.news for each in waiting):
+            self._note_vain()
+        self._take_news()
+        self._wake()
+
+    def _note_vain(self) -> None:
+        """No records came while news waited.
+
+        Those that come soon behind the next news may come because of these, as where a client waits
+        for a change before it makes another one. So after each time in vain the session tries again
+        after twice as many.
+        """
+        self._delays_news = False
+        self._vain = min(self._vain + 1, VAIN_MAX)
+        self._not_yet = (1 << self._vain) - 1
 
     def _take_news(self) -> None:
         self.changed.update(self._news)
