@@ -443,3 +443,28 @@ def test_a_session_that_has_forgotten_a_partition_is_not_told_of_it() -> None:
     wake()
     assert told == [partition]
     assert not session.changed
+
+
+def test_watchers_are_called_in_a_later_turn_of_the_loop(factory: PartitionFactory) -> None:
+    """Also where the loop itself, or another thread, has changed the partition."""
+
+    async def run() -> list[str]:
+        loop, partition, order = asyncio.get_running_loop(), factory.open(), []
+        partitions = Partitions()
+        partitions.bind(loop)
+        called = asyncio.Event()
+        partition.watchers.add(lambda: order.append("watcher"))
+        partition.watchers.add(called.set)
+        for notify in (
+            lambda: partitions.notify_watchers(partition),
+            lambda: asyncio.to_thread(partitions.notify_watchers, partition),
+        ):
+            called.clear()
+            if (coming := notify()) is not None:
+                await coming
+            else:
+                order.append("notified")
+            await called.wait()
+        return order
+
+    assert asyncio.run(run()) == ["notified", "watcher", "watcher"]

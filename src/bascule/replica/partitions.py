@@ -145,8 +145,10 @@ class Partitions:
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._scheduled:
             self._scheduled = True
+            # On the loop itself nobody has to be woken, which is a system call.
+            schedule = loop.call_soon if _runs_here(loop) else loop.call_soon_threadsafe
             try:
-                loop.call_soon_threadsafe(self._call_watchers)
+                schedule(self._call_watchers)
             except RuntimeError:
                 pass  # The loop is closed, so no watcher waits.
 
@@ -165,3 +167,11 @@ class Partitions:
                 seen.add(id(partition))
                 for watcher in tuple(partition.replica_watchers):
                     watcher()
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread runs the loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
