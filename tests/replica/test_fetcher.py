@@ -96,12 +96,18 @@ class Writer:
     def __init__(self) -> None:
         self.is_disk_full = False
         self.queued: list[Callable[[], object]] | None = None
+        self.run_here = 0
+        """How often somebody would have appended by himself."""
 
     def call(self, function: Callable[[], object]) -> None:
         if self.queued is not None:
             self.queued.append(function)
         else:
             function()
+
+    def run(self, function: Callable[[], object]) -> None:
+        self.run_here += 1
+        self.call(function)
 
 
 @dataclass
@@ -213,6 +219,17 @@ def test_records_are_appended_although_the_connection_has_ended(
     """Otherwise the memory that they were received into never becomes free again."""
     follow(node)
     wait_until(lambda: node.followed.appended > 2 * BUFFERS)
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_what_is_small_is_appended_by_the_thread_that_has_received_it(
+    leader: Leader, node: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    if is_small:
+        monkeypatch.setattr(fetcher, "SMALL_BYTES", 2 * len(RECORDS))
+    follow(node)
+    wait_until(lambda: node.followed.appended > 0)
+    assert (node.writer.run_here > 0) is is_small
 
 
 @pytest.mark.parametrize("watermark", [10, 11])

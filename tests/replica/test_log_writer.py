@@ -183,3 +183,59 @@ def test_what_comes_after_the_end_is_refused_at_once() -> None:
     assert "error" in decode_acks(threads.sent)["in.0"]
     assert partition.log is not None
     assert partition.log.end.offset == 0
+
+
+def test_who_finds_nothing_queued_and_nothing_done_appends_itself() -> None:
+    threads_of: list[threading.Thread] = []
+
+    def work() -> None:
+        threads_of.append(threading.current_thread())
+
+    with LogThreads() as threads:
+        threads.writer.run(work)
+        assert threads_of == [threading.current_thread()]
+    threads.writer.run(work)
+    assert len(threads_of) == 1, "the thread has stopped"
+
+
+def test_nobody_appends_before_what_was_queued_before() -> None:
+    order: list[str] = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        began.set()
+        go_on.wait(120)
+        order.append("first")
+
+    with LogThreads() as threads:
+        threads.writer.call(first)
+        threads.writer.run(lambda: order.append("while it may have begun"))
+        assert began.wait(120)
+        threads.writer.call(lambda: order.append("queued"))
+        threads.writer.run(lambda: order.append("behind it"))
+        assert not order
+        go_on.set()
+        threads.writer.wait_written()
+        assert order == ["first", "while it may have begun", "queued", "behind it"]
+
+
+def test_what_is_queued_while_another_thread_appends_comes_behind() -> None:
+    order: list[str] = []
+    with LogThreads() as threads:
+
+        def work() -> None:
+            threads.writer.call(lambda: order.append("queued"))
+            order.append("here")
+            assert threads.writer.stuck_ns() >= 0
+
+        threads.writer.run(work)
+        threads.writer.wait_written()
+        assert order == ["here", "queued"]
+        with pytest.raises(RuntimeError):
+            threads.writer.run(_fail)
+        threads.writer.run(lambda: order.append("again"))
+        assert (order[-1], threads.writer.stuck_ns()) == ("again", 0)
+
+
+def _fail() -> None:
+    raise RuntimeError("a bug")

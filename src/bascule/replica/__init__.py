@@ -16,9 +16,9 @@
     maintenance         retention, compaction, checkpoints and the check of all CRCs, in background
     metrics             histograms and per-partition metrics
 
-Promises: one thread appends to all logs, so the batches of one caller stay in order. With
-`sync = always` an ack is sent after the fdatasync that covers its batch. A partition whose disk
-fails, or in which a bug shows, stops alone; every waiting publisher gets an error ack.
+Promises: one thread at a time appends to logs, in turn, so the batches of one caller stay in order.
+With `sync = always` an ack is sent after the fdatasync that covers its batch. A partition whose
+disk fails, or in which a bug shows, stops alone; every waiting publisher gets an error ack.
 
 It never reads NATS, never decides which partitions exist, and never serves a record above the high
 watermark.

@@ -1,17 +1,21 @@
-"""The log writer: the one thread that appends to the logs of this node.
+"""The log writer: appends to the logs of this node, on one thread at a time.
 
 `LogWriter.append` implements `publish.unstamped_batch.Append`. Batches are written in the order of
 the calls, so one caller's batches stay in order. The sync threads sync them afterwards.
+
+What is called here is done by the log writer thread, in turn. While that has nothing to do, another
+thread may take a turn, see `run`. So "on the log writer thread" means: by whoever has the turn.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
 
 from bascule.errors import BasculeError, Closed
@@ -40,13 +44,20 @@ class LogWriter:
         self._syncer = syncer
         self._reserve = reserve
         self._send: Callable[[bytes], None] | None = None
-        self._queue: SimpleQueue[_Append | Callable[[], object] | None] = SimpleQueue()
+        self._requests: deque[_Append | Callable[[], object] | None] = deque()
+        """In order; None ends the thread."""
+        self._queued: SimpleQueue[None] = SimpleQueue()
+        """An item for each request, which the thread waits for."""
+        self._turn = threading.Lock()
+        """Held by who takes a request and carries it out."""
+        self._has_ended = False
+        """Whether the thread has."""
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._has_stopped = False
         self._refusing = threading.Lock()
         """Held while what came too late is refused: by one thread at a time, as if by this one."""
         self._began_ns = 0
-        """When the thread began what it does, on the monotonic clock; 0: it waits for work."""
+        """When what is done now began, on the monotonic clock; 0: nothing is."""
 
     @property
     def is_disk_full(self) -> bool:
@@ -54,7 +65,7 @@ class LogWriter:
         return self._reserve.is_released
 
     def stuck_ns(self) -> int:
-        """For how long the thread has been busy with one request; any thread may call it."""
+        """For how long one request has been carried out; any thread may call it."""
         began_ns = self._began_ns
         return self._syncer.clock.monotonic_ns() - began_ns if began_ns else 0
 
@@ -87,6 +98,21 @@ class LogWriter:
         self._put(_Call(function, done))
         return done
 
+    def run(self, function: Callable[[], object]) -> None:
+        """As `call`, for who does not wait for the result.
+
+        If nothing is queued and nothing is done, the calling thread does it, and gets what it
+        raises: that saves a switch of threads, which on a busy machine waits for a processor.
+        """
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._requests and not self._has_ended:
+                    self._carry_out(function)
+                    return
+            finally:
+                self._turn.release()
+        self.call(function)
+
     def set_role(
         self, replica: Partition, state: PartitionState, node_id: int, *, lag_ns_max: int
     ) -> Future[None]:
@@ -105,7 +131,7 @@ class LogWriter:
         Also returns once the thread has stopped: it will write nothing more.
         """
         done = threading.Event()
-        self._queue.put(done.set)
+        self._enqueue(done.set)
         while not done.wait(STOPPED_POLL_SECONDS) and self._thread.is_alive():
             pass
 
@@ -115,22 +141,26 @@ class LogWriter:
         What comes later is refused at once.
         """
         if self._thread.is_alive():
-            self._queue.put(None)
+            self._enqueue(None)
             self._thread.join()
         self._has_stopped = True
         self._refuse_queued()
 
     def _put(self, request: _Append | Callable[[], object]) -> None:
-        self._queue.put(request)
+        self._enqueue(request)
         if self._has_stopped:
             self._refuse_queued()
+
+    def _enqueue(self, request: _Append | Callable[[], object] | None) -> None:
+        self._requests.append(request)
+        self._queued.put(None)
 
     def _refuse_queued(self) -> None:
         """Tell those who wait that the thread has ended. Any thread may do so."""
         while True:
             try:
-                request = self._queue.get_nowait()
-            except Empty:
+                request = self._requests.popleft()
+            except IndexError:
                 return
             if isinstance(request, tuple):
                 replica, batches, on_done = request
@@ -145,15 +175,25 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            self._began_ns = 0
-            request = self._queue.get()
-            if request is None:
-                return
-            self._began_ns = self._syncer.clock.monotonic_ns()
+            self._queued.get()
+            # Taken within the turn: else `run` would find nothing queued, and be too early.
+            with self._turn:
+                request = self._requests.popleft()
+                if request is None:
+                    self._has_ended = True
+                    return
+                self._carry_out(request)
+
+    def _carry_out(self, request: _Append | Callable[[], object]) -> None:
+        """The turn is held."""
+        self._began_ns = self._syncer.clock.monotonic_ns()
+        try:
             if isinstance(request, tuple):
                 self._write(*request)
             else:
                 request()
+        finally:
+            self._began_ns = 0
 
     def _write(
         self,

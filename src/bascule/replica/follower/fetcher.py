@@ -393,9 +393,12 @@ class FollowerFetcher:
                     if not is_reported:
                         self._send_next()
             finally:
-                # Also where the connection has ended: they give the buffer back.
+                # Also where the connection has ended: they give the buffer back. What is small is
+                # appended by this thread, which waits for the report of its sync next; a large
+                # response is appended while the next one is received.
+                hand_over = self._writer.run if buffer is None else self._writer.call
                 for append in appends:
-                    self._writer.call(append)
+                    hand_over(append)
         finally:
             if buffer is not None:
                 buffer.release()
