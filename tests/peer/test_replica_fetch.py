@@ -3,123 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from math import inf
 
 import pytest
 
-from bascule.host.real import RealRandom
-from bascule.model import PartitionState, StreamConfig, StreamDefinition
-from bascule.peer import replica_session
-from bascule.peer.listener import PeerSession
-from bascule.peer.replica_fetch import ReplicaFetchHandler, WantedIsr
-from bascule.publish.headers import HashKey
-from bascule.replica.partition import Partition
-from bascule.replica.partitions import Partitions
+from bascule.model import PartitionState
 from bascule.replica.roles.commitment import Commitment
-from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.epochs import LeaderEpochs
-from bascule.storage.partition_log import FileSlice, LogConfig, PartitionLog
-from bascule.wire.connection import ServerConnection
+from bascule.storage.partition_log import FileSlice, PartitionLog
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.replica_fetch import (
     ForgottenPartition,
     ReplicaFetchPartition,
-    ReplicaFetchPartitionResponse,
     ReplicaFetchRequest,
 )
-from support.replica_group import LAG_NS, message
+from support.fetched_leader import STREAM, Leader, peer, report, run, turn, wanted_isrs
+from support.replica_group import LAG_NS
 from support.replicas import decode_acks
-from support.stored_batches import DIRECTORY
-
-STREAM = b"i" * 16
-
-
-def peer(node: int, node_epoch: int = 1) -> PeerSession:
-    session = PeerSession(ServerConnection(served={}, requests={}, frame_bytes_max=1_000))
-    session.node_id, session.node_epoch = node, node_epoch
-    return session
-
-
-async def turn() -> None:
-    """Let everything run that is ready."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    loop.call_soon(done.set_result, None)
-    await done
-
-
-class Leader:
-    """Node 1, which leads one partition in epoch 5, and its handler."""
-
-    def __init__(self) -> None:
-        clock = self.clock = SimClock(1_000)
-        self.catch_up_rate = 0
-        self.partitions = Partitions()
-        self.partitions.bind(asyncio.get_running_loop())
-        config = StreamConfig(subject="s", replicas=3)
-        sizes = LogConfig(segment_bytes_max=400)
-        log = PartitionLog.open(SimFiles(RealRandom(1)), DIRECTORY, sizes, clock)
-        self.partition = Partition(
-            StreamDefinition("s", STREAM, 0, config), 0, log=log, failure=None, clock=clock,
-            on_changed=self.partitions.notify_watchers, on_appended=self.partitions.notify_replicas,
-            hash_key=HashKey(bytes(16)),
-        )  # fmt: skip
-        self.log = log
-        self.partitions.add((self.partition,))
-        self.acks = b""
-        self.handler = ReplicaFetchHandler(
-            self.partitions,
-            clock=clock,
-            send_acks=lambda acks: setattr(self, "acks", acks),
-            catch_up_rate=lambda: self.catch_up_rate,
-        )
-        self.state = PartitionState((1, 2, 3), (1, 2), 1, 5, 1)
-        self.lead()
-
-    def lead(self, epoch: int = 5, leader: int = 1) -> None:
-        self.state = replace(
-            self.state, leader=leader, leader_epoch=epoch, version=self.state.version + 1
-        )
-        self.partition.set_role(self.state, 1, lag_ns_max=LAG_NS)
-
-    def append(self, inbox: bytes = b"", count: int = 1) -> None:
-        self.partition.append(message(inbox, count))
-        self.partition.sync()
-
-    async def fetch(
-        self, session: PeerSession, *reports: ReplicaFetchPartition, wait_ms: int = 0, **more: int
-    ) -> list[ReplicaFetchPartitionResponse]:
-        request = ReplicaFetchRequest(wait_ms, more.get("max_bytes", 1 << 20), reports)
-        return list((await self.handler.handle(request, session)).partitions)
-
-
-def wanted_isrs(handler: ReplicaFetchHandler) -> list[WantedIsr]:
-    """The changes to propose now."""
-    return [each for each in handler.wanted_isrs() if each is not None]
-
-
-def report(
-    attempt: int = 1, end: int = 0, *, last_epoch: int = -1, epoch: int = 5, **changes: int
-) -> ReplicaFetchPartition:
-    return ReplicaFetchPartition(
-        STREAM, 0, attempt, epoch, last_epoch,
-        fetch_offset=changes.get("fetch_offset", end),
-        log_end=end,
-        synced_end=changes.get("synced_end", end),
-    )  # fmt: skip
-
-
-def run(scene: Callable[[Leader], Awaitable[None]]) -> None:
-    async def main() -> None:
-        leader = Leader()
-        try:
-            await scene(leader)
-        finally:
-            leader.handler.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_records_are_sent_once_until_they_are_reported() -> None:
@@ -224,177 +124,6 @@ def test_a_request_waits_for_news_and_ends_with_the_next_request() -> None:
         follower._protocol.feed(b"\0")
         follower.notify_watchers()
         assert await waiting == []
-
-    run(scene)
-
-
-def test_a_new_watermark_waits_for_records_that_it_can_travel_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene(leader: Leader) -> None:
-        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
-        leader.append(count=3)
-        second, third = peer(2), peer(3)
-        await leader.fetch(third, report(end=3, last_epoch=5))
-        waiting = asyncio.ensure_future(leader.fetch(third, wait_ms=30_000))
-        await turn()
-        await leader.fetch(second, report(end=3, last_epoch=5))
-        assert leader.partition.committed_offset == 3
-        for _ in range(5):
-            await turn()
-        assert not waiting.done()
-        leader.append()
-        (found,) = await waiting
-        assert isinstance(found.records, FileSlice)
-        assert found.high_watermark == 3
-
-    run(scene)
-
-
-def test_a_new_watermark_is_told_at_once_where_no_records_followed_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene(leader: Leader) -> None:
-        second, third = peer(2), peer(3)
-
-        async def commit() -> asyncio.Future[list[ReplicaFetchPartitionResponse]]:
-            """Have a record committed; what node 3 hears then."""
-            leader.append()
-            await turn()
-            for follower in (second, third):
-                (sent,) = await leader.fetch(follower)
-                assert isinstance(sent.records, FileSlice)
-            end = leader.log.end.offset
-            synced = report(end=end, last_epoch=5)
-            waiting = asyncio.ensure_future(leader.fetch(third, synced, wait_ms=3_600_000))
-            await turn()
-            assert not waiting.done()
-            await leader.fetch(second, synced)
-            assert leader.partition.committed_offset == end
-            return waiting
-
-        await leader.fetch(second, report())
-        await leader.fetch(third, report())
-        await (await commit())  # after the usual delay, in which nothing came
-        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
-        waiting = await commit()
-        for _ in range(5):
-            await turn()
-        assert waiting.done()
-        (found,) = waiting.result()
-        assert (found.records, found.high_watermark) == (b"", 2)
-        # These records come soon behind what was told: so may the next ones.
-        waiting = await commit()
-        for _ in range(5):
-            await turn()
-        assert not waiting.done()
-        waiting.cancel()
-
-    run(scene)
-
-
-def test_the_follower_that_commits_hears_of_it_with_the_next_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene(leader: Leader) -> None:
-        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
-        leader.append(b"in.0", 3)
-        follower = peer(2)
-        await leader.fetch(follower, report())
-        request = ReplicaFetchRequest(3_600_000, 1 << 20, (report(end=3),))
-        answer = leader.handler.handle(request, follower)
-        assert "in.0" in decode_acks(leader.acks), "no turn of the loop is before the ack"
-        waiting = asyncio.ensure_future(answer)
-        for _ in range(5):
-            await turn()
-        assert not waiting.done()
-        leader.append()
-        (found,) = (await waiting).partitions
-        assert isinstance(found.records, FileSlice)
-        assert found.high_watermark == 3
-
-    run(scene)
-
-
-def test_news_that_wait_in_vain_wait_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that waits for each change sends the next one because of it."""
-
-    async def scene(leader: Leader) -> None:
-        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
-        follower = peer(2)
-        await leader.fetch(follower, report())
-        session = leader.handler._sessions[follower]
-        waited = []
-        for number in range(20):
-            leader.append()
-            await turn()
-            await leader.fetch(follower)
-            synced = report(end=leader.log.end.offset)
-            news = asyncio.ensure_future(leader.fetch(follower, synced, wait_ms=3_600_000))
-            for _ in range(5):
-                await turn()
-            if not news.done():
-                waited.append(number)
-                session._news_at = -inf
-                session._tell_news()
-            assert [each.high_watermark for each in await news] == [number + 1]
-        assert waited == [0, 2, 6, 14]
-
-    run(scene)
-
-
-def test_a_sync_that_commits_nothing_wakes_nobody() -> None:
-    async def scene(leader: Leader) -> None:
-        await leader.fetch(peer(2), report())
-        leader.partition.append(message(b"in.0", 1))
-        await turn()
-        woken: list[int] = []
-        leader.partition.watchers.add(lambda: woken.append(leader.partition.committed_offset))
-        leader.partition.sync()
-        await turn()
-        assert not woken
-        await leader.fetch(peer(2), report(end=1, last_epoch=5))
-        await turn()
-        assert woken == [1]
-
-    run(scene)
-
-
-def test_a_new_watermark_is_told_soon_without_records() -> None:
-    async def scene(leader: Leader) -> None:
-        leader.append(count=3)
-        second, third = peer(2), peer(3)
-        await leader.fetch(third, report(end=3, last_epoch=5))
-        waiting = asyncio.ensure_future(leader.fetch(third, wait_ms=3_600_000))
-        await turn()
-        await leader.fetch(second, report(end=3, last_epoch=5))
-        (found,) = await waiting
-        assert (found.records, found.high_watermark) == (b"", 3)
-
-    run(scene)
-
-
-def test_a_follower_hears_what_all_replicas_have() -> None:
-    async def scene(leader: Leader) -> None:
-        leader.append(count=3)
-        two, three = peer(2), peer(3)
-        await leader.fetch(two, report())
-        await leader.fetch(two, report(end=3))
-        (news,) = await leader.fetch(three, report())
-        known = news.version, news.high_watermark, news.replicated_offset
-        assert known == (leader.state.version, 3, 0)
-        await leader.fetch(three, report(end=3))
-        leader.append()
-        await turn()
-        (news,) = await leader.fetch(two, report(end=3))
-        assert (news.version, news.replicated_offset) == (leader.state.version, 3)
-        (last,) = await leader.fetch(three, report(end=3))
-        leader.lead()
-        await turn()
-        (news,) = await leader.fetch(three, report(end=4))
-        assert last.version < news.version == leader.state.version, (
-            "told also where nothing else is new"
-        )
 
     run(scene)
 
