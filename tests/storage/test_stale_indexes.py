@@ -12,6 +12,9 @@ from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
 from bascule.record.header import read_header
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.index.sparse_index import SparseIndex
+from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.segment import INDEX_SUFFIXES, segment_path
 from bascule.storage.truncation.salvage import salvage
@@ -132,3 +135,20 @@ def test_indexes_that_match_the_log_stay() -> None:
     open_log(files, CONFIG)
     for suffix in INDEX_SUFFIXES:
         assert files.exists(segment_path(DIRECTORY, 0, suffix))
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+def test_indexes_are_whole_after_a_checkpoint_of_an_empty_log(kind: type[SparseIndex]) -> None:
+    """Nothing is written for an empty segment, so the next checkpoint begins the files."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    for _ in range(2):
+        log.checkpoint(high_watermark=0)
+    for end in (3, 6):
+        fill(log, 3, size=60)
+        log.checkpoint(high_watermark=end)
+    path = segment_path(DIRECTORY, 0, kind.SUFFIX)
+    found = kind.decode(files.read_bytes(path), path=path, base_offset=0)
+    assert found.damage is None
+    assert found.covered[:2] == (log.end.position, log.end.offset)
+    assert len(found.pairs) > 1

@@ -304,7 +304,7 @@ class Contents:
             for index, by_offset in ((self.offsets, False), (self.times, True)):
                 file = files.open(segment_path(directory, base_offset, index.SUFFIX), create=True)
                 start = 0
-                if before is None:
+                if before is None or before.position == 0:  # of an empty segment there is no file
                     file.truncate(0)
                     file.append(index.encode_header(base_offset))
                 else:
