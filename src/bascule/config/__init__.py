@@ -8,6 +8,8 @@ origin, so an error names the key in the file, the variable or the flag.
     layers             reads each source into a layer, and merges the layers
     validation         checks values by key, and the rules that concern several keys
     stream_validation  checks the settings of a stream
+    addresses          host:port of listeners
+    advice             what to do about a listener that cannot be opened
 
 `docs/configuration.md` lists every key; a test compares the two.
 """

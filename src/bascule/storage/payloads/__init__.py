@@ -1,6 +1,7 @@
 """The payloads of one partition: files beside its log, one for each.
 
     payloads/<id>.open                              being received
+    payloads/<id>.marks                             how much of that is right
     payloads/<id>-<crc>.whole                       whole and synced; no record of the log names it
     payloads/<offset>-<id>-<crc>.linked             a record of the log names it, at this offset
 
@@ -12,6 +13,7 @@ it, so a rename is the change from one state to the next.
 
 payload_files    the directory: which payloads there are, and in which state
 payload_log      a log whose records may have payloads
+part_marks       how much of a payload that is received in part is right
 block_sums       the checksums of blocks
 verified_file    reads that compare what they read
 
