@@ -24,6 +24,7 @@ partition's in order, across lost connections, or raises. A batch with a wrong C
     consumers/         consumers with a name, and members of groups; their position is kept in the
                        stream `_offsets`
     tables/            the latest value of each key of a stream, and copies of it on this machine
+    payloads/          content of any size, which nodes keep in files beside the log
     loop_thread        an event loop on a thread, for blocking clients
 
 The client never creates a stream by itself. A read keeps no position. Consumers with a name

@@ -18,6 +18,7 @@ small record goes through the log: the link (`storage.payloads`).
     disk         write_back, paced_thread, pacing: what of payloads is in memory only goes to the
                  disk in small steps, more slowly while syncs of logs are delayed by it
     fetching     gets a payload from a node that has it
+    fetches      those that are got: what this node lacks, and what is damaged
     limits       limits and counters
     ports        what it needs of the rest of the node
     service      those of a node: limits, timeouts, what other packages call

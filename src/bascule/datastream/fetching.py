@@ -35,7 +35,6 @@ from bascule.wire.datastream.messages import (
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS_MAX: Final = 5.0
-ACK_BYTES: Final = 16 << 20
 
 
 class FetchingOwner(Protocol):

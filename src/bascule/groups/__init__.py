@@ -1,6 +1,8 @@
 """Committed offsets of consumers, stored in the compacted stream `_offsets`.
 
     committed_offsets    follows the stream, answers queries, publishes commits and removals
+    offset_appends       appends to the stream: what arrives meanwhile is the next batch
+    prepared_commits     commits that a member makes again and again, but for their offsets
     offset_records       decodes the records of the stream; resolves positions for a reset
     running              a group that this node coordinates, stored and restored
     memory               bounds the memory of all groups
@@ -10,6 +12,7 @@
     classic              the classic group protocol, as a pure state machine
     consumer             the consumer group protocol (KIP-848), as a pure state machine
     described            groups as they are listed and described, of whatever kind
+    descriptions         makes those descriptions
     administration       lists, describes and deletes groups
 
 The stream is the source of truth. Every publisher that may publish to its subjects may commit;

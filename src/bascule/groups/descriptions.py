@@ -1,4 +1,4 @@
-"""Groups of either kind as they are listed and described."""
+"""Makes the summaries and descriptions of groups of either kind; `described` has their types."""
 
 from __future__ import annotations
 

@@ -5,7 +5,11 @@
     schemas      the response bodies, and conversion from the model
     responses    JSON responses; the one table from errors to HTTP statuses
     app          the application: handlers between HTTP and the ports of the node
+    cluster      the handlers of what operators do to nodes, leaders and replicas
     groups       the handlers and bodies of groups and committed offsets
+    tables       the handlers and bodies of tables
+    table_watch  changes of tables as server-sent events
+    payloads     storing payloads, and reading them whole or in ranges
     health       checks of the parts of a node
     openapi      the OpenAPI document and the page /docs
     listener     the socket, its limits, and the guard of loopback addresses

@@ -3,6 +3,7 @@
     listener      the listener, with what its connections share
     handlers      one module per request: Fetch, Metadata, ListOffsets, OffsetCommit, ...
     settings      the settings of streams and nodes under Kafka's names
+    repeated_...  requests of groups' members that repeat earlier ones: answered without decoding
 
 Sockets, limits and counters are those of `listening`. A fetch returns only records below the high
 watermark. It never stores records: Produce is refused with the NATS subject to publish to. Groups

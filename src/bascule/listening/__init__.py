@@ -1,10 +1,13 @@
 """What the listeners with Kafka's framing share: accepting, connections, sending, limits.
 
-    listener      binds, accepts connections, expires them, closes them
-    connection    one peer: bytes -> wire.ServerConnection -> handler -> Sender -> bytes
-    sending       responses into the socket: memory by send, slices of segment files by sendfile
-    limits        bounds on connections, memory and time, and the counters of a listener
-    refusals      which refusals are logged: the first of each
+    listener          accepts connections, expires them, closes them
+    listening_socket  the socket of an address
+    first_bytes       which protocol a connection speaks
+    connection        one peer: bytes -> wire.ServerConnection -> handler -> Sender -> bytes
+    deferred          a response that is made later, without a task that waits for it
+    sending           responses: memory by send, slices of segment files by sendfile
+    limits            bounds on connections, memory and time, and the counters of a listener
+    refusals          which refusals are logged: the first of each
 
 Promises:
 

@@ -1,9 +1,19 @@
 """One node as a process: wires the parts, starts, drains and stops them.
 
-    node      builds the parts and orders start and stop
-    status    identity, liveness, readiness and statistics, for the HTTP listener
+    node              builds the parts and orders start and stop
+    status            identity, liveness, readiness and statistics, for the HTTP listener
+    binding           binds listeners, and says which option names another address
+    cluster           the peer listener, Raft, and the controller
+    founding          how empty nodes become one cluster
+    discovery         finds the founders over NATS
+    joining           how a node joins, finds its peers again, and learns that it was removed
+    refusal           the end of a node that its cluster refuses
+    cluster_file      the file `cluster.json`
+    cluster_id        the cluster id, drawn, made and kept
+    last_run          the file `last-run.json`
+    archive_progress  how far archives have come, for retention that waits for them
 
-Threads::
+The main threads, of which ARCHITECTURE.md lists all::
 
     event loop        client listener, HTTP listener, controller, watchers, timers
     nats-reader       NATS socket -> messages -> batches in the ingest buffer

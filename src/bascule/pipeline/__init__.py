@@ -18,6 +18,10 @@ This package does none of that.
     declare      declares a job in a TOML file; report: HTML report of a run; sdp: runs a declared
                  job as a project of Spark Declarative Pipelines
     listener     lag and rates of streaming queries, as text and as Prometheus metrics
+    clients      one client per server and process
+    session      Spark sessions: a local one, and the active one
+
+Smaller parts: option_parsing, trigger, query_report, worker_errors, spark_version, demo_query.
 
 Spark finds the source by itself (`pyspark_bascule`) where Bascule is installed and the Python
 workers run the same Python. Set `PYSPARK_PYTHON` to `sys.executable`.

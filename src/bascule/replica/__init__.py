@@ -13,7 +13,14 @@
     dedupe_loading      reads the recent message ids of a log
     internal_publisher  appends records of the node itself
     purgatory           requests that wait for a change of a partition
+    roles               what this node is for a partition, and the high watermark of each role
+    follower            copies the logs that other nodes lead
+    handover            what is received while the leadership changes
+    log_time            the time that records are stamped with, which never goes back
     maintenance         retention, compaction, checkpoints and the check of all CRCs, in background
+    scrub               reads every log once a period, and compares replicas
+    disk_reserve        a file that is given back when the disk is full
+    failure_run         logs the first of the failures in a row, and their end
     metrics             histograms and per-partition metrics
 
 Promises: one thread at a time appends to logs, in turn, so the batches of one caller stay in order.

@@ -10,7 +10,9 @@ to back. Its name is the offset of its first record. Each segment has two sparse
     checkpoint                       recovery point, high watermark and log start
     synced                           the position up to which the log is synced
 
-docs/formats.md describes the bytes. These threads call the log:
+docs/formats.md describes the bytes. `partition_log` has the log, `payloads` one with files beside
+it, `recovery` opens it, `retention` says what is beyond its limits, `scrub` digests ranges of it.
+These threads call the log:
 
     append, append_as_follower, roll   one thread: one write at the end of the last segment
     truncate_to, start_at              the same thread, while none of the next two runs

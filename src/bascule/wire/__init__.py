@@ -27,5 +27,12 @@ Fields that a version does not have are omitted when encoding and get their defa
 So a request may have both `topic` and `topic_id`. `FetchPartitionResponse.records` is a memoryview
 of the received frame. It stays valid as long as it is referenced.
 
-The NATS client protocol is in `nats` and `subjects`.
+The NATS client protocol is in `nats` and `subjects`, Liftbridge's envelope in `liftbridge`, and the
+codes of error acks in `ack_codes`. Bascule's own protocols and formats:
+
+    datastream     the data streaming protocol
+    tables         keys, patterns and conditions of tables, and batches of their reads
+    offsets        the records of `_offsets`
+    announcements  what nodes of different clusters tell each other
+    founding       what founders tell each other
 """

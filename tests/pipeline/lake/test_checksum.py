@@ -105,7 +105,7 @@ def test_spans_next_to_each_other_combine(seed: int) -> None:
     batch = rows(40, seed)
     at = random.Random(seed).randrange(41)
     left, right = checksum(batch.slice(0, at)), checksum(batch.slice(at))
-    left.extend(SpanChecksum.of_state(right.state()))
+    left.extend(right)
     assert (left.rows, left.value) == (40, checksum(batch).value)
 
 

@@ -2,6 +2,9 @@
 
 settings    the options for a stream's settings, made from the table of keys
 commands    the commands
+moves       `stream reassign` and `stream elect-leader`
+recovery    `stream recover`
+scrub       `scrub`
 tables      the output
 """
 

@@ -4,6 +4,8 @@ api         `Admin`: sends requests and returns model values or Bascule's errors
 refusals    the exceptions of a node's refusals
 settings    settings for creating or altering a stream
 mixins      the methods of the asynchronous and the blocking client
+
+table_requests, table_events    requests about tables, and the events of a watched one
 """
 
 from bascule.client.admin.api import Admin, PurgedPartition, server_url, stream_info_of

@@ -5,7 +5,10 @@ metadata_group   the Raft group: its state machine, and decisions, here or forwa
 controller       requests of clients and people
 image_follower   keeps this node as the image says
 views            the cluster and its streams, for clients and people
-offsets          committed offsets, at any node
+groups           groups and their committed offsets, at any node
+tables           tables, at any node
+payloads         where payloads belong, and the records that link them
+confirmation     what a leader may say only while there is no next one
 repairs          failed partitions are opened again, or copied again
 duties           what the controller does, and when this node must stop leading
 sessions         the controller pings the nodes

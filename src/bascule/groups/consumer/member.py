@@ -28,7 +28,6 @@ class ClassicSide:
     """Name and metadata, the preferred one first."""
     due_ms: int | None = None
     """When it must have joined or synced; None: neither is expected."""
-    knows_id: bool = True
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ as 4 bytes big-endian.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -88,17 +88,6 @@ class SpanChecksum:
         if not self.rows:
             return 0
         return crc32c(b"".join(crc.to_bytes(4, "big") for crc in self._crcs))
-
-    def state(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Plain numbers, for `of_state` in another process."""
-        return self.rows, tuple(self._crcs), tuple(self._lengths)
-
-    @classmethod
-    def of_state(cls, state: tuple[int, Sequence[int], Sequence[int]]) -> SpanChecksum:
-        made = cls()
-        made.rows, crcs, lengths = state
-        made._crcs, made._lengths = list(crcs), list(lengths)
-        return made
 
 
 def combine_crcs(first: int, second: int, length: int) -> int:

@@ -5,6 +5,8 @@
     replicator          leads and follows as states of partitions say; one fetcher for each leader
     fetcher             the thread that fetches from one node
     followed_partition  one partition that is followed: its attempts, appends and reports
+    payload_gate        has a record with a payload wait for the payload
+    unheard             partitions of which the leader should say something soon
     receive_buffers     reusable memory for responses
 
 ::

@@ -1,6 +1,7 @@
 """What this node is for a partition, and the high watermark that each role keeps.
 
     role               LEADER, FOLLOWER or NONE
+    commitment         what is committed, by the role, and who waits for it
     batch_positions    the byte position of an offset
     leader_watermark   the high watermark of a leader with followers
     follower_watermark the high watermark that a follower was told

@@ -8,6 +8,7 @@ The payloads of its records are read with a log. A damaged or lost one is report
 `Partitions.on_payload_damaged`, and fetched again from another replica; see `datastream`.
 
 scrubber    the thread and what it reads next
+schedule    when each log is due
 progress    how far each log was read, on the disk
 payloads    the payloads of the records that a pass has read
 report      what a pass over one log has found

@@ -22,6 +22,7 @@ publishers     publish over NATS, wait for acks, publish again
 payloads/      clients that send and read payloads, and what must hold for these
 consumers/     members of groups and readers over Kafka's protocol, and what must hold for them
 tables/        tables: their databases, clients, watchers, copies, and what must hold for them
+scenes         faults that wait for a moment which chance seldom brings
 faults         kills, power losses, pauses, partitions, planned stops, disks, clocks
 operators/     moves, rolling restarts, nodes that come and go, other settings, purges
 trace          the last events as text

@@ -116,11 +116,6 @@ class StreamFrameReader:
         """How many bytes to read next, at most."""
         return (self._size or HEAD.size) - len(self._frame)
 
-    @property
-    def is_within(self) -> bool:
-        """Whether a part of a frame has come."""
-        return bool(self._frame)
-
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, bytearray] | None:
         """Take at most `wanted` bytes; return the kind and the frame, once it is whole. Of a DATA
         frame it is the head.

@@ -10,6 +10,8 @@ newer     one that speaks the protocol of KIP-848
 history   what all members of one group have seen, and whether it agrees
 reader    one reader of a partition, which fetches from the leader or the closest replica
 read_history  what all readers have read, and whether it agrees
+deleter   tries to delete a group, again and again
+traits    what a group has besides its members
 ```
 """
 
