@@ -58,8 +58,8 @@ class NatsConfig:
     )
     host: str = setting(
         "127.0.0.1",
-        about="Address the embedded server listens on. Of `0.0.0.0` in a cluster, others are told "
-        "the host of the peer address.",
+        about="Address the embedded server listens on. Of `0.0.0.0` or `::` in a cluster, others "
+        "are told the host of the peer address.",
     )
     port: int = setting(
         4222, about="Port of the embedded server; 0 picks a free one.", minimum=0, maximum=PORT_MAX
@@ -129,7 +129,10 @@ class ClientConfig:
         9092, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
     )
     advertised: str = setting(
-        "", about="host:port given to clients as this node's address; empty: the bound address."
+        "",
+        about="host:port given to clients as this node's address. Empty: this node gives the "
+        "address that a client has connected to, and other nodes of the cluster the bound one, so "
+        "it is needed there with `0.0.0.0`.",
     )
     administration: str = setting(
         "auto",
