@@ -10,7 +10,6 @@ from bascule.client import _hot
 from bascule.errors import CorruptData
 from bascule.storage.appended_batches import check_replicated, read_first_header
 from bascule.storage.epochs import LeaderEpochs
-from bascule.storage.payloads.payload_log import have_links
 
 _INDEX_INTERVAL_BYTES: Final = 1 << 20
 """The check makes index entries as well, which are not used: few."""
@@ -27,9 +26,6 @@ class BatchChecker:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     first_offset: int = -1
     """Base offset of the first batch; -1 without any."""
-
-    has_links: bool = False
-    """Whether a record has a payload, which is not in the batches."""
 
     def check(self, data: memoryview) -> None:
         """Check whole batches that come next.
@@ -52,7 +48,6 @@ class BatchChecker:
             directory=self.origin,
         )
         self.offset, self.epochs = checked.end_offset, checked.epochs
-        self.has_links |= have_links(data)
 
 
 def whole_batches(data: memoryview) -> int:

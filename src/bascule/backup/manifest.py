@@ -33,6 +33,8 @@ class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
     """End of the last batch."""
     bytes: int
     sha256: str
+    has_payloads: bool = False
+    """Whether a record of it has a payload, which is in no file of a backup."""
 
 
 class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.model import Cleanup, StreamDefinition
+from bascule.storage.payloads.payload_log import have_links
 from bascule.wire.offsets import OFFSETS_STREAM
 
 FILE_BYTES_MAX: Final = 32 << 20
@@ -33,6 +34,9 @@ FILE_BYTES_MAX: Final = 32 << 20
 TOMBSTONE_SHARE: Final = 2
 """A compacted partition is read anew after a half of its tombstone retention: a tombstone that
 came and went between two backups would leave its key in them."""
+NO_PAYLOADS: Final = (
+    "it has records with payloads, which backups do not contain yet: only the records are here"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +259,8 @@ class BackupTaker:
         if end < read.end_offset and not failure:
             failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
         read_ms = before.read_ms if failure else began
-        if checker.has_links and not failure:
-            failure = "it has payloads, which backups do not contain yet: only the records are here"
+        if not failure and any(file.has_payloads for file in files):
+            failure = NO_PAYLOADS
         latest = checker.epochs.latest
         return BackedUpPartition(
             partition=index,
@@ -282,7 +286,12 @@ class BackupTaker:
         taken.bytes_written += len(data)
         taken.files_written += 1
         return BackedUpFile(
-            name=name, first_offset=first, end_offset=end, bytes=len(data), sha256=digest
+            name=name,
+            first_offset=first,
+            end_offset=end,
+            bytes=len(data),
+            sha256=digest,
+            has_payloads=have_links(data),
         )
 
 
