@@ -14,7 +14,7 @@ from bascule.config import (
     layer_from_toml,
     merge,
 )
-from bascule.config.addresses import format_address, parse_address
+from bascule.config.addresses import at_host_of, format_address, parse_address
 from bascule.errors import ConfigError
 from bascule.model import StreamConfig, SyncPolicy
 
@@ -228,3 +228,17 @@ def test_a_prefix_of_topics_is_the_beginning_of_a_subject(prefix: str) -> None:
     with pytest.raises(ConfigError, match=r"topic_prefix .* expected the beginning of a NATS"):
         merge(layer_from_toml(f'[client]\ntopic_prefix = "{prefix}"\n', "b.toml"))
     merge(layer_from_toml('[client]\ntopic_prefix = "from.kafka-1"\n', "b.toml"))
+
+
+@pytest.mark.parametrize(
+    ("listener", "named"),
+    [
+        ("0.0.0.0:9092", "node1.example.org:9092"),
+        ("http://0.0.0.0:9080", "http://node1.example.org:9080"),
+        ("http://[::]:9080", "http://node1.example.org:9080"),
+        ("10.0.0.7:9092", "10.0.0.7:9092"),
+        ("http://[::1]:9080", "http://[::1]:9080"),
+    ],
+)
+def test_others_are_told_an_address_that_they_can_use(listener: str, named: str) -> None:
+    assert at_host_of("node1.example.org:9093", listener) == named

@@ -32,6 +32,16 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def at_host_of(own: str, listener: str) -> str:
+    """The address of a listener for other machines: where it is that of all addresses, it has the
+    host of `own`, host:port. `listener` may begin with http://."""
+    scheme, slashes, address = listener.rpartition("//")
+    host, port = parse_address(address)
+    if host not in ALL_ADDRESSES:
+        return listener
+    return f"{scheme}{slashes}{format_address(parse_address(own)[0], port)}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether a listener on `host` can only be reached from its own machine."""
     if host == "localhost":

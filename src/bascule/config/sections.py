@@ -131,8 +131,8 @@ class ClientConfig:
     advertised: str = setting(
         "",
         about="host:port given to clients as this node's address. Empty: this node gives the "
-        "address that a client has connected to, and other nodes of the cluster the bound one, so "
-        "it is needed there with `0.0.0.0`.",
+        "address that a client has connected to, and other nodes of the cluster the bound one, of "
+        "`0.0.0.0` the host of the peer address.",
     )
     administration: str = setting(
         "auto",
@@ -158,7 +158,10 @@ class ClientConfig:
 class HttpConfig:
     """The HTTP listener: admin API, metrics, health."""
 
-    host: str = setting("127.0.0.1", about="Address to listen on.")
+    host: str = setting(
+        "127.0.0.1",
+        about="Address to listen on. Of `0.0.0.0` others are told the host of the peer address.",
+    )
     port: int = setting(
         9080, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
     )

@@ -288,7 +288,7 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi, PayloadsApi):
 
     async def handle_docs(self, request: Request) -> Response:
         operations = list(OPERATIONS.values())
-        server = self._node.node_info().http
+        server = f"{request.url.scheme}://{request.url.netloc}"  # as the browser has reached it
         return HTMLResponse(docs_page(operations, version=__version__, server=server))
 
     async def handle_root(self, request: Request) -> Response:

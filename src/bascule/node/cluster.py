@@ -20,7 +20,7 @@ import msgspec
 from bascule.cluster_identity import ClusterIdentity
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import Config
-from bascule.config.addresses import ALL_ADDRESSES, format_address, parse_address
+from bascule.config.addresses import ALL_ADDRESSES, at_host_of, format_address, parse_address
 from bascule.controller.cluster.confirmation import Refusals
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.healing.accused import DAMAGE, Accusations
@@ -415,7 +415,8 @@ class ClusterNode:
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
         """Register the listeners, and connect all NATS servers. Raises: NodeRefused, Broken."""
-        registration = self.registration(self._config.client.advertised or node.client, node.http)
+        own, client = self.own_address(), self._config.client.advertised or node.client
+        registration = self.registration(at_host_of(own, client), at_host_of(own, node.http))
         registration = replace(registration, nats_route="" if nats is None else nats.route)
         await self.refusal.guard(self.controller.announce(registration))
         if nats is not None:
