@@ -88,6 +88,28 @@ def test_an_operator_says_who_leads(shared: RunningCluster) -> None:
     assert "it is not one of the replicas, which are on 1, 2, 3" in refused.stderr
 
 
+def test_a_move_is_shown_before_it_begins(shared: RunningCluster) -> None:
+    shared.nodes[1].create("planned", "planned.>", replicas=2, partitions=2)
+    shared.wait_in_sync("planned")
+    with bascule.connect_sync(servers_of(shared)) as client:
+        client.publish_many((f"planned.{n}", bytes(1_000)) for n in range(100))
+    before = shared.partition("planned", 1)
+    (added,) = {1, 2, 3} - {*before["replicas"]}
+    target = [before["replicas"][0], added]
+    command = ("stream", "reassign", "planned", "--partition", "1", "--dry-run", "--replicas-on")
+    found = ask(shared, *command, ",".join(map(str, target)))["partitions"]
+    assert [each["target"] for each in found] == [[], target]
+    assert found[1]["bytes_behind"] == found[1]["bytes"] > 0
+    shown = run(shared, *command, ",".join(map(str, target)))
+    assert "to copy: nothing has been changed" in shown.stdout
+    after = shared.partition("planned", 1)
+    assert (after["target"], after["replicas"]) == ([], before["replicas"])
+    refused = run(shared, *command, "1,9")
+    assert refused.returncode == 2
+    assert "names node 9, which cannot get replicas" in refused.stderr
+    assert run(shared, *command, "1,2", "--wait").returncode == 2
+
+
 @pytest.mark.long
 def test_a_drained_node_leads_nothing_also_after_a_restart_and_another_controller(
     shared: RunningCluster,

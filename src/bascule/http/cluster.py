@@ -29,6 +29,12 @@ class ClusterAdmin(Protocol):
         """Raises: UnknownStream, UnknownPartition, ConfigError."""
         ...
 
+    async def plan_reassign(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamInfo:
+        """Raises: UnknownStream, UnknownPartition, ConfigError."""
+        ...
+
     async def cancel_moves(self, name: str, *, partition: int | None) -> StreamDefinition:
         """Raises: UnknownStream, UnknownPartition, CannotCancel."""
         ...
@@ -81,6 +87,13 @@ class ReassignRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Nodes, as many as the stream has replicas; the preferred leader first."),
     ]
     partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+    dry_run: Annotated[
+        bool,
+        Meta(
+            description="Change nothing: the answer is the stream as it would be, with what new "
+            "replicas would copy in `bytes_behind`."
+        ),
+    ] = False
 
 
 class CancelRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -293,9 +306,11 @@ class ClusterApi:
 
     async def handle_reassign_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), ReassignRequest)
-        definition = await self._cluster.reassign_stream(
-            request.path_params["name"], asked.replicas, partition=asked.partition
-        )
+        name, replicas, partition = request.path_params["name"], asked.replicas, asked.partition
+        if asked.dry_run:
+            planned = await self._cluster.plan_reassign(name, replicas, partition=partition)
+            return json_response(stream_body(planned))
+        definition = await self._cluster.reassign_stream(name, replicas, partition=partition)
         return await self._stream_response(definition)
 
     async def handle_cancel_moves(self, request: Request) -> Response:

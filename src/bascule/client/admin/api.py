@@ -165,10 +165,17 @@ class Admin(TableRequests, TableEvents):
         return stream_info_of(response)
 
     async def reassign_stream(
-        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+        self,
+        name: str,
+        replicas: Sequence[int],
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
     ) -> StreamInfo:
         """Begin to move replicas; see `AdminMixin`."""
-        body = {"replicas": list(replicas), "partition": partition}
+        body = dict[str, Any](replicas=list(replicas), partition=partition)
+        if dry_run:  # nodes of earlier releases refuse it
+            body["dry_run"] = True
         _, response = await self._ask("POST", f"{_path(name)}/reassign", body=body, name=name)
         return stream_info_of(response)
 

@@ -82,16 +82,24 @@ class AdminMixin:
         return await self._opened().alter_stream(name, **settings)
 
     async def reassign_stream(
-        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+        self,
+        name: str,
+        replicas: Sequence[int],
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
     ) -> StreamInfo:
         """Begin to move a stream, or one partition, to these nodes, the preferred leader first.
 
         New replicas copy the log first, and the old ones stay until all new ones are in sync; until
-        then `target` of a partition is not empty.
+        then `target` of a partition is not empty. With `dry_run` nothing is changed: the result is
+        the stream as it would be, with what new replicas would copy in `bytes_behind`.
 
         Raises: UnknownStream, UnknownPartition, ConfigError for nodes that cannot be its replicas.
         """
-        return await self._opened().reassign_stream(name, replicas, partition=partition)
+        return await self._opened().reassign_stream(
+            name, replicas, partition=partition, dry_run=dry_run
+        )
 
     async def cancel_moves(self, name: str, *, partition: int | None = None) -> StreamInfo:
         """Take the move of a stream, or of one partition, back: it stays on the nodes that it had
@@ -373,10 +381,17 @@ class SyncAdminMixin:
         return self._run(self._async_admin.alter_stream(name, **settings))
 
     def reassign_stream(
-        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+        self,
+        name: str,
+        replicas: Sequence[int],
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
     ) -> StreamInfo:
         """See `AdminMixin.reassign_stream`."""
-        return self._run(self._async_admin.reassign_stream(name, replicas, partition=partition))
+        return self._run(
+            self._async_admin.reassign_stream(name, replicas, partition=partition, dry_run=dry_run)
+        )
 
     def cancel_moves(self, name: str, *, partition: int | None = None) -> StreamInfo:
         """See `AdminMixin.cancel_moves`."""

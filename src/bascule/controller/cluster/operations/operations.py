@@ -12,11 +12,12 @@ from bascule.controller.cluster.operations.progress import (
     plan_of,
     streams_left,
     streams_planned,
+    with_moves,
 )
 from bascule.controller.cluster.views import ClusterViews
 from bascule.controller.unclean.log_ends import LogEnds
 from bascule.controller.unclean.recovery import Recovery
-from bascule.errors import UnknownNode
+from bascule.errors import UnknownNode, UnknownStream
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.leadership import why_not_lead
 from bascule.metadata.requests import (
@@ -29,6 +30,7 @@ from bascule.metadata.requests import (
     Resume,
     SetBalance,
     Stay,
+    decide,
 )
 from bascule.metadata.versions import check_drain_reason
 from bascule.model import StreamDefinition, StreamInfo
@@ -76,6 +78,19 @@ class ClusterOperations:
         extra = {"stream": name, "partition": partition, "replicas": list(replicas)}
         log.info("replicas move", extra=extra)
         return definition
+
+    async def plan_reassign(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamInfo:
+        """The stream with the moves that `reassign_stream` would begin; nothing is changed.
+
+        Raises: as that, as far as this node knows the metadata.
+        """
+        commands = decide(self._image, Reassign(name, partition, tuple(replicas)))
+        found = await self._describe([name])
+        if name not in found:
+            raise UnknownStream(name)
+        return with_moves(found[name], commands, tuple(replicas))
 
     async def cancel_moves(self, name: str, *, partition: int | None) -> StreamDefinition:
         """Move a stream, or one partition, back to the replicas that it had before.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from bascule.metadata.commands import ChangePartitions, Command
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import balancing_moves
 from bascule.metadata.replicas.drained import left_on
@@ -95,3 +97,23 @@ def streams_planned(image: Image) -> set[str]:
     """The streams with the moves that `plan_of` lists."""
     moves = islice(balancing_moves(image), LISTED_MAX)
     return {image.index.names[move.stream_id] for move in moves}
+
+
+def with_moves(
+    info: StreamInfo, commands: Iterable[Command], target: tuple[int, ...]
+) -> StreamInfo:
+    """A stream as it would be if its partitions in `commands` moved to `target`. What their new
+    replicas would copy is in `bytes_behind`."""
+    moving = {
+        change.partition
+        for command in commands
+        if isinstance(command, ChangePartitions)
+        for change in command.changes
+    }
+    partitions = tuple(
+        replace(each, target=target, bytes_behind=each.bytes * len({*target} - {*each.replicas}))
+        if each.partition in moving
+        else each
+        for each in info.partitions
+    )
+    return replace(info, partitions=partitions)
