@@ -25,7 +25,7 @@ def test_a_whole_cluster_lacks_nothing() -> None:
 def test_nodes_that_are_away_are_named() -> None:
     one, *others = WHOLE.nodes
     away = replace(WHOLE, nodes=(one, *(replace(each, alive=False) for each in others)))
-    assert missing_parts(away) == ["not alive: node 2, 3"]
+    assert missing_parts(away) == ["not alive: nodes 2, 3"]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_nodes_that_are_away_are_named() -> None:
         ({"controller": 0}, "no controller"),
         ({"leaderless_count": 2}, "2 partitions without a leader"),
         ({"under_replicated_count": 3}, "3 partitions with a replica that is not in sync"),
-        ({"failed_count": 1}, "1 failed replicas"),
+        ({"failed_count": 1}, "1 failed replica"),
     ],
 )
 def test_each_part_that_is_missing_is_named(changed: dict[str, int], text: str) -> None:

@@ -45,7 +45,8 @@ def test_a_stream_by_hand(node: Node) -> None:
     listed = json.loads(bascule(node, "stream", "list", "--subject", "nobody", "--json").stdout)
     assert not listed
     assert b"queue group" in bascule(node, "stream", "info", "hand").stdout
-    bascule(node, "stream", "delete", "hand", "--yes")
+    deleted = bascule(node, "stream", "delete", "hand", "--yes", "--json")
+    assert json.loads(deleted.stdout) == {"name": "hand", "messages": 0}
     gone = bascule(node, "stream", "info", "hand", code=3)
     assert b"`bascule stream list` shows what exists" in gone.stderr
 
@@ -80,7 +81,7 @@ def test_a_stream_s_settings_by_hand(node: Node) -> None:
     other = bascule(node, "stream", "purge", "kept", "--partition", "1", "--yes", code=3)
     assert b"has 1 partitions, asked for number 1" in other.stderr
     everything = bascule(node, "stream", "purge", "kept", "--yes")
-    assert "60 messages of stream kept are gone" in everything.stdout.decode()
+    assert "60 messages removed from stream kept" in everything.stdout.decode()
     listed = json.loads(bascule(node, "stream", "list", "--json").stdout)
     assert not [stream["name"] for stream in listed if stream["name"].startswith("_")]
 

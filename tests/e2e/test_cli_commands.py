@@ -133,7 +133,7 @@ def test_retention_says_what_it_waits_for(node: Node) -> None:
     altered = bascule(node, "stream", "alter", "waits", "--retention-after", "archiver")
     assert altered.stderr == b""
     info = " ".join(bascule(node, "stream", "info", "waits").stdout.decode().split())
-    assert "retention waits for consumer archiver, 1 messages behind" in info
+    assert "retention waits for consumer archiver, 1 message behind" in info
     misspelt = bascule(node, "stream", "alter", "waits", "--retention-after", "archivr", "--json")
     assert b"warning: consumer 'archivr'" in misspelt.stderr
     assert json.loads(misspelt.stdout)["config"]["retention_after"] == "archivr"

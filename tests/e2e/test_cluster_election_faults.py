@@ -103,7 +103,7 @@ def test_a_damaged_log_that_nobody_can_replace_is_shown_everywhere(tmp_path: Pat
         )
         for each in cluster.nodes.values():
             shown = command(each, "cluster", "status")
-            assert "1 replicas have failed" in shown
+            assert "1 failed replica" in shown
             assert advice in shown
             assert cause in shown
             info = command(each, "stream", "info", "flights")

@@ -169,7 +169,7 @@ def test_the_longest_log_of_those_out_of_sync_leads(tmp_path: Path) -> None:
             ),
         )
         said = bascule_command(survivor, "stream", "recover", "flights", "--accept-loss", "--yes")
-        assert "1 partitions of stream flights go on" in said
+        assert "1 partition of stream flights with a leader again" in said
         assert cluster.leader("flights") == 3
         assert status(survivor)["unclean"] == [], "the operator knows"
         (event,) = wait_until(cluster, lambda: events(cluster, "ends of logs compared") or None)

@@ -233,7 +233,7 @@ def test_http_has_versions_as_etags(node: Node, client: SyncClient) -> None:
 
 
 def test_the_command_line(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(node, capfd, "create", "shop")[1] == "table shop created, on $KV.shop.>\n"
+    assert run(node, capfd, "create", "shop")[1] == "✓ table shop created, on $KV.shop.>\n"
     assert run(node, capfd, "set", "shop", "apples", "7")[1] == "version 0\n"
     assert run(node, capfd, "set", "shop", "pears", "9", "--json")[1] == '{\n  "version": 1\n}\n'
     assert run(node, capfd, "get", "shop", "apples", "--json")[0] == 0
@@ -244,6 +244,13 @@ def test_the_command_line(node: Node, capfd: pytest.CaptureFixture[str]) -> None
     run(node, capfd, "rm", "shop", "apples")
     assert json.loads(run(node, capfd, "info", "shop", "--json")[1])["name"] == "shop"
     assert "shop" in run(node, capfd, "list")[1]
+    assert run(node, capfd, "delete", "shop")[0] == 2, "nobody is there to say yes"
+    assert run(node, capfd, "delete", "shop", "--yes") == (0, "✓ table shop deleted\n")
+    assert "shop" not in run(node, capfd, "list")[1]
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_stream("plain", "plain.>")
+    code, printed = run(node, capfd, "delete", "plain", "--yes")
+    assert (code, "stream 'plain' is not a table" in printed) == (4, True)
     code, printed = run(node, capfd, "get", "nope", "a")
     assert code != 0
     assert "no stream is named 'nope'" in printed

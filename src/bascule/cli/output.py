@@ -17,8 +17,9 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         envvar="BASCULE_SERVER",
-        help="HTTP address of the node.",
-        show_default="http://127.0.0.1:9080",
+        metavar="HOST:PORT,...",
+        help="HTTP addresses of nodes; the first one that answers is asked.",
+        show_default="127.0.0.1:9080",
         show_envvar=True,
     ),
 ]

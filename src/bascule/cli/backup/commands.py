@@ -28,7 +28,7 @@ from bascule.cli.output import (
     print_json,
     print_warning,
 )
-from bascule.cli.units import bytes_text
+from bascule.cli.units import bytes_text, counted
 from bascule.errors import ConfigError
 from bascule.host.real import RealClock, RealFiles, RealRandom
 
@@ -160,7 +160,8 @@ def restore(
         return
     _show_incomplete(restored.incomplete)
     out.print(
-        f"[green]✓[/green] {restored.streams} streams, {restored.partitions} partitions, "
+        f"[green]✓[/green] {counted(restored.streams, 'stream')}, "
+        f"{counted(restored.partitions, 'partition')}, "
         f"{bytes_text(restored.bytes)}; the new cluster has the id {restored.cluster_id}"
     )
     out.print(f"  bascule serve --data {data}", style="dim", markup=False)
@@ -255,14 +256,15 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
         )
     else:
         out.print(
-            f"[green]✓[/green] backup {manifest.id}: {len(manifest.streams)} streams, "
-            f"{partitions} partitions, {bytes_text(size)}; "
+            f"[green]✓[/green] backup {manifest.id}: {counted(len(manifest.streams), 'stream')}, "
+            f"{counted(partitions, 'partition')}, {bytes_text(size)}; "
             f"{bytes_text(taken.bytes_written)} of it new"
         )
         for name, index, why in taken.read_anew[:SHOWN_MAX]:
             out.print(f"  {name} {index} was read from its start: {why}", markup=False)
         if removed[0]:
-            out.print(f"  {removed[0]} older backups and {removed[1]} files removed")
+            gone = f"{counted(removed[0], 'older backup')} and {counted(removed[1], 'file')}"
+            out.print(f"  {gone} removed")
         _show_incomplete(failures)
     if failures:
         raise typer.Exit(exit_codes.FAILED)
@@ -296,7 +298,7 @@ def _list(repository: Repository, *, json: bool) -> None:
     unnamed = list(repository.unnamed())
     if unnamed:
         out.print(
-            f"{len(unnamed)} files belong to no backup: one was interrupted, or is being taken",
+            f"{counted(len(unnamed), 'file')} of no backup: one was interrupted, or is being taken",
             style="dim",
         )
 
@@ -338,7 +340,7 @@ def _show_verified(manifest: Manifest, damages: list[Damage]) -> None:
     files = manifest.files().values()
     if not damages:
         out.print(
-            f"[green]✓[/green] backup {manifest.id}: {len(files)} files, "
+            f"[green]✓[/green] backup {manifest.id}: {counted(len(files), 'file')}, "
             f"{bytes_text(sum(each.bytes for each in files))}: every digest and every CRC is right"
         )
     for each in damages[:SHOWN_MAX]:

@@ -10,10 +10,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from bascule.cli.cluster.joining import join
-from bascule.cli.cluster.operations import balance, drain, limit_text, resume, throttle
-from bascule.cli.cluster.waiting import wait_while
+from bascule.cli.cluster.operations import (
+    balance,
+    drain,
+    left_table,
+    limit_text,
+    resume,
+    throttle,
+    wait_left,
+)
 from bascule.cli.cluster.whole import wait
-from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
+from bascule.cli.exit_codes import FAILED
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    YesOption,
+    confirm,
+    out,
+    print_error,
+    print_json,
+)
+from bascule.cli.units import counted
 from bascule.errors import ConfigError
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 
@@ -48,7 +65,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         out.print("balance     replicas move until nodes hold about as many")
     out.print(_nodes_table(info))
     _show_trouble(
-        "without a leader: they take and serve nothing", info.leaderless, info.leaderless_count
+        "without a leader: nothing is taken or served", info.leaderless, info.leaderless_count
     )
     _show_trouble(
         "with fewer replicas in sync than messages need",
@@ -60,12 +77,12 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     )
     _show_failed(info)
     if info.differing:
-        out.print(f"[red]{len(info.differing):,} replicas differ from others[/red]")
+        out.print(f"[red]{counted(len(info.differing), 'differing replica')}")
         for differing in info.differing[:SHOWN_MAX]:
             where = f"{differing.stream} {differing.partition} on node {differing.node}"
             out.print(f"  {escape(where)}: {escape(differing.failure)}; {escape(differing.advice)}")
     _show_trouble(
-        "that may have lost committed records: their leader was elected out of sync",
+        "that may have lost committed records: a leader was elected out of sync",
         info.unclean,
         info.unclean_count,
     )
@@ -117,12 +134,16 @@ def remove_node(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take the removal back: the node stays.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show the progress, and return when it has left.")
+    ] = False,
     yes: YesOption = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove a node from the cluster. Its replicas move to other nodes first, then it stops.
+
+    With --wait the exit code is 1 where something does not leave it: the output says what and why.
 
     With --force the replicas of a node that is lost are given up, and other nodes copy them from
     those that are left. The number may be used again by a node with an empty data directory.
@@ -139,22 +160,31 @@ def remove_node(
         if json:
             print_json({"node_id": number, "replicas": held})
         else:
-            out.print(f"[green]✓[/green] node {number} stays, with {held:,} replicas")
+            out.print(f"[green]✓[/green] node {number} stays, with {counted(held, 'replica')}")
         return
     confirm(f"remove node {number} from the cluster?", yes=yes)
     with bascule.connect_sync(server) as client:
         held = client.remove_node(number, force=force)
-        if wait:
-            wait_while(lambda: number in [each.node_id for each in client.cluster().nodes])
+        stays = wait_left(client, number) if wait else None
     if json:
-        print_json({"node_id": number, "replicas": held})
+        left = [asdict(each) for each in stays.left] if stays else []
+        print_json({"node_id": number, "replicas": held} | ({"left": left} if wait else {}))
+    elif stays:
+        out.print(left_table(stays))
+        stuck = counted(stays.stuck_count, "partition")
+        print_error(
+            f"node {number} is not removed yet: {stuck} cannot leave it",
+            "the removal goes on once they can; `bascule node remove N --cancel` takes it back",
+        )
     elif wait or force:
         out.print(f"[green]✓[/green] node {number} is removed")
     else:
         out.print(
-            f"[green]✓[/green] node {number} leaves: {held:,} replicas move first; "
+            f"[green]✓[/green] node {number} leaves: {counted(held, 'replica')} to move first; "
             "`bascule node list` shows when it has left"
         )
+    if stays:
+        raise typer.Exit(FAILED)
 
 
 def _ask(server: str | None) -> ClusterInfo:
@@ -222,7 +252,8 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
 def _show_failed(info: ClusterInfo) -> None:
     if not info.failed:
         return
-    out.print(f"[red]{max(info.failed_count, len(info.failed)):,} replicas have failed")
+    count = max(info.failed_count, len(info.failed))
+    out.print(f"[red]{counted(count, 'failed replica')}")
     for each in info.failed[:SHOWN_MAX]:
         text = f"{each.stream} {each.partition} on node {each.node}: {each.advice}"
         out.print(f"  {text}; cause: {each.failure}", markup=False)
@@ -230,12 +261,12 @@ def _show_failed(info: ClusterInfo) -> None:
         out.print(f"  and {info.failed_count - SHOWN_MAX:,} more")
 
 
-def _show_trouble(what: str, partitions: tuple[PartitionRef, ...], counted: int) -> None:
-    """`counted` is 0 where an earlier release answers, which lists all of them."""
+def _show_trouble(what: str, partitions: tuple[PartitionRef, ...], told: int) -> None:
+    """`told` is 0 where an earlier release answers, which lists all of them."""
     if not partitions:
         return
-    count = max(counted, len(partitions))
-    out.print(f"[red]{count:,} partitions {what}")
+    count = max(told, len(partitions))
+    out.print(f"[red]{counted(count, 'partition')} {what}")
     for each in partitions[:SHOWN_MAX]:
         leader = "no leader" if each.leader == NO_LEADER else f"leader {each.leader}"
         text = f"{leader}, in sync {list(each.isr)} of {list(each.replicas)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -12,11 +12,15 @@ from rich.table import Table
 from bascule.cli.cluster.waiting import Remaining, wait_moved
 from bascule.cli.exit_codes import FAILED
 from bascule.cli.output import JsonOption, ServerOption, out, print_json, print_warning
-from bascule.cli.units import bytes_text, parse_size
+from bascule.cli.units import bytes_text, counted, parse_size
+from bascule.errors import Broken, UnknownNode
 from bascule.operation_results import BalancePlan, NodeDrain
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
+
+STUCK_LOOKS: Final = 25
+"""In turn, five seconds, before what stays on a node counts as stuck: leaders may change."""
 
 NumberArgument = Annotated[int, typer.Argument(metavar="N", help="Number of the node.")]
 
@@ -68,7 +72,7 @@ def resume(number: NumberArgument, server: ServerOption = None, json: JsonOption
     if json:
         print_json(asdict(found))
     else:
-        held = f"{found.leaders:,} leaders and {found.replicas:,} replicas"
+        held = _held(found)
         out.print(f"[green]✓[/green] node {number} goes on, with {held}")
 
 
@@ -108,7 +112,7 @@ def balance(
         done = "nothing has been changed"
     if plan.count or stop:
         copied = bytes_text(plan.bytes)
-        out.print(f"[green]✓[/green] {plan.count:,} moves, {copied} to copy: {done}")
+        out.print(f"[green]✓[/green] {counted(plan.count, 'move')}, {copied} to copy: {done}")
     else:
         out.print("[green]✓[/green] the nodes hold about as many replicas: nothing is to be moved")
 
@@ -157,6 +161,40 @@ def _wait_drained(client: SyncClient, number: int) -> NodeDrain:
     return found
 
 
+def wait_left(client: SyncClient, number: int) -> NodeDrain | None:
+    """Return None once a node that is to be removed has left the cluster. Where nothing of it moves
+    any more that can, return what stays.
+
+    Raises: Broken where no server answers, as when the only one was that node.
+    """
+    found: NodeDrain | None = None
+    stuck_looks = 0
+
+    def look() -> Remaining:
+        nonlocal found, stuck_looks
+        try:
+            found = client.node_drain(number)
+        except UnknownNode:
+            found = None
+            return Remaining(0)
+        except Broken as error:
+            raise Broken(
+                f"{error}; node {number} ends when it has left, so ask another one: `bascule node "
+                "list --server URL`"
+            ) from error
+        stuck_looks = stuck_looks + 1 if found.stuck_count and not found.pending_count else 0
+        if stuck_looks == STUCK_LOOKS:
+            return Remaining(0)
+        if left := found.pending_count + found.stuck_count:
+            return Remaining(left, found.bytes_left)
+        return Remaining(
+            1, instead=f"node {number} has no replicas any more, and leaves the cluster"
+        )
+
+    wait_moved(look)
+    return found
+
+
 def _left_to_balance(client: SyncClient) -> Remaining:
     plan = client.balance_plan()
     return Remaining(plan.count + plan.moving if plan.is_balancing else plan.moving, plan.bytes)
@@ -164,21 +202,29 @@ def _left_to_balance(client: SyncClient) -> Remaining:
 
 def _show_drain(found: NodeDrain) -> None:
     if found.left:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("stream", "partition", "is", "why it stays"):
-            table.add_column(title)
-        for each in found.left:
-            style = "" if each.is_pending else "[yellow]"
-            role = "leader" if each.leads else "replica"
-            why = style + escape(each.why)
-            table.add_row(escape(each.stream), str(each.partition), role, why)
-        out.print(table)
-    held = f"{found.leaders:,} leaders and {found.replicas:,} replicas"
+        out.print(left_table(found))
+    held = _held(found)
     out.print(f"[green]✓[/green] node {found.node_id} is drained; it has {held}")
     if found.pending_count:
-        out.print(f"{found.pending_count:,} partitions leave it by and by")
+        out.print(f"{counted(found.pending_count, 'partition')} still to leave it")
     if found.stuck_count:
-        print_warning(f"{found.stuck_count:,} partitions do not leave it")
+        print_warning(f"{counted(found.stuck_count, 'partition')} cannot leave it")
+
+
+def _held(found: NodeDrain) -> str:
+    return f"{counted(found.leaders, 'leader')} and {counted(found.replicas, 'replica')}"
+
+
+def left_table(found: NodeDrain) -> Table:
+    """What has not left a node yet, one row per partition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("stream", "partition", "is", "why it stays"):
+        table.add_column(title)
+    for each in found.left:
+        style = "" if each.is_pending else "[yellow]"
+        role = "leader" if each.leads else "replica"
+        table.add_row(escape(each.stream), str(each.partition), role, style + escape(each.why))
+    return table
 
 
 def _plan_table(plan: BalancePlan) -> Table:

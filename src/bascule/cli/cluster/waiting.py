@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule.cli.output import err
-from bascule.cli.units import bytes_text
+from bascule.cli.units import bytes_text, counted
 
 WAIT_SECONDS: Final = 0.2
 """Between two looks."""
@@ -22,11 +22,15 @@ class Remaining:
 
     partitions: int
     bytes: int = 0
+    instead: str = ""
+    """Said instead of numbers, if it is not empty."""
 
     def text(self, most: int) -> str:
         """Of `most` partitions."""
+        if self.instead:
+            return self.instead
         left = f", {bytes_text(self.bytes)} to copy" if self.bytes else ""
-        return f"{most - self.partitions:,} of {most:,} partitions{left}"
+        return f"moved: {most - self.partitions:,} of {counted(most, 'partition')}{left}"
 
 
 def wait_while(is_under_way: Callable[[], bool]) -> None:
@@ -69,6 +73,6 @@ def _wait_with_lines(look: Callable[[], Remaining], left: Remaining) -> None:
         most = max(most, left.partitions)
         if time.monotonic() - said_at >= LINE_SECONDS:
             said_at = time.monotonic()
-            err.print(f"moved: {left.text(most)}", markup=False)
+            err.print(left.text(most), markup=False)
         time.sleep(WAIT_SECONDS)
         left = look()

@@ -10,6 +10,7 @@ import typer
 from bascule.cli import exit_codes
 from bascule.cli.cluster.waiting import LINE_SECONDS, WAIT_SECONDS
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_error, print_json
+from bascule.cli.units import counted
 from bascule.errors import Broken
 from bascule.model import ClusterInfo
 
@@ -61,20 +62,17 @@ def _missing(server: str | None) -> list[str]:
 def missing_parts(info: ClusterInfo) -> list[str]:
     """What keeps a cluster from being whole, for people; empty: nothing does."""
     away = [str(each.node_id) for each in info.nodes if not each.alive]
+    nodes = "node" if len(away) == 1 else "nodes"
     # The counts are 0 where an earlier release answers, which lists all of them.
+    leaderless = max(info.leaderless_count, len(info.leaderless))
+    behind = max(info.under_replicated_count, len(info.under_replicated))
     counts = (
-        (
-            max(info.leaderless_count, len(info.leaderless)),
-            "partitions without a leader",
-        ),
-        (
-            max(info.under_replicated_count, len(info.under_replicated)),
-            "partitions with a replica that is not in sync",
-        ),
-        (max(info.failed_count, len(info.failed)), "failed replicas"),
+        (leaderless, "partition", " without a leader"),
+        (behind, "partition", " with a replica that is not in sync"),
+        (max(info.failed_count, len(info.failed)), "failed replica", ""),
     )
     return [
         *([] if info.controller else ["no controller"]),
-        *([f"not alive: node {', '.join(away)}"] if away else []),
-        *(f"{count} {what}" for count, what in counts if count),
+        *([f"not alive: {nodes} {', '.join(away)}"] if away else []),
+        *(f"{counted(count, what)}{rest}" for count, what, rest in counts if count),
     ]

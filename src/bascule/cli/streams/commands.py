@@ -32,7 +32,7 @@ from bascule.cli.streams.tables import (
     stream_detail,
     streams_table,
 )
-from bascule.cli.units import moment_text, parse_moment
+from bascule.cli.units import counted, moment_text, parse_moment
 from bascule.model import PartitionBy, StreamInfo, is_internal_stream
 
 if TYPE_CHECKING:
@@ -225,7 +225,9 @@ def purge(
         print_json({"name": name, "partitions": [asdict(item) for item in purged]})
     else:
         out.print(purged_table(purged))
-        out.print(f"[green]✓[/green] {gone:,} messages of stream [bold]{name}[/bold] are gone")
+        out.print(
+            f"[green]✓[/green] {counted(gone, 'message')} removed from stream [bold]{name}[/bold]"
+        )
 
 
 @streams.command()
@@ -294,15 +296,23 @@ def acknowledge_loss(
 
 @streams.command("rm", hidden=True)
 @streams.command()
-def delete(name: StreamArgument, yes: YesOption = False, server: ServerOption = None) -> None:
+def delete(
+    name: StreamArgument,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
     """Delete a stream and all its messages permanently."""
     import bascule
 
     with bascule.connect_sync(server) as client:
         held = _held(client.stream(name), None)
-        confirm(f"delete stream {name} and its {held:,} messages?", yes=yes)
+        confirm(f"delete stream {name} and its {counted(held, 'message')}?", yes=yes)
         client.delete_stream(name)
-    out.print(f"[green]✓[/green] stream [bold]{name}[/bold] deleted")
+    if json:
+        print_json({"name": name, "messages": held})
+    else:
+        out.print(f"[green]✓[/green] stream [bold]{name}[/bold] deleted")
 
 
 def _confirm_moving_keys(info: StreamInfo, partitions: int) -> None:
@@ -376,7 +386,7 @@ def _purge_question(
     if before_ms is not None:
         return f"remove the messages of {where} older than {moment_text(before_ms)}?"
     if to is None:
-        return f"remove all {_held(info, partition):,} messages of {where}?"
+        return f"remove all {counted(_held(info, partition), 'message')} of {where}?"
     starts = [p.start_offset for p in info.partitions if partition in (None, p.partition)]
     gone = sum(max(to - start, 0) for start in starts)
-    return f"remove {gone:,} messages of {where}, those before offset {to:,}?"
+    return f"remove {counted(gone, 'message')} of {where}, before offset {to:,}?"

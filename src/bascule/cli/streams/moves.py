@@ -19,7 +19,7 @@ from bascule.cli.output import (
     print_warning,
 )
 from bascule.cli.streams.tables import partitions_table, stream_as_json
-from bascule.cli.units import parse_count, parse_size
+from bascule.cli.units import bytes_text, counted, parse_count, parse_size
 from bascule.model import NO_LEADER, StreamInfo
 from bascule.operation_results import LeaderChange
 
@@ -50,6 +50,9 @@ def reassign(
             "other streams; none: no limit. It stays: see `bascule cluster throttle`.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would move, and change nothing.")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show the progress, and return when it has moved.")
     ] = False,
@@ -60,6 +63,8 @@ def reassign(
 
     New replicas copy the log first; the old ones stay until all new ones are in sync.
 
+    With --dry-run nothing is changed: `1 2 3 → 4 2 3` shows where each partition would move.
+
     With --cancel a move that is under way is taken back. New replicas go at once, unless they are
     needed for min-isr.
     """
@@ -67,6 +72,8 @@ def reassign(
 
     if (replicas_on is None) == (not cancel):
         raise typer.BadParameter("give one of --replicas-on and --cancel")
+    if dry_run and (cancel or wait or throttle is not None):
+        raise typer.BadParameter("--dry-run changes nothing: give it with --replicas-on alone")
     rate = None if throttle is None else parse_size(throttle)
     nodes = [parse_count(text) for text in (replicas_on or "").split(",") if text]
     with bascule.connect_sync(server) as client:
@@ -75,20 +82,28 @@ def reassign(
         if cancel:
             info = client.cancel_moves(name, partition=partition)
         else:
-            info = client.reassign_stream(name, nodes, partition=partition)
+            info = client.reassign_stream(name, nodes, partition=partition, dry_run=dry_run)
         if wait:
             wait_moved(lambda: _remaining(client.stream(name)))
             info = client.stream(name)
     if json:
         print_json(stream_as_json(info))
         return
-    moves = any(item.target for item in info.partitions)
-    if cancel:
-        done = "moves back" if moves else "is back where it was"
-    else:
-        done = f"{'moves to' if moves else 'is on'} nodes {replicas_on}"
+    done = _done(info, replicas_on, cancel=cancel, dry_run=dry_run)
     out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done}")
     out.print(partitions_table(info.partitions))
+
+
+def _done(info: StreamInfo, replicas_on: str | None, *, cancel: bool, dry_run: bool) -> str:
+    left = _remaining(info)
+    if cancel:
+        return "moves back" if left.partitions else "is back where it was"
+    if not left.partitions:
+        return f"is on nodes {replicas_on}"
+    if dry_run:
+        copied = bytes_text(left.bytes)
+        return f"would move to nodes {replicas_on}, {copied} to copy: nothing has been changed"
+    return f"moves to nodes {replicas_on}"
 
 
 def elect_leader(
@@ -122,9 +137,11 @@ def elect_leader(
     out.print(leaders_table(changes))
     left = [each for each in changes if each.why]
     moved = sum(not each.why and each.leader != each.before for each in changes)
-    out.print(f"[green]✓[/green] {moved:,} leaders of stream [bold]{escape(name)}[/bold] changed")
+    out.print(
+        f"[green]✓[/green] {counted(moved, 'new leader')} of stream [bold]{escape(name)}[/bold]"
+    )
     if left:
-        print_warning(f"{len(left):,} partitions are not led as asked")
+        print_warning(f"{counted(len(left), 'partition')} not led as asked")
 
 
 def leaders_table(changes: list[LeaderChange]) -> Table:

@@ -19,7 +19,7 @@ from bascule.cli.output import (
     out,
     print_json,
 )
-from bascule.cli.units import moment_text
+from bascule.cli.units import counted, moment_text
 from bascule.operation_results import PartitionRecovery
 
 
@@ -72,7 +72,7 @@ def _show(name: str, found: list[PartitionRecovery]) -> None:
     done = sum(each.is_done for each in found)
     possible = sum(not each.problem and not each.is_done for each in found)
     if done:
-        out.print(f"[green]✓[/green] {done:,} partitions of {stream} go on")
+        out.print(f"[green]✓[/green] {counted(done, 'partition')} of {stream} with a leader again")
     if possible:
         out.print(
             "nothing was done. Start the nodes that are waited for, or repeat with --accept-loss: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -11,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.cluster.waiting import wait_while
+from bascule.cli.cluster.waiting import LINE_SECONDS, wait_while
 from bascule.cli.exit_codes import CORRUPT, FAILED
 from bascule.cli.output import JsonOption, ServerOption, StreamArgument, err, out, print_json
 from bascule.cli.units import bytes_text
@@ -38,7 +39,7 @@ def scrub(
 
     with bascule.connect_sync(server) as client:
         found = client.scrub_stream(name, partition=partition)
-        with _shown(is_visible=not json and err.is_terminal) as show:
+        with _shown(json=json) as show:
 
             def look() -> bool:
                 nonlocal found
@@ -63,10 +64,14 @@ def scrub(
 
 
 @contextlib.contextmanager
-def _shown(*, is_visible: bool) -> Iterator[Callable[[Sequence[ScrubbedReplica]], None]]:
-    """A progress bar on a terminal, while the context is open."""
-    if not is_visible:
+def _shown(*, json: bool) -> Iterator[Callable[[Sequence[ScrubbedReplica]], None]]:
+    """The progress on standard error while the context is open: a bar on a terminal, else a line
+    now and then."""
+    if json:
         yield lambda _: None
+        return
+    if not err.is_terminal:
+        yield _Lines()
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
@@ -75,10 +80,30 @@ def _shown(*, is_visible: bool) -> Iterator[Callable[[Sequence[ScrubbedReplica]]
         task = bar.add_task("", total=None)
 
         def show(found: Sequence[ScrubbedReplica]) -> None:
-            total = sum(max(each.bytes_total, each.bytes) for each in found)
-            bar.update(task, completed=sum(each.bytes for each in found), total=total or None)
+            done, total = _read(found)
+            bar.update(task, completed=done, total=total or None)
 
         yield show
+
+
+class _Lines:
+    """A line every few seconds; none for what takes less."""
+
+    def __init__(self) -> None:
+        self._said_at = time.monotonic()
+
+    def __call__(self, found: Sequence[ScrubbedReplica]) -> None:
+        if time.monotonic() - self._said_at < LINE_SECONDS:
+            return
+        self._said_at = time.monotonic()
+        done, total = _read(found)
+        err.print(f"read: {bytes_text(done)} of {bytes_text(total)}", markup=False)
+
+
+def _read(found: Sequence[ScrubbedReplica]) -> tuple[int, int]:
+    """The bytes that have been read, and those of all replicas."""
+    total = sum(max(each.bytes_total, each.bytes) for each in found)
+    return sum(each.bytes for each in found), total
 
 
 def _table(found: Sequence[ScrubbedReplica]) -> Table:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bascule.cli.streams.settings import SETTINGS
-from bascule.cli.units import bytes_text, duration_text, moment_text
+from bascule.cli.units import bytes_text, counted, duration_text, moment_text
 from bascule.model import (
     NO_LEADER,
     CommittedOffset,
@@ -151,7 +151,7 @@ def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
         for p in info.partitions
     )
     without = [str(p.partition) for p in info.partitions if p.partition not in offsets]
-    text = f"consumer {consumer}, {behind:,} messages behind"
+    text = f"consumer {consumer}, {counted(behind, 'message')} behind"
     if without:
         what = "partition" if len(without) == 1 else "partitions"
         text += f"; no offset committed yet in {what} {', '.join(without)}"

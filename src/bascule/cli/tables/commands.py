@@ -13,11 +13,20 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from bascule.cli.completion import table_names
-from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    YesOption,
+    confirm,
+    err,
+    out,
+    print_json,
+)
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.tables.copies import keys_of_copy, show_copy, values_of_copy, write_copy
 from bascule.cli.tables.follow import ReplicaOption, follow
-from bascule.cli.units import moment_text, parse_duration
+from bascule.cli.units import counted, moment_text, parse_duration
+from bascule.errors import NotATable
 from bascule.table_results import TableEntry
 
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def create_table(
         print_json({"table": name, "created": created, "subject": info.definition.config.subject})
     else:
         done = "created" if created else "exists already"
-        out.print(f"table {name} {done}, on {info.definition.config.subject}")
+        out.print(f"[green]✓[/green] table {name} {done}, on {info.definition.config.subject}")
 
 
 @tables.command("ls", hidden=True)
@@ -133,9 +142,11 @@ def show_table(
     )
     if (waiting := partition.high_watermark - partition.replicated_offset) > 0:
         nodes = f"; not in sync: {', '.join(map(str, out_of_sync))}" if out_of_sync else ""
-        grid.add_row("not on all replicas", f"{waiting:,} records, their removals stay{nodes}")
+        grid.add_row(
+            "not on all replicas", f"{counted(waiting, 'record')}, their removals stay{nodes}"
+        )
     if found.skipped:
-        grid.add_row("skipped", f"{found.skipped:,} records without a key of the table")
+        grid.add_row("skipped", f"{counted(found.skipped, 'record')} without a key of the table")
     out.print(grid)
 
 
@@ -296,7 +307,7 @@ def remove_key(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove a key, whether it has a value or not."""
+    """Remove a key, whether it has a value or not. `bascule table delete` deletes a table."""
     import bascule
 
     if replica is not None:
@@ -305,6 +316,29 @@ def remove_key(
     with bascule.connect_sync(server) as client:
         version = client.table(table).remove(key, if_version=if_version)
     _print_version(version, json=json)
+
+
+@tables.command("delete")
+def delete_table(
+    table: TableArgument,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a table with all its values, and the stream that has its changes, permanently."""
+    import bascule
+    from bascule.wire.tables.keys import why_not_opened
+
+    with bascule.connect_sync(server) as client:
+        config = client.stream(table).definition.config
+        if not config.table:
+            raise NotATable(table, why_not_opened(config))
+        confirm(f"delete table {table} and all its values?", yes=yes)
+        client.delete_stream(table)
+    if json:
+        print_json({"table": table})
+    else:
+        out.print(f"[green]✓[/green] table {table} deleted")
 
 
 @tables.command("incr")

@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from bascule.cli.output import err, out, print_json
-from bascule.cli.units import moment_text
+from bascule.cli.units import counted, moment_text
 from bascule.errors import ConfigError
 from bascule.table_results import TableEntry
 
@@ -120,8 +120,8 @@ def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
     grid.add_row("keys", f"{keys:,}" if status.is_whole else f"{keys:,}, not all yet")
     behind = max(status.high_watermark - status.position, 0)
     grid.add_row("position", f"{status.position:,}" + (f" ({behind:,} behind)" if behind else ""))
-    grid.add_row("to offer", f"{status.pending:,} writes")
-    grid.add_row("refused", f"{status.refused:,} writes")
+    grid.add_row("to offer", counted(status.pending, "write"))
+    grid.add_row("refused", counted(status.refused, "write"))
     for each in refused:
         key = each.write.key.decode("utf-8", "backslashreplace")
         what = "removal" if each.write.value is None else "value"

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bascule.cli.completion import table_names
 from bascule.cli.output import JsonOption, ServerOption, err, print_json
+from bascule.cli.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,13 +145,13 @@ def _line(status: ReplicaStatus) -> Text:
         line.append("connecting")
     elif not status.is_current:
         behind = max(status.high_watermark - status.position, 0)
-        line.append(f"catching up, {behind:,} records behind", style="yellow")
+        line.append(f"catching up, {counted(behind, 'record')} behind", style="yellow")
     else:
         line.append(f"has everything up to offset {status.position:,}", style="green")
     if status.pending:
-        line.append(f", {status.pending:,} writes to offer")
+        line.append(f", {counted(status.pending, 'write')} to offer")
     if status.refused:
-        line.append(f", {status.refused:,} writes refused")
+        line.append(f", {counted(status.refused, 'write')} refused")
     return line
 
 
