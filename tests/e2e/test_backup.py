@@ -20,7 +20,7 @@ from bascule.errors import BasculeError
 from support import commands
 from support.clusters import RunningCluster, running_cluster
 from support.ports import reserve_ports
-from support.processes import Node, wait_for
+from support.processes import Node, running_node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -221,3 +221,19 @@ def test_a_data_directory_in_use_and_another_cluster_are_refused(tmp_path: Path)
         other = commands.run(*command, "--server", servers(cluster), text=True)
         assert other.returncode == 2
         assert "name another place" in other.stderr
+
+
+def test_a_table_is_there_again_with_its_values(tmp_path: Path) -> None:
+    """The new node begins with the metadata of a table, which the first cluster version has not."""
+    with running_node(tmp_path / "before") as node, connected(node) as client:
+        client.create_table("stock", table_ttl_ms=3_600_000)
+        version = client.table("stock").set("apples", b"7")
+        run("backup", tmp_path / "place", server=node.addresses["http"])
+    with restored(tmp_path, tmp_path / "place") as cluster, connected(cluster.nodes[1]) as client:
+        found = client.table("stock").get("apples")
+        assert found is not None
+        assert (found.value, found.version) == (b"7", version)
+
+
+def connected(node: Node) -> bascule.SyncClient:
+    return bascule.connect_sync(node.addresses["http"])

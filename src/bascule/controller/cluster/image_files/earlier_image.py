@@ -10,13 +10,14 @@ import asyncio
 import logging
 from typing import Final
 
+from bascule.cluster_version import OLDEST, TABLES
 from bascule.controller import held_partitions
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import STREAMS_DIRECTORY, StreamDirectories
 from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.metadata import codec
-from bascule.metadata.commands import AdoptDeletions, Command, CreateStream
+from bascule.metadata.commands import AdoptDeletions, Command, CreateStream, SetClusterVersion
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionState
 from bascule.storage.epochs import read_epochs
@@ -89,9 +90,20 @@ async def take_over(metadata: MetadataGroup, earlier: EarlierImage, *, node_id: 
     if found is None:
         return
     epoch = await asyncio.to_thread(earlier.latest_epoch, found)
+    if metadata.image.cluster_version < (needed := _version_of(found)):
+        await metadata.commit((SetClusterVersion(needed),))
     await metadata.commit(adoption(found, node_id=node_id, leader_epoch=max(epoch, 0)))
     await asyncio.to_thread(earlier.retire)
     log.info("metadata of an earlier release taken over", extra={"streams": len(found.streams)})
+
+
+def _version_of(image: Image) -> int:
+    """The cluster version that the streams need: a restored image may have tables. The node is
+    alone, and this release supports it."""
+    has_tables = any(
+        each.config.table or each.config.table_ttl_ms for each in image.streams.values()
+    )
+    return TABLES if has_tables else OLDEST
 
 
 def adoption(image: Image, *, node_id: int, leader_epoch: int) -> tuple[Command, ...]:

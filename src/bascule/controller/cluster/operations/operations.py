@@ -138,7 +138,7 @@ class ClusterOperations:
         """Begin to remove a node; how many replicas have to move first.
 
         With `force` its replicas are given up. Raises: UnknownNode, CannotRemoveNode,
-        NotEnoughNodes, Indeterminate.
+        Indeterminate.
         """
         await self._metadata.submit(Leave(number, force))
         held = self._image.index.replicas_on(number)
