@@ -114,7 +114,7 @@ def test_what_is_asked_wrong_is_refused(node: Node) -> None:
             await client.create_stream("wrong", "wrong.*")
             with pytest.raises(UnknownStream):
                 await client.open_payload("nothing").__aenter__()
-            with pytest.raises(ConfigError, match="name that of the payload"):
+            with pytest.raises(ConfigError, match="name that of the payload as its subject"):
                 await client.open_payload("wrong").__aenter__()
             with pytest.raises(ConfigError, match="not one of stream"):
                 await client.open_payload("wrong", subject="other.a").__aenter__()

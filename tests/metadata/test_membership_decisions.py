@@ -403,7 +403,9 @@ def test_the_cluster_s_own_streams_end_on_the_last_node(controller: DecidingCont
 
 def test_a_removal_that_leaves_too_few_nodes_is_refused(controller: DecidingController) -> None:
     controller.create("a", replicas=3)
-    with pytest.raises(NotEnoughNodes):
+    with pytest.raises(
+        CannotRemoveNode, match=r"stream 'a' has 3 replicas, and only nodes \[2, 3\]"
+    ):
         controller.submit(Leave(1, force=False))
     with pytest.raises(UnknownNode):
         controller.submit(Leave(9, force=False))

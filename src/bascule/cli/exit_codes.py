@@ -32,6 +32,7 @@ from bascule.errors import (
     RequestExpired,
     StreamConflict,
     UnknownGroup,
+    UnknownNode,
     UnknownPartition,
     UnknownPayload,
     UnknownStream,
@@ -53,7 +54,7 @@ EXPLAINED: Final = (
     (0, "done"),
     (1, "failed for another reason; see standard error"),
     (2, "wrong usage, configuration, name or offset, or the cluster refuses the node"),
-    (3, "no such stream, partition or group, or no stream on the subject"),
+    (3, "no such stream, partition, group or node, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
     (6, "data is corrupt, replicas differ, or a check of the demo or of an audit failed"),
@@ -63,6 +64,7 @@ EXPLAINED: Final = (
 
 _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
+    (UnknownNode, UNKNOWN, ""),
     (UnknownGroup, UNKNOWN, "`bascule group list` shows the groups"),
     (UnknownPayload, UNKNOWN, "`bascule read STREAM --json` shows which records have a payload"),
     (PayloadDamaged, CORRUPT, "send or read it again"),
@@ -81,7 +83,8 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (
         NoResponders,
         UNKNOWN,
-        "`bascule stream create NAME --subject SUBJECT` makes a subject durable",
+        "`bascule stream create NAME --subject SUBJECT` makes a subject durable; where a stream "
+        "has it, `bascule cluster status` says why nobody takes it",
     ),
     (ConfigError, USAGE, ""),
     (InvalidName, USAGE, ""),

@@ -113,6 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
         code = _run(sys.argv[1:] if arguments is None else arguments)
     except OSError as error:
         failure = str(error)
+        if error.filename and error.strerror:
+            failure = f"{error.filename}: {error.strerror.lower()}"
         if is_closed and error.errno == errno.EBADF:
             failure = "standard output is closed"
     try:

@@ -48,7 +48,7 @@ class ClusterAdmin(Protocol):
     async def remove_node(self, number: int, *, force: bool) -> int:
         """How many replicas have to move first.
 
-        Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes.
+        Raises: UnknownNode, CannotRemoveNode.
         """
         ...
 

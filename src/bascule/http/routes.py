@@ -105,7 +105,6 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (404, "unknown_node"),
             (409, "cannot_remove_node"),
             (501, "not_supported"),
-            (503, "not_enough_nodes"),
             (503, "indeterminate"),
             (409, "request_expired"),
         ),

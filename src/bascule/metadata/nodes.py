@@ -15,7 +15,6 @@ from bascule.errors import (
     CannotDrain,
     CannotRemoveNode,
     NodeRefused,
-    NotEnoughNodes,
     UnknownNode,
 )
 from bascule.metadata.apply import apply
@@ -90,7 +89,7 @@ def leave(image: Image, number: int, *, force: bool) -> tuple[Command, ...]:
 
     Its replicas move to other nodes first. With `force` they are given up: the node is dead.
 
-    Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes.
+    Raises: UnknownNode, CannotRemoveNode.
     """
     node = image.nodes.get(number)
     if node is None:
@@ -104,7 +103,15 @@ def leave(image: Image, number: int, *, force: bool) -> tuple[Command, ...]:
         replicas = definition.config.replicas
         holds = any(number in state.replicas for state in image.partitions[definition.id])
         if holds and replicas > len(others) and not is_internal_stream(definition.name):
-            raise NotEnoughNodes(replicas, others)
+            give_up = (
+                "" if node.alive else "; a node that is lost for good is given up with --force"
+            )
+            raise CannotRemoveNode(
+                number,
+                f"stream {definition.name!r} has {replicas} replicas, and only nodes {others} "
+                "would be left for them: start another node first, or lower `replicas` of the "
+                f"stream{give_up}",
+            )
     return () if node.is_leaving else (SetLeaving(number, node.epoch),)
 
 

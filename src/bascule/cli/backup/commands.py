@@ -364,7 +364,10 @@ def _incomplete_json(found: list[tuple[str, int, str]]) -> list[dict[str, object
 @contextmanager
 def _progress(what: str, *, total: int | None = None) -> Iterator[Progress]:
     """A bar of bytes, with one task."""
-    columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True)]
-    with Progress(*columns, TransferSpeedColumn(), console=err, transient=True) as bar:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         bar.add_task(what, total=total)
         yield bar

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -31,7 +31,7 @@ from bascule.cli.output import (
     print_json,
 )
 from bascule.cli.units import counted
-from bascule.errors import ConfigError
+from bascule.errors import ConfigError, UnknownNode
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 
 SHOWN_MAX: Final = 20
@@ -64,6 +64,16 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     if info.is_balancing:
         out.print("balance     replicas move until nodes hold about as many")
     out.print(_nodes_table(info))
+    if not info.controller:
+        voters = ", ".join(map(str, info.voters))
+        out.print(
+            "[red]nothing can be decided: fewer than a majority of the voters run and reach each "
+            "other[/red]"
+        )
+        out.print(
+            f"  start the voters {voters}; if too many of them are lost for good: docs/backup.md. "
+            "Above and below is what this node knew last"
+        )
     _show_trouble(
         "without a leader: nothing is taken or served", info.leaderless, info.leaderless_count
     )
@@ -90,7 +100,8 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         out.print(
             "  bascule stream acknowledge-loss STREAM removes them from this list", style="dim"
         )
-    if not (info.leaderless or info.under_min_isr or info.under_replicated or info.failed):
+    troubles = (info.leaderless, info.under_min_isr, info.under_replicated, info.failed)
+    if info.controller and not any(troubles):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 
 
@@ -110,18 +121,35 @@ def show_node(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one node."""
-    found = [each for each in _ask(server).nodes if each.node_id == number]
-    if not found:
-        raise ConfigError(f"no node {number} has registered; `bascule node list` shows the nodes")
-    shown: dict[str, Any] = asdict(found[0])
+    """Show one node: its state, its addresses, and what it leads and holds."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        info, held = client.cluster(), client.node_drain(number)
+    found = next((each for each in info.nodes if each.node_id == number), None)
+    if found is None:
+        raise UnknownNode(number)
     if json:
-        print_json(shown)
+        print_json({**asdict(found), "leaders": held.leaders, "replicas": held.replicas})
         return
     table = Table.grid(padding=(0, 2))
-    for name, value in shown.items():
-        table.add_row(name, escape(str(value)))
+    for title, text in (
+        ("node", str(number)),
+        ("state", _state(found, info)),
+        ("rack", escape(found.rack) or "none"),
+        ("peer", found.peer),
+        ("client", found.client),
+        ("HTTP", found.http),
+        ("version", found.version),
+        ("supports", f"cluster version {_supported(found)}; {info.cluster_version} is in force"),
+        ("leads", counted(held.leaders, "partition")),
+        ("holds", counted(held.replicas, "replica")),
+    ):
+        table.add_row(title, text)
     out.print(table)
+    if held.left:
+        out.print()
+        out.print(left_table(held))
 
 
 @node.command("remove")
@@ -233,6 +261,8 @@ def _have(nodes: list[NodeRegistration]) -> str:
 
 
 def _state(each: NodeRegistration, info: ClusterInfo) -> str:
+    if not info.controller:  # nobody looks
+        return "[yellow]was alive" if each.alive else "[red]was lost"
     words = ["[green]alive" if each.alive else "[red]lost"]
     if each.node_id == info.controller:
         words.append("controller")

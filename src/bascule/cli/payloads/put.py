@@ -12,7 +12,7 @@ import typer
 from bascule.cli.output import JsonOption, ServerOption, StreamArgument, err, out, print_json
 from bascule.cli.payloads.bars import byte_bar
 from bascule.cli.standard_input import stdin_chunks
-from bascule.errors import BasculeError, ConfigError
+from bascule.errors import BasculeError, ConfigError, PayloadDamaged
 
 if TYPE_CHECKING:
     from bascule.client import Client
@@ -126,6 +126,14 @@ async def _send(
                     await writer.write_from(stdin_chunks(READ_BYTES))
                 else:
                     await writer.write_from(Path(file))
+        except PayloadDamaged:
+            if payload_id is not None:
+                err.print(
+                    f"{file} is not what was sent as payload {payload_id}: give that file, or send "
+                    "this one without --resume",
+                    markup=False,
+                )
+            raise
         except (BasculeError, KeyboardInterrupt, asyncio.CancelledError):
             if file != STDIN and writer.acknowledged:
                 err.print(
@@ -139,10 +147,14 @@ async def _send(
 
 
 def _size(file: str) -> int | None:
-    """Raises: OSError, ConfigError for a directory."""
+    """Raises: ConfigError for a directory, and for a file that cannot be looked at."""
     if file == STDIN:
         return None
-    found = Path(file).stat()
+    try:
+        found = Path(file).stat()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{file} cannot be read: {why}") from error
     if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{file} is a directory, expected a file")
     return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -217,6 +217,11 @@ def purge(
     before_ms = None if before is None else parse_moment(before, now_ms=time.time_ns() // 1_000_000)
     with bascule.connect_sync(server) as client:
         found = client.stream(name)
+        if to is not None and partition is None and len(found.partitions) > 1:
+            raise typer.BadParameter(
+                f"--to needs --partition: stream {name} has {len(found.partitions)} partitions, "
+                "each with its own offsets"
+            )
         question = _purge_question(found, to=to, before_ms=before_ms, partition=partition)
         confirm(question, yes=yes)
         purged = client.purge_stream(name, to_offset=to, before_ms=before_ms, partition=partition)

@@ -20,6 +20,7 @@ from bascule.cli.output import (
     print_json,
 )
 from bascule.cli.units import counted, moment_text
+from bascule.errors import Broken
 from bascule.operation_results import PartitionRecovery
 
 
@@ -46,6 +47,11 @@ def recover(
 
     with bascule.connect_sync(server) as client:
         found = client.recover_stream(name, partition=partition)
+        if not found and not client.cluster().controller:
+            raise Broken(
+                "the cluster has no controller: who leads is not known, and nothing can be "
+                "decided; `bascule cluster status` says more"
+            )
         if accept_loss and any(not each.problem for each in found):
             if not yes:
                 out.print(recovery_table(found))

@@ -63,11 +63,13 @@ def streams_table(infos: Sequence[StreamInfo]) -> Table:
 
 
 def state_text(info: StreamInfo) -> str:
-    """The state as rich markup: ok, paused, read-only, the failure, why NATS refuses the
+    """The state as rich markup: ok, paused, read-only, the failure, no leader, why NATS refuses the
     subscription, or that another cluster has the stream."""
     stopped = [p.failure for p in info.partitions if p.failure]
     if stopped:
         return f"[red]stopped: {escape(stopped[0])}"
+    if waiting := sum(bool(p.waits) for p in info.partitions):
+        return f"[red]{counted(waiting, 'partition')} without a leader"
     if info.refusal:
         return f"[red]refused by NATS: {escape(info.refusal)}"
     if any(each.conflict for each in info.duplicates):

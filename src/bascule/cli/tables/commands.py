@@ -441,6 +441,7 @@ def _entry_as_json(entry: TableEntry) -> dict[str, Any]:
         **_key_as_json(entry.key),
         "version": entry.version,
         "timestamp": moment_text(entry.timestamp),
+        "timestamp_ms": entry.timestamp,
         **({} if entry.content_type is None else {"content_type": entry.content_type}),
         **value,
     }
@@ -455,6 +456,7 @@ def _change_as_json(change: TableChange) -> dict[str, Any]:
         **_key_as_json(change.key),
         "version": change.version,
         "timestamp": moment_text(change.timestamp),
+        "timestamp_ms": change.timestamp,
         "removed": True,
         **position,
     }

@@ -106,6 +106,7 @@ def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
                     {
                         "key": each.write.key.decode("utf-8", "backslashreplace"),
                         "timestamp": moment_text(each.write.timestamp),
+                        "timestamp_ms": each.write.timestamp,
                         "removes": each.write.value is None,
                         "reason": each.reason,
                     }

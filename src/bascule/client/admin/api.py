@@ -411,7 +411,10 @@ class Admin(TableRequests, TableEvents):
         try:
             return await self._request_any(method, path, given)
         except httpx.TimeoutException as error:
-            raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
+            raise Broken(
+                f"the node at {self._servers[0]} did not answer {method} {path} in time; `bascule "
+                "cluster status` says whether the cluster has a controller"
+            ) from error
         except httpx.HTTPError as error:
             raise Broken(
                 f"no Bascule node answers at {self.server} ({error}): start one with "

@@ -22,6 +22,7 @@ from bascule.errors import (
     NeedsClusterVersion,
     NotANumber,
     NotATable,
+    NotEnoughNodes,
     OffsetOutOfRange,
     RequestExpired,
     RequestFailed,
@@ -102,6 +103,7 @@ def _of_node(code: str, node: int) -> BasculeError | None:
         "unknown_node": UnknownNode(node),
         "cannot_remove_node": CannotRemoveNode(node, ""),
         "cannot_drain": CannotDrain(node, ""),
+        "not_enough_nodes": NotEnoughNodes(0, []),
         "needs_cluster_version": NeedsClusterVersion("", 0, 0, {}, ""),
     }
     return kinds.get(code)
