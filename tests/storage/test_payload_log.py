@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from bascule.errors import LogFailed, PayloadMissing
+from bascule.host.api import File
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -474,3 +475,78 @@ def test_what_has_no_mark_does_not_count() -> None:
     payloads.create_marks(id_of(41))
     assert opened(files).payloads.is_empty
     assert files.list_dir(payloads.directory) == []
+
+
+def test_no_checkpoint_passes_a_link_whose_name_somebody_else_syncs_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a repair, which holds no lock of the partition."""
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        receive(log, 1)
+        log.append(link_batch(0, 1))
+        log.sync()
+
+        def sync_dir(path: str, files: SimFiles = files, log: PayloadLog = log) -> None:
+            assert path == log.payloads.directory
+            patch.undo()
+            log.checkpoint(high_watermark=1)
+            files.crash()
+            raise OSError(errno.EIO, "the power is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "sync_dir", sync_dir)
+            with pytest.raises(OSError, match="power"):
+                log.payloads.settle()
+        check(opened(files))
+
+
+def test_names_that_could_not_be_synced_are_synced_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 1)
+    log.append(link_batch(0, 1))
+    log.sync()
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_dir", fail)
+        with pytest.raises(OSError, match=log.payloads.directory):
+            log.payloads.settle()
+    for expected in (1, 0):
+        done = len(files.operations)
+        log.payloads.settle()
+        assert len(files.operations) - done == expected
+
+
+def test_the_file_of_a_record_that_is_purged_during_its_repair_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    for number in (3, 4):
+        receive(log, number)
+        log.append(link_batch(log.end.offset, number))
+    log.sync()
+    found = log.payloads.find_at(0)
+    assert found is not None
+    files.remove(found.path)
+    log = opened(files)
+    file = log.payloads.create(id_of(3))
+    file.write_at(0, content_of(3))
+    finish = log.payloads.finish
+
+    def finish_late(file: File, payload: Payload) -> None:
+        finish(file, payload)
+        log.advance_start(1, high_watermark=2)
+        log.sweep()
+
+    monkeypatch.setattr(log.payloads, "finish", finish_late)
+    log.repair(file, PayloadLink(0, payload(3)))
+    assert log.is_sweep_due
+    log.sweep()
+    assert log.payloads.linked_offsets() == [1]
+    assert log.payloads.counts == (0, 0, 1)

@@ -66,8 +66,8 @@ class PayloadFiles:
         """Linked ones whose files are not renamed yet."""
         self._lost: set[str] = set()
         """Payloads that no replica has."""
-        self._is_renamed = False
-        """Whether names have changed since the last sync of the directory."""
+        self._renames = self._renames_synced = 0
+        """How often names have changed, and how many of these changes are on the disk."""
         self.bytes = 0
         """Of the whole ones."""
         self.changes = 0
@@ -412,7 +412,7 @@ class PayloadFiles:
                 continue
             del self._unnamed[id]
             self._note(id)
-            self._is_renamed = True
+            self._renames += 1
 
     def settle(self) -> None:
         """Sync the names. A checkpoint must not pass a link before. Raises: OSError."""
@@ -421,13 +421,12 @@ class PayloadFiles:
                 self._rename_linked()
             if self._unnamed:
                 raise OSError(EIO, "a payload cannot be renamed", self.directory)
-            renamed, self._is_renamed = self._is_renamed, False
-        if renamed:
-            try:
-                self._files.sync_dir(self.directory)
-            except OSError:
-                self._is_renamed = True
-                raise
+            renames = self._renames
+        # Whoever else syncs them now may not be done yet.
+        if renames > self._renames_synced:
+            self._files.sync_dir(self.directory)
+            with self._lock:
+                self._renames_synced = max(self._renames_synced, renames)
 
     def unlink_from(self, offset: int) -> None:
         """The records from `offset` on are gone, and may come back. Raises: OSError."""
@@ -438,7 +437,7 @@ class PayloadFiles:
                 link = self._linked[id]
                 if id not in self._unnamed:
                     self._files.rename(self._linked_path(link), self._whole_path(link.payload))
-                    self._is_renamed = True
+                    self._renames += 1
                 self._unnamed.pop(id, None)
                 del self._ids[at], self._linked[id]
                 self._whole[id] = link.payload

@@ -221,6 +221,8 @@ class PayloadLog(PartitionLog):
         payloads.finish(file, payload)
         if is_there:
             payloads.link([link])
+            if link.offset < self.start_offset:  # it was purged meanwhile
+                self._swept_start = -1
             payloads.settle()
 
     def _has_record(self, offset: int) -> bool:
