@@ -185,6 +185,25 @@ def purge(partition: Partition, offset: int) -> None:
     partition.log.advance_start(offset, high_watermark=partition.high_watermark.offset)
 
 
+def test_key_value_clients_are_not_given_what_was_purged(harness: TablesHarness) -> None:
+    """They ask for the last message of a key, and for the one with a sequence."""
+    harness.put((b"a", b"1" * 900), (b"b", b"1"), (b"b", None))
+    harness.put((b"c", b"2" * 900))
+
+    async def test(tables: Tables) -> None:
+        replica = tables.replica("t", 0)
+        assert list(await contents(tables, 4)) == [b"a", b"c"]
+        assert sorted(await replica.last([b"a", b"b", b"c"])) == [b"a", b"b", b"c"]
+        found = [await replica.at_version(version) for version in range(4)]
+        assert [row and row.key for row in found] == [b"a", None, b"b", b"c"]
+        purge(harness.partition, 3)
+        assert list(await replica.last([b"a", b"b", b"c"])) == [b"c"]
+        found = [await replica.at_version(version) for version in range(4)]
+        assert [row and row.key for row in found] == [None, None, None, b"c"]
+
+    harness.run(test)
+
+
 def test_a_table_of_a_compacted_log_is_the_same(harness: TablesHarness) -> None:
     for n in range(30):
         harness.put((b"k%d" % (n % 3), b"%d" % n if n % 5 else None), (b"old", b"%d" % n))

@@ -223,12 +223,13 @@ class TableReplica:
 
     async def last(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """As `get`, and also the rows of removed keys. Raises: PartitionFailed, CorruptData."""
-        return await self._read(lambda file: file.get(keys))
+        found, oldest = await self._read(lambda file: file.get(keys)), self._oldest()
+        return {key: row for key, row in found.items() if row.version >= oldest}
 
     async def at_version(self, version: int) -> Row | None:
         """The row with a version, if it is the latest one of its key; in a large table only one
         that was written not long ago. Raises: PartitionFailed, CorruptData, Indeterminate."""
-        if version >= self.position:
+        if not self._oldest() <= version < self.position:
             return None
         page = await self.changes(version, rows_max=1, bytes_max=1)
         if page.is_full:
