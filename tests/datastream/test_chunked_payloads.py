@@ -15,11 +15,20 @@ import pytest
 from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream import chunked_payloads
 from bascule.datastream.chunked_payloads import IDLE_SECONDS_MAX, YIELD_SECONDS
+from bascule.datastream.disk import pacing
+from bascule.datastream.disk.pacing import (
+    STEP_BYTES,
+    STEP_BYTES_MIN,
+    SYNCS_MIN,
+    UNWRITTEN_BYTES_MAX,
+    UNWRITTEN_BYTES_MIN,
+)
+from bascule.datastream.fetching import Fetching
 from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
 from bascule.errors import Broken
-from bascule.host.real import RealClock, RealFiles
+from bascule.host.real import RealClock, RealFile, RealFiles
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.payload_chunks import PayloadChunk
 from bascule.record.payload_links import Payload
@@ -219,3 +228,51 @@ def test_headers_count_for_what_they_take_in_memory(
     disk.may_end.set()
     assert begun.answer()["payload"]["next"] == 11
     assert begun.answer() == {"seq": 1}
+
+
+def test_publishers_that_want_answers_wait_for_the_disk(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As senders over a connection: what is in memory only is bounded, also without other replicas
+    that would hold them up."""
+    may_write = threading.Event()
+    write_back = RealFile.write_back
+
+    def write_slowly(file: RealFile, start: int, end: int) -> None:
+        assert may_write.wait(SECONDS_MAX)
+        write_back(file, start, end)
+
+    monkeypatch.setattr(RealFile, "write_back", write_slowly)
+    monkeypatch.setattr(pacing, "UNWRITTEN_BYTES_MAX", 2 * STEP_BYTES)
+    begun.streams.write_back_thread.limit()
+    half, size = b"x" * (STEP_BYTES // 2), 4 * STEP_BYTES
+    for at in range(0, size, len(half)):
+        begun.chunk(OTHER, at, half)
+    begun.ask(lambda: None)
+    answered = [begun.answer()["payload"]["next"] for _ in range(begun.answers.qsize())]
+    assert answered == [len(half), 2 * len(half), 3 * len(half)]
+    may_write.set()
+    while len(answered) < size // len(half):
+        answered.append(begun.answer()["payload"]["next"])
+    assert answered[-1] == size
+    begun.send(OTHER, f"Bascule-Payload-Close: {size}")
+    assert begun.answer() == {"seq": 1}
+
+
+def test_payloads_share_what_may_be_in_memory_only_and_each_has_two_steps(begun: Node) -> None:
+    """Those that are fetched, too. With more the last payload of many that end together would be
+    written for so long that its sender gives up."""
+    streams = begun.streams
+    begun.chunk(OTHER, 0, b"1")
+    begun.answer()
+    assert streams.unwritten_max == UNWRITTEN_BYTES_MAX
+    for number in range(1, 1_000):
+        streams._fetches[b"", 0, str(number)] = cast("Fetching", None)
+        share = UNWRITTEN_BYTES_MAX // (1 + number)
+        assert streams.unwritten_max == max(share, 2 * STEP_BYTES)
+    for _ in range(SYNCS_MIN):
+        now_ns = begun.clock.monotonic_ns()
+        streams.on_log_synced(now_ns, now_ns)
+    assert streams.unwritten_max == 2 * STEP_BYTES_MIN
+    streams._fetches.clear()
+    assert streams.unwritten_max == UNWRITTEN_BYTES_MIN

@@ -18,6 +18,7 @@ from bascule.datastream.disk.pacing import (
     START,
     STEP_BYTES,
     STEP_BYTES_MIN,
+    STEPS_MIN,
     SYNCS_MIN,
     TARGET_NS,
     UNWRITTEN_BYTES_MAX,
@@ -210,7 +211,7 @@ def test_a_step_waits_no_longer_than_the_thread_lives() -> None:
     thread = PacedThread(clock, core)
     for _ in range(SYNCS_MIN):
         thread.on_log_synced(clock.monotonic_ns(), clock.monotonic_ns() + SHORT_NS)
-    assert thread.limit() == START
+    assert thread.limit() == START * STEPS_MIN * STEP_BYTES_MIN
     assert thread.unwritten_max == UNWRITTEN_BYTES_MIN
     done = threading.Semaphore(0)
     for _ in range(2):
@@ -219,3 +220,93 @@ def test_a_step_waits_no_longer_than_the_thread_lives() -> None:
     assert not done.acquire(blocking=False)
     thread.close()
     assert done.acquire(timeout=20)
+
+
+def test_a_step_that_nobody_wants_any_more_is_left_out() -> None:
+    """Else payloads that are given up one after the other would fill the queue with open files."""
+    clock = SimClock(1_000)
+    thread = PacedThread(clock, Pacing(floor=FLOOR))
+    for _ in range(SYNCS_MIN):
+        thread.on_log_synced(clock.monotonic_ns(), clock.monotonic_ns() + SHORT_NS)
+    done: list[str] = []
+    reached = threading.Event()
+
+    def is_wanted() -> bool:
+        reached.set()
+        return False
+
+    thread.submit(lambda: done.append("wanted"), STEP_BYTES)
+    for _ in range(100):
+        thread.submit(lambda: done.append("not wanted"), STEP_BYTES, is_wanted=lambda: False)
+    thread.submit(lambda: done.append("not wanted"), STEP_BYTES, is_wanted=is_wanted)
+    assert reached.wait(20), "it waits for time that does not go on"
+    thread.close()
+    assert done == ["wanted"]
+    assert thread.waited_ns == 0
+
+
+def test_syncs_of_long_ago_do_not_limit_payloads() -> None:
+    disk = Disk()
+    disk.share()
+    for _ in range(SYNCS_MIN):
+        disk.sync()
+    disk.now_ns += 3_600 * SECOND_NS
+    assert disk.pacing.wait_ns(disk.now_ns) <= 0
+    assert disk.pacing.limit == 0
+    assert disk.pacing.step_bytes == STEP_BYTES
+
+
+def test_records_of_payloads_may_be_synced_in_the_next_window() -> None:
+    """As those of many payloads that end together."""
+    disk = Disk()
+    for _ in range(20):
+        for _ in range(2 * SYNCS_MIN):
+            disk.pacing.on_payload()
+        disk.now_ns += QUIET_NS
+        for _ in range(2 * SYNCS_MIN):
+            disk.sync(every_ns=MS)
+            assert disk.pacing.limit == 0
+
+
+def test_records_that_are_synced_together_do_not_hide_other_syncs_for_long() -> None:
+    disk = Disk()
+    for _ in range(1_000):
+        disk.pacing.on_payload()
+    for _ in range(2):
+        disk.now_ns += QUIET_NS
+        disk.sync()
+    disk.now_ns += QUIET_NS
+    disk.share()
+
+
+def test_the_least_rate_has_some_steps_a_second() -> None:
+    disk = Disk(floor=1)
+    least = STEPS_MIN * STEP_BYTES_MIN
+    for _ in range(SYNCS_MIN):
+        disk.sync()
+    assert disk.pacing.limit == START * least
+    for _ in range(2_000):
+        disk.sync(LONG_NS)
+    assert disk.pacing.limit == least
+
+
+def test_a_step_that_waits_has_the_rate_of_now() -> None:
+    disk = Disk(floor=1)
+    for _ in range(SYNCS_MIN):
+        disk.sync(writes=False)
+    before, began_ns = disk.pacing.limit, disk.now_ns
+    disk.pacing.on_step(began_ns, STEP_BYTES)
+    while disk.pacing.limit == before:
+        disk.sync(writes=False)
+    assert disk.pacing.limit > before
+    left = STEP_BYTES - (disk.now_ns - began_ns + pacing.STEP_NS) * before // SECOND_NS
+    waits_for = disk.pacing.wait_ns(disk.now_ns) * disk.pacing.limit // SECOND_NS
+    assert abs(waits_for - left) <= 2
+
+
+def test_syncs_that_are_told_in_another_order_are_remembered_as_long() -> None:
+    baseline = Baseline()
+    assert baseline.on_sync(0, 1 * MS) == 1 * MS
+    for _ in range(BASELINE_PARTS):
+        for now_ns in (BASELINE_PART_NS, BASELINE_PART_NS - 1):
+            assert baseline.on_sync(now_ns, 3 * MS) == 1 * MS

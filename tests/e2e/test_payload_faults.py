@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from bascule.datastream.protocol.progress import Reached
 from bascule.datastream.service import DataStreams
-from bascule.errors import BasculeError, Broken, UnknownStream
+from bascule.errors import BasculeError, Broken, UnknownPayload, UnknownStream
 from bascule.payload_connection import PayloadReader, PayloadWriter
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.record.payload_links import Payload, PayloadLink
@@ -94,6 +94,19 @@ def test_who_was_deposed_gives_no_payload_of_a_record_that_only_it_has(tmp_path:
         nodes[1].high_watermark, nodes[2].is_deposed = 1, True
         fetch = FetchPayload(STREAM, 0, offset=0)
         assert read(nodes[2], nodes[1], fetch=fetch) == bytes(reversed(DATA))
+
+
+def test_the_payload_of_a_record_that_was_purged_is_not_read_any_more(tmp_path: Path) -> None:
+    """Its file is there until the next sweep."""
+    with payload_nodes(tmp_path, 1) as nodes:
+        store(nodes[1])
+        nodes[1].store.payloads.link([PayloadLink(0, nodes[1].linked[0][0])])
+        nodes[1].high_watermark = 1
+        assert read(nodes[1], fetch=FetchPayload(STREAM, 0, offset=0)) == DATA
+        nodes[1].store.start_at(1, 0)
+        assert nodes[1].store.payloads.find_at(0) is not None
+        with pytest.raises(UnknownPayload):
+            read(nodes[1], fetch=FetchPayload(STREAM, 0, offset=0))
 
 
 def test_the_rest_of_a_payload_is_of_the_same_payload(tmp_path: Path) -> None:

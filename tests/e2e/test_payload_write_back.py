@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from bascule.datastream.disk import pacing
 from bascule.datastream.disk.pacing import STEP_BYTES
+from bascule.datastream.inbound import LEFT_MAX
+from bascule.datastream.service import DataStreams
 from bascule.errors import BasculeError
 from bascule.host.real import RealFile
 from bascule.payload_connection import PayloadWriter
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import decode_ack
 from bascule.wire.datastream.messages import OpenPayload
 from e2e.test_payload_chunks import ID, MIB, content, whole
-from support.payload_nodes import STREAM, PayloadNode, payload_nodes, wait_until
+from support.payload_nodes import (
+    STREAM,
+    PayloadNode,
+    RawSender,
+    SlowFile,
+    payload_nodes,
+    wait_until,
+)
 
 DATA = content(24 * MIB)
 
@@ -151,3 +165,60 @@ def test_a_disk_that_fails_ends_the_payload(
         assert not nodes[1].linked
         assert not [file for file in nodes[1].files() if file.suffix == ".whole"]
         wait_until("it is gone", lambda: not nodes[1].streams.counts.sessions)
+
+
+def test_steps_of_payloads_that_were_given_up_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that begins one after the other fills no queue with their files."""
+    disk, count = Disk(monkeypatch), 40
+    data = DATA[:STEP_BYTES]
+    with payload_nodes(tmp_path, 1) as nodes:
+        sender = RawSender(nodes[1].port)
+        for number in range(count):
+            sender.open(f"{number:032x}")
+            sender.until(frames.OPENED)
+            for at in range(0, STEP_BYTES, MIB):
+                sender.packet(at, data[at : at + MIB])
+            while decode_ack(sender.until(frames.ACK))[0] < STEP_BYTES:
+                pass
+        assert nodes[1].streams.counts.abandoned == count - 1 - LEFT_MAX
+        disk.may_write.set()
+        sender.finish(data)
+        sender.until(frames.CLOSED)
+        assert len(disk.steps) <= 1 + LEFT_MAX + 1, (
+            "of the first, those that are left, and the last"
+        )
+        sender.close()
+
+
+def test_what_is_fetched_from_its_start_again_is_written_back_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a node that compares nothing, where the one before has died."""
+    payload = Payload(ID, len(DATA), crc32c(DATA))
+    starts: list[int] = []
+    write_back = SlowFile.write_back
+    with payload_nodes(tmp_path, 3) as nodes:
+        first, second, third = nodes.values()
+        for node in (first, third):
+            node.alive, node.leader = [node], node.number
+            asyncio.run(send(node))
+            for sums in (node.directory / "payloads").glob("*.sums"):
+                sums.unlink()
+            node.alive, node.leader = [first, second, third], 1
+
+        def stop_the_first(file: SlowFile, start: int, end: int) -> None:
+            starts.append(start)
+            if len(starts) == 3:
+                first.stop()
+            write_back(file, start, end)
+
+        monkeypatch.setattr(DataStreams, "unwritten_max", 4 * MIB)
+        monkeypatch.setattr(SlowFile, "write_back", stop_the_first)
+        fetched: Future[Exception | None] = Future()
+        place = second.place_of(STREAM, 0)
+        second.streams.fetch(place, PayloadLink(0, payload), fetched.set_result)
+        assert fetched.result(20) is None
+        assert whole(second) == DATA
+    assert starts.count(0) == 2

@@ -370,7 +370,8 @@ class LimitsConfig:
     payload_bytes_per_second_min: int = setting(
         8 << 20,
         about="While syncs of logs take longer than usual, payloads are written to the disk more "
-        "slowly, down to so many bytes a second; 0: they are never slowed down.",
+        "slowly, down to so many bytes a second, but not below 1 MiB; 0: they are never slowed "
+        "down.",
         minimum=0,
     )
     compaction_map_bytes_max: int = setting(

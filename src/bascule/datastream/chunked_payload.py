@@ -89,6 +89,8 @@ class ChunkedPayload:
         self._looks = ((reactor.now_ns(), 0),) * 2
         """When it was looked at the last two times, and what had come by then."""
         self._reached = NOTHING
+        self._is_paused = False
+        """Whether no chunk is answered, since too much is in memory only."""
         self._has_ended = False
         self._failure: Exception | None = None
 
@@ -228,7 +230,7 @@ class ChunkedPayload:
 
     def _answer_reached(self) -> None:
         written = self._reached.written
-        while self._waiting and self._waiting[0].end <= written:
+        while self._waiting and self._waiting[0].end <= written and not self._is_paused:
             owed = self._waiting.popleft()
             self._send(owed.reply, owed.publish, next=written)
             self._owner.on_done(owed.cost)
@@ -241,8 +243,10 @@ class ChunkedPayload:
         self._answer_reached()
 
     def set_paused(self, paused: bool) -> None:
-        """Of the session. A NATS subscription cannot wait, but publishers that want answers
-        do. What others send is in the file, and is forwarded from there."""
+        """Of the session. A NATS subscription cannot wait: publishers that want answers wait for
+        those. What others send is in the file, and is forwarded from there."""
+        self._is_paused = paused
+        self._answer_reached()
 
     def closed(self, nodes: list[int]) -> None:
         """Of the session: `nodes` have the payload whole."""

@@ -130,6 +130,7 @@ class Fetching:
     def close(self) -> None:
         """Stop; nobody is told."""
         self._has_ended = True
+        self._write_back.close()
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -145,6 +146,7 @@ class Fetching:
         self._disconnect()
         if not self._is_compared:
             self._received = ReceivedPayload(self.payload.id)
+            self._write_back.begin_anew()
         while self._has_sources():
             node = self._sources.pop(0)
             try:
@@ -214,6 +216,7 @@ class Fetching:
     def _end(self, error: Exception | None) -> None:
         if not self._has_ended:
             self._has_ended = True
+            self._write_back.close()
             self._disconnect()
             self._on_ended(self, error)
 

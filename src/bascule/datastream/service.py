@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
 """They sync files and read packets again."""
-UNWRITTEN_BYTES_MIN: Final = 4 << 20
+UNWRITTEN_STEPS_MIN: Final = 2
 """What a payload may have in memory only in any case; else its share of what all may have."""
 SWEEP_SECONDS: Final = 5.0
 DETACHED_SECONDS_MAX: Final = 60.0
@@ -172,8 +172,9 @@ class DataStreams:
     @property
     def unwritten_max(self) -> int:
         """What a payload may have in memory only; its sender waits then."""
-        unwritten_max = self.write_back_thread.unwritten_max
-        return max(unwritten_max // max(len(self._sessions), 1), UNWRITTEN_BYTES_MIN)
+        thread, payloads = self.write_back_thread, len(self._sessions) + len(self._fetches)
+        share = thread.unwritten_max // max(payloads, 1)
+        return max(share, UNWRITTEN_STEPS_MIN * thread.step_bytes)
 
     def _end_all(self) -> None:
         for session in tuple(self._sessions.values()):
@@ -267,7 +268,8 @@ class DataStreams:
             if not place.is_confirmed:
                 raise PayloadMissing(f"of offset {offset}", "this replica, yet")
             raise UnknownPayload(place.stream, place.partition, offset)
-        found = store.payloads.find_at(offset)
+        # Of a record that was purged the file may still be there for a moment.
+        found = store.payloads.find_at(offset) if offset >= store.start_offset else None
         if found is not None:
             return found.payload.id
         link = store.link_at(offset)

@@ -503,5 +503,6 @@ class Session:
         for each in tuple(self._successors.values()):
             each.close()
         self._successors.clear()
+        self._write_back.close()
         self.file = self._marks = None
         self._service.on_ended(self)

@@ -27,12 +27,17 @@ class PacedThread:
         self.waited_ns = 0
         """How long steps have waited."""
 
-    def submit(self, step: Callable[[], None], size: int) -> None:
-        """Run a step of so many bytes when it is its turn. Raises: RuntimeError after `close`."""
+    def submit(
+        self, step: Callable[[], None], size: int, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Run a step of so many bytes when it is its turn. One that is not wanted by then is left
+        out: it does not wait, and those behind it do not wait for it. Raises: RuntimeError after
+        `close`."""
 
         def run() -> None:
-            self._wait(size)
-            step()
+            if is_wanted():
+                self._wait(size)
+                step()
 
         self._thread.submit(run)
 

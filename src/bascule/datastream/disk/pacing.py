@@ -37,6 +37,9 @@ STEP_NS: Final = 10_000_000
 STEP_BYTES: Final = 2 << 20
 """Without a limit."""
 STEP_BYTES_MIN: Final = 256 << 10
+STEPS_MIN: Final = 4
+"""The smallest steps in a second, at the least rate: with fewer, senders would take the disk for
+one that hangs."""
 UNWRITTEN_NS: Final = SECOND_NS
 """Of the rate: what all payloads may have in memory only, between these bounds."""
 UNWRITTEN_BYTES_MAX: Final = 128 << 20
@@ -53,8 +56,10 @@ class Baseline:
 
     def on_sync(self, now_ns: int, took_ns: int) -> int:
         """A sync took so long; the shortest one, ns."""
-        part = now_ns // BASELINE_PART_NS
         parts = self._parts
+        part = now_ns // BASELINE_PART_NS
+        if parts:
+            part = max(part, parts[-1][0])  # threads may tell of their syncs in another order
         if parts and parts[-1][0] == part:
             parts[-1] = part, min(parts[-1][1], took_ns)
         else:
@@ -68,8 +73,9 @@ class Pacing:
     """The rate at which the payloads of a node go to its disk. Times are monotonic, in ns."""
 
     def __init__(self, *, floor: int) -> None:
-        """`floor` is the least rate, bytes a second; 0: there is never a limit."""
-        self._floor = floor
+        """`floor` is the least rate, bytes a second, one of `STEPS_MIN` at least; 0: there is never
+        a limit."""
+        self._floor = max(floor, STEPS_MIN * STEP_BYTES_MIN) if floor else 0
         self._baseline = Baseline()
         self._rate = 0.0
         """The limit while logs are synced, bytes a second."""
@@ -83,6 +89,8 @@ class Pacing:
         self._syncs = self._delayed = self._payloads = self._written = 0
         """In this window: syncs of logs, those that took too long, payloads that have ended, and
         bytes of payloads."""
+        self._unsynced = 0
+        """Payloads of the window before whose records were not synced in it."""
 
     @property
     def limit(self) -> int:
@@ -116,7 +124,7 @@ class Pacing:
     @property
     def _others(self) -> int:
         """Syncs in this window that were not those of payloads' own records."""
-        return self._syncs - self._payloads if self._floor else 0
+        return self._syncs - self._payloads - self._unsynced if self._floor else 0
 
     def on_payload(self) -> None:
         """A payload has ended: a sync is that of its record."""
@@ -139,10 +147,14 @@ class Pacing:
         took_ns = now_ns - self._began_ns
         if took_ns < (WINDOW_NS if self._others >= SYNCS_MIN else QUIET_NS):
             return
-        if self._others < SYNCS_MIN:
+        # Where nothing was to be done for long, those syncs were long ago.
+        if self._others < SYNCS_MIN or took_ns >= 2 * QUIET_NS:
             self._is_shared = False
         elif self._is_shared and self._written:
+            before = self._rate
             self._adapt(took_ns)
+            if self._free_ns > now_ns:  # a step that waits has the new rate, too
+                self._free_ns = now_ns + int((self._free_ns - now_ns) * before / self._rate)
         self._next_window(now_ns)
 
     def _begin(self, now_ns: int) -> None:
@@ -162,4 +174,6 @@ class Pacing:
 
     def _next_window(self, now_ns: int) -> None:
         self._began_ns = now_ns
+        owed = self._unsynced + self._payloads - self._syncs
+        self._unsynced = min(max(owed, 0), self._payloads)
         self._syncs = self._delayed = self._payloads = self._written = 0

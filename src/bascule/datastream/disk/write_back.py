@@ -38,7 +38,9 @@ class WriteBack:
         self._reactor = reactor
         self._thread = thread
         self._on_step = on_step
-        self._is_running = False
+        self._is_running = self._is_closed = False
+        self._beginnings = 0
+        """How often the file was begun anew."""
 
     def unwritten(self, end: int) -> int:
         """How many of the bytes below `end` are in memory only; 0 for less than a step,
@@ -55,6 +57,7 @@ class WriteBack:
         self._is_running = True
         stop = start + size
         stop -= stop % BLOCK_BYTES
+        beginnings = self._beginnings
 
         def run() -> None:
             error: OSError | None = None
@@ -62,12 +65,21 @@ class WriteBack:
                 file.write_back(start, stop)
             except OSError as caught:
                 error = caught
-            self._reactor.call(lambda: self._end(stop, error))
+            self._reactor.call(lambda: self._end(stop, beginnings, error))
 
-        self._thread.submit(run, stop - start)
+        self._thread.submit(run, stop - start, is_wanted=lambda: not self._is_closed)
 
-    def _end(self, stop: int, error: OSError | None) -> None:
+    def begin_anew(self) -> None:
+        """The file is written from its start once more."""
+        self.position = 0
+        self._beginnings += 1
+
+    def close(self) -> None:
+        """Nobody wants the payload any more: a step that waits for its turn is left out."""
+        self._is_closed = True
+
+    def _end(self, stop: int, beginnings: int, error: OSError | None) -> None:
         self._is_running = False
-        if error is None:
+        if error is None and beginnings == self._beginnings:
             self.position = stop
         self._on_step(error)
