@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -309,8 +310,7 @@ class PayloadWriter:
 
     async def _finish(self) -> None:
         """Send CLOSE until it is answered. Raises: as `close`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + 2 * self._timeout
+        began = asyncio.get_running_loop().time()
         while self._closed is None:
             try:
                 if self._lost is not None or self._connection is None:
@@ -324,30 +324,35 @@ class PayloadWriter:
                 self._lose(error)
                 if not self._has_sent_close:
                     raise
-                if loop.time() > deadline:
+                if self._without_progress(began) > 2 * self._timeout:
                     raise Indeterminate(
                         f"the record of payload {self.id} may or may not be stored: {error}"
                     ) from error
 
     async def _until_closed(self) -> None:
-        """Wait for the answer to CLOSE. Raises: Broken; what a node says."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                while self._closed is None:
-                    if self._lost is not None:
-                        raise self._lost
-                    self._changed.clear()
+        """Wait for the answer to CLOSE; the bytes before it may still be on their way. Raises:
+        Broken; what a node says."""
+        began = asyncio.get_running_loop().time()
+        while self._closed is None:
+            if self._lost is not None:
+                raise self._lost
+            if self._without_progress(began) > self._timeout:
+                raise Broken(f"no answer to the end of the payload for {self._timeout} s")
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(WATCH_SECONDS, self._timeout)):
                     await self._changed.wait()
-        except TimeoutError:
-            raise Broken(f"no answer to the end of the payload for {self._timeout} s") from None
 
     def _note_progress(self) -> None:
         self._progress_at = asyncio.get_running_loop().time()
 
+    def _without_progress(self, began: float) -> float:
+        """For how many seconds nothing has gone on, since `began` at most."""
+        return asyncio.get_running_loop().time() - max(began, self._progress_at)
+
     def _check_progress(self, began: float) -> None:
         """Raises: Broken if nothing has gone on for too long, since `began` at least."""
-        now = asyncio.get_running_loop().time()
-        if now - max(began, self._progress_at) > self._timeout:
+        if self._without_progress(began) > self._timeout:
             last = self._lost or self._last_error or "the nodes are silent"
             raise Broken(f"payload {self.id}: no progress for {self._timeout} s: {last}")
 
