@@ -276,3 +276,24 @@ def test_payloads_share_what_may_be_in_memory_only_and_each_has_two_steps(begun:
     assert streams.unwritten_max == 2 * STEP_BYTES_MIN
     streams._fetches.clear()
     assert streams.unwritten_max == UNWRITTEN_BYTES_MIN
+
+
+def test_the_sync_of_the_record_of_a_payload_is_none_of_others(
+    begun: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = begun.clock.monotonic_ns()
+    monkeypatch.setattr(begun.clock, "monotonic_ns", lambda: now_ns)
+    begun.chunk(OTHER, 0, b"1")
+    begun.answer()
+    begun.send(OTHER, "Bascule-Payload-Close: 1")
+    assert begun.answer() == {"seq": 1}
+    for _ in range(SYNCS_MIN + 1):
+        assert begun.streams.statistics().disk_limit == 0
+        begun.streams.on_log_synced(now_ns, now_ns)
+    assert begun.streams.statistics().disk_limit > 0
+
+
+def test_nothing_is_written_back_once_data_streaming_has_ended(begun: Node) -> None:
+    begun.streams.close()
+    with pytest.raises(RuntimeError):
+        begun.streams.write_back_thread.submit(lambda: None, STEP_BYTES)

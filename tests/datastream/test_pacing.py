@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.datastream.disk import pacing
+from bascule.datastream.disk import paced_thread, pacing
 from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.pacing import (
     BASELINE_PART_NS,
@@ -310,3 +312,138 @@ def test_syncs_that_are_told_in_another_order_are_remembered_as_long() -> None:
     for _ in range(BASELINE_PARTS):
         for now_ns in (BASELINE_PART_NS, BASELINE_PART_NS - 1):
             assert baseline.on_sync(now_ns, 3 * MS) == 1 * MS
+
+
+def grown(disk: Disk, rate: int) -> None:
+    """No sync is delayed until the limit is at least this."""
+    disk.share()
+    while disk.pacing.limit < rate:
+        disk.sync()
+
+
+def test_one_delayed_sync_in_a_hundred_is_the_disk_s_own() -> None:
+    disk = Disk()
+    grown(disk, 4 * FLOOR)
+    for every_ms, is_cut in ((1, False), (5, True)):
+        before = disk.pacing.limit
+        disk.sync(LONG_NS)
+        while disk.pacing.limit == before:
+            disk.sync(every_ns=every_ms * MS)
+        assert (disk.pacing.limit < before) == is_cut
+
+
+def test_what_payloads_have_written_is_cut_where_the_limit_is_higher() -> None:
+    disk = Disk()
+    grown(disk, 20 * FLOOR)
+    before = disk.pacing.limit
+    disk.pacing.on_step(disk.now_ns, 4 * MIB)
+    while disk.pacing.limit == before:
+        disk.sync(LONG_NS, writes=False)
+    assert FLOOR < disk.pacing.limit < before // 4
+
+
+def test_a_limit_that_is_hardly_used_does_not_grow() -> None:
+    disk = Disk()
+    grown(disk, 20 * FLOOR)
+    before = disk.pacing.limit
+    for _ in range(1_000):
+        disk.pacing.on_step(disk.now_ns, 4_096)
+        disk.sync(writes=False)
+    assert disk.pacing.limit == before
+
+
+def test_a_step_does_not_wait_for_a_limit_that_has_ended() -> None:
+    disk = Disk(floor=1)
+    for _ in range(SYNCS_MIN):
+        disk.sync()
+    for _ in range(500):
+        disk.sync(LONG_NS)
+    while disk.pacing.wait_ns(disk.now_ns) > 0:
+        disk.now_ns += MS
+    disk.pacing.on_step(disk.now_ns, STEP_BYTES)
+    assert disk.pacing.wait_ns(disk.now_ns) > 3 * QUIET_NS // 2
+    assert disk.pacing.wait_ns(disk.now_ns + QUIET_NS) <= 0
+
+
+class Thread:
+    """A thread beside logs that are synced. Time goes on where it is told to."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(1_000)
+        self.paced = PacedThread(self.clock, Pacing(floor=FLOOR))
+        self.sync()
+        assert self.paced.limit() == START * FLOOR
+
+    def sync(self) -> None:
+        for _ in range(SYNCS_MIN):
+            self.paced.on_log_synced(self.clock.monotonic_ns(), self.clock.monotonic_ns() + 1)
+
+    def step(self) -> None:
+        done = threading.Event()
+        self.paced.submit(done.set, self.paced.step_bytes)
+        assert done.wait(20)
+
+
+def test_payloads_alone_are_as_fast_as_before_a_second_later() -> None:
+    thread = Thread()
+    thread.clock.ms += 3_000
+    thread.step()
+    assert thread.paced.step_bytes == STEP_BYTES
+    assert thread.paced.unwritten_max == UNWRITTEN_BYTES_MAX
+    thread.sync()
+    assert thread.paced.limit() == START * FLOOR
+    thread.clock.ms += 3_000
+    assert thread.paced.limit() == 0
+    for _ in range(SYNCS_MIN):
+        thread.paced.on_payload()
+    thread.sync()
+    assert thread.paced.limit() == 0, "these are the syncs of their records"
+    thread.paced.close()
+
+
+def test_a_step_waits_for_its_time_and_no_longer_than_the_thread_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paced_thread, "QUIET_NS", 1_000)
+    thread, looks, looked = Thread(), count(), threading.Event()
+    thread.step()
+    now_ns = thread.clock.monotonic_ns
+
+    def look() -> int:
+        if next(looks) > 20:
+            looked.set()
+        return now_ns()
+
+    monkeypatch.setattr(thread.clock, "monotonic_ns", look)
+    done = threading.Event()
+    thread.paced.submit(done.set, STEP_BYTES_MIN)
+    assert looked.wait(20)
+    assert not done.is_set()
+    assert thread.paced.waited_ns == 0
+    thread.clock.ms += 100
+    assert done.wait(20)
+    thread.paced.close()
+    assert thread.paced.waited_ns == SECOND_NS // 10
+
+
+def test_a_thread_that_is_closed_waits_for_no_time_and_for_the_step_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paced_thread, "QUIET_NS", 3_600 * SECOND_NS)
+    thread, begun, may_end = Thread(), threading.Event(), threading.Event()
+    thread.step()
+
+    def step() -> None:
+        begun.set()
+        assert may_end.wait(20)
+
+    monkeypatch.setattr(thread.paced._pacing, "_free_ns", 3_600 * SECOND_NS)
+    thread.paced.submit(step, STEP_BYTES_MIN)
+    closing = threading.Thread(target=thread.paced.close)
+    closing.start()
+    assert begun.wait(20)
+    closing.join(0.1)
+    assert closing.is_alive()
+    may_end.set()
+    closing.join(20)
+    assert not closing.is_alive()
