@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from bascule.datastream.disk.pacing import SECOND_NS, SYNCS_MIN
 from bascule.datastream.protocol.progress import Reached
 from bascule.datastream.service import DataStreams
 from bascule.errors import BasculeError, Broken, UnknownPayload, UnknownStream
+from bascule.host.real import RealClock
 from bascule.payload_connection import PayloadReader, PayloadWriter
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.record.payload_links import Payload, PayloadLink
@@ -208,6 +210,27 @@ def test_a_fetch_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             error = fetched.result(20)
             assert isinstance(error, OSError) if is_broken else error is None
         assert whole(second) == data
+
+
+def test_the_sync_of_the_record_of_a_fetched_payload_is_none_of_others(tmp_path: Path) -> None:
+    class Stopped(RealClock):
+        def monotonic_ns(self) -> int:
+            return SECOND_NS
+
+    with payload_nodes(tmp_path, 2, clock=Stopped()) as nodes:
+        first, second = nodes.values()
+        first.alive = [first]
+        store(first)
+        first.alive = [first, second]
+        fetched: Future[Exception | None] = Future()
+        second.streams.fetch(
+            second.place_of(STREAM, 0), PayloadLink(0, PAYLOAD), fetched.set_result
+        )
+        assert fetched.result(20) is None
+        for _ in range(SYNCS_MIN + 1):
+            assert second.streams.statistics().disk_limit == 0
+            second.streams.on_log_synced(SECOND_NS, SECOND_NS)
+        assert second.streams.statistics().disk_limit > 0
 
 
 def test_a_payload_is_not_whole_before_the_last_sync_has_ended(tmp_path: Path) -> None:
