@@ -179,3 +179,22 @@ def test_syncs_that_had_something_to_write_are_told(partition: Partition) -> Non
     syncer.stop()
     assert len(told) == 1
     assert told[0][0] <= told[0][1]
+
+
+def test_a_sync_that_fails_is_not_told(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end would be that of the sync before: it would have taken less than no time."""
+    syncer = started()
+    told: list[tuple[int, int]] = []
+    syncer.on_synced = lambda began_ns, ended_ns: told.append((began_ns, ended_ns))
+
+    def fail() -> None:
+        raise OSError(5, "input/output error")
+
+    partition.append(awaited_batch(b"in.0"))
+    monkeypatch.setattr(partition.log, "sync", fail)
+    syncer.request(partition)
+    syncer.stop()
+    assert partition.failure is not None
+    assert not told
