@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import nats
 import pytest
 
-from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.ingest.embedded_nats import EmbeddedNats, ReloadRefused
+from support.clusters import running_cluster
+from support.processes import RawNats
 
 SERVERS = 3
 
@@ -62,3 +65,56 @@ def test_a_message_reaches_all_servers_once_they_have_joined(
                 assert found == {f"x.{number}" for number in range(SERVERS)}
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "cluster", ["two words", "müller", 'a"b\\c', "$HOME", "line\nbreak", "\x7f"]
+)
+def test_servers_of_a_cluster_of_any_name_connect(tmp_path: Path, cluster: str) -> None:
+    """With a space or a letter that is not of ASCII in the name the server ended at once."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            servers = [make_server(tmp_path, name, cluster) for name in "ab"]
+            for server in servers:
+                await server.start()
+                stack.push_async_callback(server.stop)
+                await server.open()
+            first, second = servers
+            await second.join(lambda: [first.route], lambda: [first.route, second.route])
+            assert len((await second._announced()).connect_urls) == 2
+
+    asyncio.run(test())
+
+
+def test_servers_of_a_cluster_without_a_name_connect(tmp_path: Path) -> None:
+    """They took no routes: what was published at one node did not reach the leader at another."""
+    with running_cluster(tmp_path, count=2, options=["--cluster", ""]) as cluster:
+        for node in cluster.nodes.values():
+            nats_server = RawNats(int(node.addresses["nats"].rpartition(":")[2]))
+            info = json.loads(nats_server.info.removeprefix(b"INFO "))
+            assert len(info["connect_urls"]) == 2
+
+
+def test_routes_that_a_server_refuses_are_an_error_and_are_not_kept(tmp_path: Path) -> None:
+    """The node took them for set. The server took no later change, and did not start again."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            server = make_server(tmp_path, "a", "c")
+            await server.start()
+            stack.push_async_callback(server.stop)
+            await server.set_routes(["127.0.0.1:1"])
+            with pytest.raises(ReloadRefused, match=r"to connect to no host:1: .*error parsing"):
+                await server.set_routes(["no host:1"])
+            await server.open()
+            await server.set_routes(["[fe80::1%lo]:1"])
+
+    asyncio.run(test())
+
+
+def make_server(directory: Path, name: str, cluster: str) -> EmbeddedNats:
+    return EmbeddedNats(
+        directory / name, host="127.0.0.1", port=0, payload_bytes_max=0, token="t", name=name,
+        cluster=cluster,
+    )  # fmt: skip

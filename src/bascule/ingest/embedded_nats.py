@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
@@ -44,6 +43,11 @@ LOG_HEAD_BYTES: Final = 64 << 10
 _LAST_LINE_BYTES_MAX: Final = 4096
 _LEAF_PORT: Final = re.compile(rb"Listening for leafnode connections on \S+:(\d+)")
 """The file with the server's ports does not have this one."""
+_RELOADED: Final = re.compile(
+    rb"Reloaded server configuration|Failed to reload server configuration: ([^\r\n]*)\r?\n"
+)
+RELOAD_LOGGED_SECONDS_MAX: Final = 1.0
+"""For the server's log line about a reload. On a full disk there is none."""
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
 """The largest max_payload that NATS recommends, and a stream's default message_bytes_max."""
@@ -97,6 +101,10 @@ cluster {{
 class _Ports(msgspec.Struct):
     nats: list[str] = []
     cluster: list[str] = []
+
+
+class ReloadRefused(Broken):
+    """The server does not take its new configuration, and keeps the one before."""
 
 
 class EmbeddedNats:
@@ -280,16 +288,23 @@ class EmbeddedNats:
     async def set_routes(self, routes: Collection[str]) -> None:
         """Connect to the servers at these host:port, and to no other.
 
-        Raises: Broken. The next call tries again.
+        Raises: Broken. The next call tries again; ReloadRefused where the server does not take
+        them, such as an address that is none.
         """
         async with self._reloading:
             wanted = tuple(sorted(set(routes) - {self.route}))
             is_done = wanted == self._routes and self._routes_confirmed
             if is_done or self._process is None:
                 return
+            before = self._routes
             # Also for the next start of the server, should this fail.
             self._routes, self._routes_confirmed = wanted, False
-            await self._reload(self._payload_bytes_max, "connect to the servers of other nodes")
+            try:
+                await self._reload(self._payload_bytes_max, f"connect to {', '.join(wanted)}")
+            except ReloadRefused:
+                # With them it would neither take another change nor start.
+                self._routes = before
+                raise
             self._routes_confirmed = True
         log.info("nats-server routes", extra={"routes": list(wanted)})
 
@@ -319,22 +334,50 @@ class EmbeddedNats:
         log.info("nats-server open", extra={"url": self._url})
 
     async def _reload(self, payload_bytes_max: int, what: str) -> None:
-        """Have the server read a new configuration; return once it announces it."""
+        """Have the server read a new configuration; return once it announces it.
+
+        Raises: Broken, ReloadRefused.
+        """
+        log_at = self._log_size()
         try:
             await asyncio.to_thread(self._write_config, payload_bytes_max)
         except OSError as error:
             raise Broken(f"the embedded nats-server's configuration: {error}") from error
         if self._process is not None:
             self._process.send_signal(signal.SIGHUP)
-        deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
+        now = asyncio.get_running_loop().time
+        logged_by, deadline = now() + RELOAD_LOGGED_SECONDS_MAX, now() + START_SECONDS_MAX
         while True:
             announced = await self._announced()
             is_open = not announced.auth_required
-            if announced.max_payload >= payload_bytes_max and is_open == self._is_open:
+            is_announced = announced.max_payload >= payload_bytes_max and is_open == self._is_open
+            refusal = self._reload_refusal(log_at)
+            if refusal:
+                raise ReloadRefused(
+                    f"the embedded nats-server refused to {what}: {refusal}; see {self.log_file}"
+                )
+            if is_announced and (refusal is not None or now() > logged_by):
                 return
-            if asyncio.get_running_loop().time() > deadline:
-                raise Broken(f"the embedded nats-server did not {what}")
+            if now() > deadline:
+                raise Broken(f"the embedded nats-server did not {what}: see {self.log_file}")
             await asyncio.sleep(0.01)
+
+    def _log_size(self) -> int:
+        try:
+            return self.log_file.stat().st_size
+        except OSError:
+            return 0
+
+    def _reload_refusal(self, log_at: int) -> str | None:
+        """Why the server refused the reload that it logs behind `log_at`; empty where it did not,
+        None while it has not said."""
+        try:
+            with self.log_file.open("rb") as output:
+                output.seek(log_at)
+                found = _RELOADED.search(output.read(LOG_HEAD_BYTES))
+        except OSError:
+            return None
+        return None if found is None else (found[1] or b"").decode(errors="replace")
 
     async def _announced(self) -> ServerInfo:
         """The INFO that a new connection receives; a closed server sends it, too."""
@@ -358,16 +401,19 @@ class EmbeddedNats:
         config = self._directory / "nats-server.conf"
         closed = "" if self._is_open else _CLOSED.format(token=self._token)
         config.touch(mode=0o600)
-        text = _CONFIG.format(name=self._name, payload_bytes_max=payload_bytes_max) + closed
+        text = (
+            _CONFIG.format(name=_quoted(self._name), payload_bytes_max=payload_bytes_max) + closed
+        )
         text += _LEAFNODES.format(token=self._token)
         if self._advertised:
             host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
-            text += _ADVERTISED.format(host=json.dumps(host))
+            text += _ADVERTISED.format(host=_quoted(host))
         if self._cluster:
             text += _ROUTES.format(
-                name=json.dumps(self._cluster),
-                listen=json.dumps(format_address(self._host, self._route_port)),
-                routes=json.dumps([f"nats-route://{route}" for route in self._routes]),
+                # The server refuses spaces here.
+                name=_quoted(self._cluster.replace(" ", "%20")),
+                listen=_quoted(format_address(self._host, self._route_port)),
+                routes=f"[{', '.join(map(_route_url, self._routes))}]",
             )
         config.write_text(text)
         return config
@@ -443,6 +489,19 @@ class EmbeddedNats:
         except OSError as error:
             return f"its log cannot be read: {error.strerror}"
         return text.splitlines()[-1] if text else "its log is empty"
+
+
+def _quoted(text: str) -> str:
+    """A string of the server's configuration. Of JSON's escapes the server knows a few only; of a
+    byte of UTF-8 that is no printable character of ASCII it reads two hexadecimal digits."""
+    raw = text.encode(errors="replace")
+    plain = (chr(b) if 0x20 <= b < 0x7F and b not in b'"\\' else f"\\x{b:02x}" for b in raw)
+    return f'"{"".join(plain)}"'
+
+
+def _route_url(route: str) -> str:
+    """Quoted. The zone of an IPv6 address begins with a percent sign, which a URL escapes."""
+    return _quoted(f"nats-route://{route.replace('%', '%25')}")
 
 
 def _find_binary() -> str:

@@ -366,7 +366,8 @@ class Node:
             ),
             token=self._random.bytes(16).hex(),
             name=f"bascule-{config.node_id}",
-            cluster=config.cluster.name,
+            # A server without the name of a cluster takes no routes.
+            cluster=config.cluster.name or "unnamed",
         )
         self.status.urls = [await nats.start()]
         return nats
