@@ -13,13 +13,16 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bascule.ingest import embedded_nats
+from bascule.host.real import RealClock
+from bascule.ingest import embedded_nats, nats_supervisor
 from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.ingest.nats_supervisor import NatsSupervisor
 from support import keeping_publisher
 from support.clusters import running_cluster
 from support.nats_servers import eventually, metric
@@ -170,6 +173,90 @@ def test_a_server_is_joined_once_it_is_connected_to_all_others(
 
     caplog.set_level(logging.WARNING)
     asyncio.run(scenario())
+
+
+async def supervised(
+    directory: Path, look: Callable[[list[EmbeddedNats], NatsSupervisor], Awaitable[None]]
+) -> None:
+    """Run `look` with two servers that know each other; the first one is supervised."""
+
+    async def subscribed() -> None:
+        pass
+
+    servers = [
+        EmbeddedNats(
+            directory / name, host="127.0.0.1", advertised="10.0.0.1", port=0, payload_bytes_max=0,
+            token="t", name=name, cluster="c",
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    supervisor = NatsSupervisor(servers[0], subscribed=subscribed, clock=RealClock())
+    supervision = None
+    try:
+        for each in servers:
+            await each.start()
+            await each.open()
+        routes = [each.route for each in servers]
+        await servers[1].join(lambda: routes, lambda: routes)
+        await servers[0].join(list, lambda: routes)
+        supervision = asyncio.create_task(supervisor.run())
+        await look(servers, supervisor)
+    finally:
+        if supervision is not None:
+            supervision.cancel()
+            await asyncio.wait({supervision})
+        for each in servers:
+            await each.stop()
+
+
+async def until(look: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(eventually, look, what)
+
+
+def test_a_server_that_hangs_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing said so: the node itself went on with another server, its clients waited."""
+    monkeypatch.setattr(nats_supervisor, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(embedded_nats, "ANNOUNCED_SECONDS_MAX", 1.0)
+
+    async def look(servers: list[EmbeddedNats], supervisor: NatsSupervisor) -> None:
+        process = servers[0]._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: "says nothing" in supervisor.trouble, "not noticed")
+        await until(lambda: supervisor.counts.restarts == 1, "not started again")
+        assert process.poll() == -signal.SIGKILL
+        assert not supervisor.failure
+        assert not supervisor.trouble
+        assert len((await servers[0]._announced()).connect_urls) == 2
+
+    asyncio.run(supervised(tmp_path, look))
+    assert "nats-server hangs and is ended" in [each.message for each in caplog.records]
+
+
+def test_a_server_that_is_not_connected_to_all_others_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node told it at its start, once: messages were lost later, or all the time."""
+    monkeypatch.setattr(nats_supervisor, "LOOK_SECONDS", 0.05)
+    caplog.set_level(logging.INFO)
+
+    async def look(servers: list[EmbeddedNats], supervisor: NatsSupervisor) -> None:
+        await servers[1].set_routes([])
+        await until(lambda: supervisor.trouble, "not noticed")
+        assert supervisor.counts.routes_missing == 1
+        assert "connected to 0 servers; expected 1" in supervisor.trouble
+        assert str(servers[0].log_file) in supervisor.trouble
+        assert "other machines do not reach 127.0.0.1, which nats.host is" in supervisor.trouble
+        await servers[1].set_routes([servers[0].route])
+        await until(lambda: not supervisor.trouble, "does not end")
+        assert not supervisor.counts.routes_missing
+
+    asyncio.run(supervised(tmp_path, look))
+    told = [each.message for each in caplog.records]
+    assert told.count("nats-server lost others") == 1
+    assert told.count("nats-server connected to all others again") == 1
 
 
 class EagerClient(threading.Thread):

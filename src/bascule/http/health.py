@@ -50,14 +50,17 @@ def nats_health(*, connected: bool, server: str, refusals: Mapping[str, str]) ->
     )
 
 
-def nats_server_health(*, failure: str, has_given_up: bool) -> PartHealth:
-    """Of the embedded server; `failure`: why it is away, empty while it runs."""
+def nats_server_health(*, failure: str, has_given_up: bool, trouble: str) -> PartHealth:
+    """Of the embedded server; `failure`: why it is away, empty while it runs; `trouble`: what is
+    wrong with one that runs, or empty."""
     if has_given_up:
         return PartHealth(
             "nats-server", "down", f"failed too often and is not restarted: {failure}"
         )
     if failure:
         return PartHealth("nats-server", "degraded", f"being restarted: {failure}")
+    if trouble:
+        return PartHealth("nats-server", "degraded", trouble)
     return PartHealth("nats-server", "ok", "the embedded server runs")
 
 

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from bascule.config import listen_advice
-from bascule.config.addresses import ALL_ADDRESSES, format_address
+from bascule.config.addresses import ALL_ADDRESSES, format_address, is_loopback
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.host.parent_death import end_with_parent
 from bascule.wire.nats import ServerAddress, ServerInfo, decode_info, parse_server_url
@@ -107,6 +107,10 @@ class ReloadRefused(Broken):
     """The server does not take its new configuration, and keeps the one before."""
 
 
+class Silent(Broken):
+    """The server accepts connections, and says nothing on them: it hangs."""
+
+
 class EmbeddedNats:
     """One `nats-server` process at a time, always on the same port.
 
@@ -131,7 +135,8 @@ class EmbeddedNats:
         cluster: str = "",
     ) -> None:
         """`directory` holds the server's configuration, ports and log files; port 0: any port.
-        Where `host` is every address, `advertised` is the one for other machines.
+        Where `host` is every address, `advertised` is the one for other machines; empty where
+        there is none.
 
         With the name of a `cluster` the server takes routes of others, on any port; their `name`s
         differ.
@@ -140,6 +145,7 @@ class EmbeddedNats:
         self._host = host
         is_needed = host in ALL_ADDRESSES and advertised not in ALL_ADDRESSES
         self._advertised = advertised if is_needed else ""
+        self._is_out_of_reach = bool(advertised) and is_loopback(host)
         self._port = port
         self._payload_bytes_max = max(payload_bytes_max, PAYLOAD_BYTES_MIN)
         self._token = token
@@ -248,18 +254,32 @@ class EmbeddedNats:
         try:
             while True:
                 await self.set_routes(routes())
-                found = self._count_others(await self._announced())
-                known = self._awaited()
-                wanted = None if known is None else len({*known} - {self.route})
+                found, wanted = await self.count_routes()
                 looks = looks + 1 if wanted is not None and found >= wanted else 0
                 if looks == JOINED_LOOKS:
                     return
                 if asyncio.get_running_loop().time() > deadline:
-                    expected = wanted or "more, of nodes that have not started yet"
-                    raise Broken(f"connected to {found} servers; expected {expected}")
+                    raise Broken(self.missing_text(found, wanted))
                 await asyncio.sleep(JOIN_POLL_SECONDS)
         except Broken as error:
             log.warning("nats-server not connected to all others", extra={"error": str(error)})
+
+    async def count_routes(self) -> tuple[int, int | None]:
+        """The servers to which this one is connected, and those of the other nodes that are alive;
+        None while one of these has not opened its listeners. Raises: Broken, Silent."""
+        found = self._count_others(await self._announced())
+        known = self._awaited()
+        return found, None if known is None else len({*known} - {self.route})
+
+    def missing_text(self, found: int, wanted: int | None) -> str:
+        """That the server is connected to fewer others than wanted, and what to do."""
+        expected = wanted or "more, of nodes that have not started yet"
+        text = f"connected to {found} servers; expected {expected}: what clients publish here does "
+        text += f"not reach leaders at the others; see {self.log_file}"
+        if self._is_out_of_reach:
+            text += f"; other machines do not reach {self._host}, which nats.host is: set it to an "
+            text += "address of this machine, on each node"
+        return text
 
     def _count_others(self, announced: ServerInfo) -> int:
         """The servers to which this one is connected. With them it names itself; one that listens
@@ -393,7 +413,7 @@ class EmbeddedNats:
             return decode_info(line)
         except TimeoutError as error:
             why = f"it says nothing for {ANNOUNCED_SECONDS_MAX:.0f} s"
-            raise Broken(f"the embedded nats-server cannot be reached: {why}") from error
+            raise Silent(f"the embedded nats-server cannot be reached: {why}") from error
         except (OSError, RemoteProtocolError) as error:
             raise Broken(f"the embedded nats-server cannot be reached: {error}") from error
 
@@ -430,6 +450,11 @@ class EmbeddedNats:
             process.kill()
             await asyncio.to_thread(process.wait)
         self._process = None
+
+    def kill(self) -> None:
+        """End a server that hangs, at once; `wait_ended` returns."""
+        if self._process is not None:
+            self._process.kill()
 
     async def wait_ended(self) -> str:
         """How the server ended, once it has ended and is reaped: by itself or by another program.

@@ -366,8 +366,7 @@ class Node:
             ),
             token=self._random.bytes(16).hex(),
             name=f"bascule-{config.node_id}",
-            # A server without the name of a cluster takes no routes.
-            cluster=config.cluster.name or "unnamed",
+            cluster=config.cluster.name or "unnamed",  # without one it takes no routes
         )
         self.status.urls = [await nats.start()]
         return nats

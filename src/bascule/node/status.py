@@ -176,7 +176,9 @@ class NodeStatus:
         serving = self.ready and not self.closing
         supervisor = self.nats_supervisor
         nats_server = supervisor and health.nats_server_health(
-            failure=supervisor.failure, has_given_up=supervisor.has_given_up
+            failure=supervisor.failure,
+            has_given_up=supervisor.has_given_up,
+            trouble=supervisor.trouble,
         )
         return (
             *((health.threads_health(),) if serving else ()),

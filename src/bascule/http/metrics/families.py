@@ -94,6 +94,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "nats_server.restarts": MetricFamily(
         "nats_server_restarts", "Times the embedded nats-server was started again after it ended."
     ),
+    "nats_server.routes_missing": gauge(
+        "nats_server_routes_missing",
+        "Embedded NATS servers of other nodes that are alive to which this one is not connected.",
+    ),
     "table_watches.watchers": gauge("table_watchers", "Watchers of tables on this node."),
     "table_watches.changes": MetricFamily(
         "table_watch_changes", "Changes handed to watchers of tables, one for each watcher."
