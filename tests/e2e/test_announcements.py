@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support import commands
+from support.clusters import running_cluster
 from support.nats_servers import configured_nats, eventually, metric
 from support.processes import NatsServer, Node, RawNats, running_nats, running_node
 
@@ -274,3 +275,30 @@ def test_announcements_can_be_turned_off(nats: NatsServer, tmp_path: Path) -> No
         assert body["status"] == "ok"
         assert "streams" not in [part["part"] for part in body["parts"]]
         assert metric(node, "bascule_announcements_sent_total") == 0
+
+
+def test_nodes_of_a_cluster_on_different_nats_are_told_of(nats: NatsServer, tmp_path: Path) -> None:
+    """What was published at one did not reach leaders at the other. Both were ready."""
+    with running_cluster(tmp_path, count=2, environment=QUICK) as cluster:
+        one, two = cluster.nodes[1], cluster.nodes[2]
+
+        def move(url: str | None) -> None:
+            two.stop()
+            two.nats = url
+            two.start()
+
+        def miss(count: int) -> bool:
+            return all(metric(node, "bascule_nodes_unheard") == count for node in (one, two))
+
+        move(nats.url)
+        eventually(lambda: miss(1), "not noticed")
+        for node, other in ((one, 2), (two, 1)):
+            (part,) = [p for p in node.call("GET", "/readyz")["parts"] if p["part"] == "nats"]
+            assert part["state"] == "degraded"
+            assert f"where nodes {other} of this cluster are not heard" in part["reason"]
+            assert "node of this cluster not heard on this NATS" in node.log.read_text()
+        move(None)
+        eventually(lambda: miss(0), "does not end")
+        eventually(
+            lambda: "node of this cluster not missed any more" in one.log.read_text(), "not logged"
+        )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from bascule.announce.duplicates import claim_of, duplicates_of
+from bascule.announce.members import ClusterMembers, MemberHeard, MemberUnheard
 from bascule.announce.remote_node import RemoteNode
 from bascule.model import DuplicateStream, StreamDefinition, is_internal_stream
 from bascule.wire.announcements import (
@@ -92,7 +93,9 @@ class ConflictEnded:
     reason: str
 
 
-Effect: TypeAlias = Announce | NodeFound | NodeLost | ConflictBegan | ConflictEnded
+Effect: TypeAlias = (
+    Announce | NodeFound | NodeLost | ConflictBegan | ConflictEnded | MemberUnheard | MemberHeard
+)
 
 
 @dataclass(slots=True)
@@ -124,6 +127,7 @@ class AnnouncementExchange:
     def __init__(self, me: AnnouncingNode) -> None:
         self.counts = AnnouncementCounts()
         self._me = me
+        self.members = ClusterMembers(me.interval_ms)
         self._spread_ns = int(me.run[:4], 16) % SPREAD_MS * MS
         self._definitions: dict[str, StreamDefinition] = {}
         self._own: dict[str, StreamClaim] = {}
@@ -167,6 +171,7 @@ class AnnouncementExchange:
     def on_connected(self, *, now_ns: int, payload_bytes_max: int) -> list[Effect]:
         """There is a new connection to NATS. Nothing was heard without one, so nobody is missed."""
         self._bytes_max = payload_bytes_max
+        self.members.on_connected(now_ns=now_ns)
         for node in self._nodes.values():
             node.heard_ns = now_ns
         # The first announcement tells the revision, and who needs the list requests it.
@@ -246,8 +251,16 @@ class AnnouncementExchange:
             answer_at_ns = now_ns + DELAY_NS + self._spread_ns
             self._alive_at_ns = min(self._alive_at_ns, answer_at_ns)
         if found.cluster == self._me.cluster_id and found.node != self._me.node_id:
+            if found.kind == "end":
+                self.members.on_stopped(found.node)
+            else:
+                self.members.on_heard(found.node, found.interval_ms, now_ns=now_ns)
             return []
         return self._on_other_cluster(found, now_ns)
+
+    def on_members(self, alive: Collection[int], *, now_ns: int) -> list[Effect]:
+        """These other nodes of this cluster live. Not called without a connection."""
+        return [*self.members.look(alive, now_ns=now_ns)]
 
     def on_time(self, now_ns: int) -> list[Effect]:
         """Do what is due. Not called without a connection, because nobody is heard then."""
@@ -268,7 +281,8 @@ class AnnouncementExchange:
                 self._send(effects, kind="request", target=node.run)
         if self._alive_at_ns <= now_ns:
             self._alive_at_ns = now_ns + self._me.interval_ms * MS
-            self._send(effects, kind="alive", asking=self._is_asking)
+            is_asking = self._is_asking or self.members.is_missing
+            self._send(effects, kind="alive", asking=is_asking)
             self._is_asking = False
         return effects
 

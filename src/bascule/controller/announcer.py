@@ -18,6 +18,7 @@ from bascule.announce.exchange import (
     NodeFound,
     NodeLost,
 )
+from bascule.announce.members import MemberHeard, MemberUnheard
 from bascule.host.api import Clock
 from bascule.model import DuplicateStream, StreamDefinition
 from bascule.wire.announcements import ANNOUNCE_SUBJECT, ANNOUNCEMENT_BYTES_MAX
@@ -40,6 +41,23 @@ CONFLICT_ADVICE: Final = (
 COPY_ADVICE: Final = (
     "another node has the ids of this one: a copy of its data directory runs; stop one of them"
 )
+
+
+UNHEARD_ADVICE: Final = (
+    "give all nodes of the cluster NATS servers that are connected to each other, and credentials "
+    "of one account that may publish on _bascule.announce; or set nats.announce = false on all"
+)
+
+
+class ListedNode(Protocol):
+    """A node as the metadata has it."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def client(self) -> str:
+        """Empty until its listeners are open, which is behind its first announcement."""
+        ...
 
 
 class OwnSubject(Protocol):
@@ -70,10 +88,18 @@ class AnnouncementLink(Protocol):
 class Announcer:
     """Belongs to the event loop. It needs nothing of the node: without it streams work as ever."""
 
-    def __init__(self, me: AnnouncingNode, link: AnnouncementLink, clock: Clock) -> None:
+    def __init__(
+        self,
+        me: AnnouncingNode,
+        link: AnnouncementLink,
+        clock: Clock,
+        nodes: Callable[[], Mapping[int, ListedNode]] = dict,
+    ) -> None:
+        """`nodes`: those of the cluster, by number."""
         self._me = me
         self._link = link
         self._clock = clock
+        self._nodes = nodes
         self._exchange = AnnouncementExchange(me)
         self._subject: OwnSubject | None = None
         self._connects = 0
@@ -94,6 +120,11 @@ class Announcer:
     def conflicts(self) -> dict[str, list[DuplicateStream]]:
         """Each stream in conflict, by name -> the streams of other clusters."""
         return self._exchange.conflicts()
+
+    @property
+    def unheard(self) -> tuple[int, ...]:
+        """The nodes of this cluster that live, and are not heard on this NATS."""
+        return self._exchange.members.unheard
 
     @property
     def cluster_id(self) -> str:
@@ -117,6 +148,7 @@ class Announcer:
             "refused": dict(counts.refused),
             "left_out": counts.left_out,
             "nodes": counts.nodes,
+            "unheard": len(self.unheard),
             "conflict": {name: int(name in conflicts) for name in streams},
         }
 
@@ -196,12 +228,20 @@ class Announcer:
             self._connects = self._link.connects
             self._begin(now_ns)
         else:
+            self._note_members(now_ns)
             self._carry_out(self._exchange.on_time(now_ns))
         return max(self._exchange.next_due_ns() - self._clock.monotonic_ns(), 0) / 1e9
 
     def _begin(self, now_ns: int) -> None:
         size = self._link.payload_bytes_max
         self._carry_out(self._exchange.on_connected(now_ns=now_ns, payload_bytes_max=size))
+
+    def _note_members(self, now_ns: int) -> None:
+        # Without the permission nobody is heard, or nobody answers.
+        nodes = {} if self.refusal is not None else self._nodes()
+        alive = [n for n, each in nodes.items() if each.alive and each.client]
+        others = [each for each in alive if each != self._me.node_id]
+        self._carry_out(self._exchange.on_members(others, now_ns=now_ns))
 
     def _note_refusals(self, subject: OwnSubject, now_ns: int) -> None:
         subscribe, publish = subject.refusals()
@@ -226,8 +266,20 @@ class Announcer:
             if isinstance(effect, Announce):
                 if self._subject is not None and self._subject.publish(effect.data):
                     self._exchange.counts.sent += 1
+            elif isinstance(effect, MemberUnheard | MemberHeard):
+                self._log_member(effect)
             else:
                 self._log(effect)
+
+    def _log_member(self, event: MemberUnheard | MemberHeard) -> None:
+        if isinstance(event, MemberUnheard):
+            log.warning(
+                "node of this cluster not heard on this NATS; what is published there or here may "
+                "not reach leaders at the other",
+                extra={"node": event.node_id, "advice": UNHEARD_ADVICE},
+            )
+        else:
+            log.info("node of this cluster not missed any more", extra={"node": event.node_id})
 
     def _log(self, event: NodeFound | NodeLost | ConflictBegan | ConflictEnded) -> None:
         cluster_id = event.cluster_id

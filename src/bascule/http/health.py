@@ -34,14 +34,25 @@ def node_health(*, opened: bool, closing: bool) -> PartHealth:
     return PartHealth("node", "ok", "every listener is open")
 
 
-def nats_health(*, connected: bool, server: str, refusals: Mapping[str, str]) -> PartHealth:
-    """`refusals`: stream -> why the NATS server does not deliver to it."""
+def nats_health(
+    *, connected: bool, server: str, refusals: Mapping[str, str], unheard: Sequence[int]
+) -> PartHealth:
+    """`refusals`: stream -> why the NATS server does not deliver to it; `unheard`: nodes of the
+    cluster that live and are not heard on this NATS."""
     if connected and refusals:
         shown = "; ".join(
             f"{name}: {why}" for name, why in [*refusals.items()][:LISTED_FAILURES_MAX]
         )
         return PartHealth(
             "nats", "degraded", f"{server} does not deliver to {len(refusals)} streams: {shown}"
+        )
+    if connected and unheard:
+        return PartHealth(
+            "nats",
+            "degraded",
+            f"connected to {server}, where nodes {', '.join(map(str, unheard))} of this cluster "
+            "are not heard: messages published here may not reach leaders there; expected one "
+            "NATS, and one account, for all nodes",
         )
     if connected:
         return PartHealth("nats", "ok", f"connected to {server}")

@@ -391,12 +391,12 @@ class Node:
         if not self._config.nats.announce:
             return
         me = AnnouncingNode(
-            self.status.cluster_id,
-            self._config.node_id,
-            run=self._random.bytes(8).hex(),
+            self.status.cluster_id, self._config.node_id, run=self._random.bytes(8).hex(),
             interval_ms=self._config.nats.announce_interval_ms,
+        )  # fmt: skip
+        self._announcer = self.status.announcer = Announcer(
+            me, ingest, self._clock, lambda: self._controller.image.nodes
         )
-        self._announcer = self.status.announcer = Announcer(me, ingest, self._clock)
         self._controller.attach_announcer(self._announcer)
         await self._announcer.start()
 

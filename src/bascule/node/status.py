@@ -199,6 +199,7 @@ class NodeStatus:
                 connected=connected,
                 server=node.nats_server or node.nats,
                 refusals={} if self.ingest is None else self.ingest.refusals(),
+                unheard=() if self.announcer is None else self.announcer.unheard,
             ),
             *self.liveness(),
             *self._cluster_health(),

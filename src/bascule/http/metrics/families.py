@@ -81,6 +81,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "announcements.nodes": gauge(
         "announced_nodes", "Nodes of other clusters that announce themselves on the same NATS."
     ),
+    "announcements.unheard": gauge(
+        "nodes_unheard",
+        "Nodes of this cluster that are alive and are not heard on this node's NATS.",
+    ),
     "announcements.conflict": gauge(
         "stream_conflict",
         "Whether another cluster on the same NATS has the stream, too, and that is not expected: "
