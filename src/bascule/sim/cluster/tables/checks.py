@@ -15,7 +15,6 @@ from bascule.sim.cluster.tables.contents import StoredOperation, StoredTable
 
 RISING: Final = "operation ids rise"
 OPLOG: Final = "oplogs are complete"
-FOLDED: Final = "tables are their logs"
 WATCHED: Final = "watchers see every newest state"
 ORDERED: Final = "watchers see each version once, in order"
 IN_LOG: Final = "sessions are within the log"

@@ -195,9 +195,6 @@ class SimNats:
         """Have the function called with what is published on a subject."""
         self._inboxes[subject] = on_answer
 
-    def close_inbox(self, subject: str) -> None:
-        self._inboxes.pop(subject, None)
-
     def publish(self, message: NatsMessage) -> None:
         """A message of a publisher is at the server."""
         groups: dict[str, list[tuple[NatsSession, int]]] = {}

@@ -29,9 +29,8 @@ from bascule.sim.mutants.cluster.base import (
 
 EVERYTHING: Final = 1 << 62
 """Above every offset."""
-_APPLY: Final = import_module("bascule.metadata.apply")
 _DECIDE: Final = import_module("bascule.metadata.requests.decide")
-"""Their packages have functions of these names."""
+"""Its package has a function of this name."""
 
 
 def _accept_stale_change(change: Any) -> Any:
