@@ -14,7 +14,7 @@ from bascule.payload_connection.connection import PayloadConnection
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import encode_ack, encode_message
 from bascule.wire.datastream.messages import OpenPayload, PayloadClosed, PayloadOpened
-from support.virtual_time import run_virtually
+from support.virtual_time import elapse, run_virtually
 
 SIZE = 8 << 20
 TIMEOUT = 30.0
@@ -49,12 +49,12 @@ class SlowNode:
     async def _write(self) -> None:
         self._written = 0
         for second in range(1, int(self._seconds * (SIZE >> 20)) + 1):
-            await asyncio.sleep(1)
+            await elapse(1)
             if second % self._seconds == 0:
                 self._written += 1 << 20
             self._said.put_nowait(encode_ack(self._written, 0))
         while not self._closes:
-            await asyncio.sleep(1)
+            await elapse(1)
             self._said.put_nowait(encode_ack(self._written, 0))
         self._said.put_nowait(encode_message(frames.CLOSED, PayloadClosed(ACK)))
 

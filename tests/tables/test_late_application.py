@@ -208,3 +208,30 @@ def test_a_table_that_could_not_apply_tries_again_without_a_commit(
         assert replica.failure is None
 
     harness.run(test)
+
+
+def test_what_is_committed_while_a_table_applies_waits_for_the_next_time(
+    harness: TablesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[int] = []
+    apply = TableFile.apply
+
+    def commit_meanwhile(file: TableFile, *args: object) -> None:
+        if not late:
+            late.append(harness.put((b"a", b"late")))
+        apply(file, *args)  # type: ignore[arg-type]
+
+    async def test(tables: Tables) -> None:
+        replica = await begun(tables)
+        end = harness.put((b"a", b"2"))
+        await is_idle(replica)
+        monkeypatch.setattr(TableFile, "apply", commit_meanwhile)
+        replica._pace.hurry()
+        async with asyncio.timeout(5):
+            while replica.position < end:
+                await some_turns()
+        await is_idle(replica)
+        assert late == [end + 1]
+        assert replica.position == end
+
+    harness.run(test)

@@ -125,3 +125,24 @@ def test_no_commit_is_told_of_while_the_next_transaction_has_its_time() -> None:
         assert not applier.watchers
 
     run(test)
+
+
+def test_the_end_of_a_pause_comes_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody was in a hurry before it came."""
+
+    async def test(applier: Applier) -> None:
+        applier.pace.on_committed()
+        await some_turns()
+        applier.pace.on_committed()
+        applier.pace.hurry()
+        await some_turns()
+        assert applier.times == 2
+        assert applier.pace._timer is None
+        monkeypatch.setattr("bascule.tables.pace.UNAWAITED_SECONDS_MIN", 0.001)
+        for times in (3, 4, 5):
+            applier.pace.on_committed()
+            async with asyncio.timeout(5):
+                while applier.times < times:
+                    await turn()
+
+    run(test)

@@ -169,6 +169,11 @@ def test_what_was_purged_is_in_the_table_no_more(harness: TablesHarness) -> None
         replica = tables.replica("t", 0)
         assert list(await replica.get([b"a", b"b"])) == [b"b"]
         assert await replica.count() == 1
+        for keys in ([b"a"], [b"a", b"b"]):
+            found = replica.read_now(keys, bytes_max=1 << 20)
+            assert found is not None
+            assert list(found[1]) == [key for key in keys if key == b"b"]
+        assert await replica.changed_since(0, rows_max=9, bytes_max=1 << 20) is None
 
     async def made_anew(tables: Tables) -> None:
         assert list(await contents(tables, 2)) == [b"b"]
