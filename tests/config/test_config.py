@@ -107,6 +107,14 @@ def test_errors_of_the_environment(environment: dict[str, str], expected: str) -
     assert error_of(environment=environment) == expected
 
 
+@pytest.mark.parametrize("section", ["nats", "http", "client", "peer"])
+def test_a_listener_needs_a_host(section: str) -> None:
+    """With an empty one the embedded server and the HTTP listener took connections of everybody."""
+    found = error_of(f"[{section}]\nhost = ''")
+    assert f"{section}.host" in found
+    assert "is empty, expected an address of this machine to listen on" in found
+
+
 def test_contradictory_credentials_are_refused() -> None:
     urls = "[nats]\nurls = ['nats://a']\n"
     assert "both set" in error_of(urls + "token = 't'\nuser = 'u'")

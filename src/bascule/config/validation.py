@@ -89,11 +89,18 @@ def check_config(config: Config) -> None:
             if getattr(config.nats, key):
                 raise ConfigError(
                     f"{_origin(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "
-                    "server accepts connections of this machine without it"
+                    "server accepts all connections without it, on nats.host"
                 )
 
 
 def _check_addresses(config: Config) -> None:
+    for section in ("nats",) * config.nats.embedded + ("http", "client", "peer"):
+        if not getattr(config, section).host:
+            raise ConfigError(
+                f"{_origin(config, f'{section}.host')} is empty, expected an address of this "
+                "machine to listen on: 127.0.0.1 for connections of this machine alone, 0.0.0.0 "
+                "for those of everybody"
+            )
     for key, texts in (
         ("cluster.join", config.cluster.join),
         ("peer.advertised", filter(None, (config.peer.advertised,))),
