@@ -70,7 +70,7 @@ def test_a_stream_s_settings_by_hand(node: Node) -> None:
     bascule(node, "stream", "resume", "kept")
 
     asked = bascule(node, "stream", "purge", "kept", "--to", "40", input=b"n\n", code=1)
-    assert b"remove 40 messages of stream kept, those before offset 40?" in asked.stderr
+    assert b"remove 40 messages of stream kept, before offset 40?" in asked.stderr
     purged = bascule(node, "stream", "purge", "kept", "--to", "40", "--yes", "--json")
     partition = json.loads(purged.stdout)["partitions"][0]
     assert (partition["start_offset_before"], partition["start_offset"]) == (0, 40)

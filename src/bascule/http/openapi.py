@@ -142,6 +142,7 @@ section > div { padding: .4rem 1rem 1rem }
 code, pre { font: .86rem/1.5 ui-monospace, monospace } pre { background: var(--soft);
   padding: .7rem 1rem; border-radius: 6px; overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .92rem } th { font-weight: 600 }
+td:first-child { width: 1%; white-space: nowrap }
 td, th { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top }
 a { color: var(--accent) }
