@@ -550,3 +550,20 @@ def test_the_file_of_a_record_that_is_purged_during_its_repair_is_removed(
     log.sweep()
     assert log.payloads.linked_offsets() == [1]
     assert log.payloads.counts == (0, 0, 1)
+
+
+def test_a_file_that_is_repaired_too_late_has_no_record() -> None:
+    log = opened(SimFiles(RealRandom(1)))
+    for number in (3, 4):
+        receive(log, number)
+        log.append(link_batch(log.end.offset, number))
+    log.sync()
+    log.advance_start(1, high_watermark=2)
+    before = log.payloads.changes
+    log.sweep()
+    assert log.payloads.changes > before, "the bytes of the active segment are others now"
+    file = log.payloads.create(id_of(3))
+    file.write_at(0, content_of(3))
+    log.repair(file, PayloadLink(0, payload(3)))
+    assert log.payloads.linked_offsets() == [1]
+    assert log.payloads.counts == (0, 1, 1)
