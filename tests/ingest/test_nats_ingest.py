@@ -208,20 +208,25 @@ def test_the_leader_of_a_mapped_partition_subscribes_on_its_own_subject(
     asyncio.run(scenario())
 
 
+class Reloading:
+    """A `nats-server` that logs that it has read its configuration file."""
+
+    def __init__(self, log_file: Path) -> None:
+        self._log_file = log_file
+
+    def send_signal(self, number: int) -> None:
+        with self._log_file.open("a") as output:
+            output.write("[INF] Reloaded server configuration\n")
+
+
 def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(embedded_nats, "START_SECONDS_MAX", 0.0)
 
-    class Process:
-        """A `nats-server` that does not follow its configuration file."""
-
-        def send_signal(self, number: int) -> None:
-            pass
-
     async def scenario() -> None:
         nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t")
-        nats._process = Process()  # type: ignore[assignment]
+        nats._process = Reloading(nats.log_file)  # type: ignore[assignment]
         announced = 8 << 20
 
         async def read_announced() -> ServerInfo:
@@ -240,15 +245,11 @@ def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
 def test_routes_that_were_not_set_are_set_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Process:
-        def send_signal(self, number: int) -> None:
-            pass
-
     async def scenario() -> None:
         nats = EmbeddedNats(
             tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t", cluster="c"
         )
-        nats._process = Process()  # type: ignore[assignment]
+        nats._process = Reloading(nats.log_file)  # type: ignore[assignment]
         asked, is_reachable = 0, False
 
         async def read_announced() -> ServerInfo:
