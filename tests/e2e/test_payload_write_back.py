@@ -210,7 +210,7 @@ def test_what_is_fetched_from_its_start_again_is_written_back_again(
 
         def stop_the_first(file: SlowFile, start: int, end: int) -> None:
             starts.append(start)
-            if len(starts) == 3:
+            if len(starts) == 1:  # later all could have been received
                 first.stop()
             write_back(file, start, end)
 

@@ -20,7 +20,14 @@ from typing import Any, Final
 
 import bascule
 from bascule.client.tables.table import TableClient
-from bascule.errors import BasculeError, Broken, Indeterminate, RequestFailed, WrongVersion
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Indeterminate,
+    NotEnoughNodes,
+    RequestFailed,
+    WrongVersion,
+)
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.checkers.histories.linearizability import Linearizability
 from bascule.sim.checkers.histories.sessions import SessionChecker, Written
@@ -195,7 +202,7 @@ async def create(servers: list[str]) -> None:
             try:
                 await client.create_table(TABLE, replicas=3, min_isr=2)
                 return
-            except (Broken, Indeterminate, RequestFailed):
+            except (Broken, Indeterminate, NotEnoughNodes, RequestFailed):
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(PACE_SECONDS)
