@@ -37,6 +37,9 @@ END_SECONDS_MAX: Final = 240.0
 """For the publishers to get all acks, and for the consumers to read everything."""
 PARTITIONS_MAX: Final = 100
 LINE_BYTES_MAX: Final = 1 << 20
+ABORT_SECONDS_MAX: Final = 10.0
+"""For a process to say where its threads are, once it is asked by a signal."""
+THREADS_BYTES_MAX: Final = 8 << 10
 
 
 @dataclass
@@ -87,7 +90,8 @@ class LoadProcess:
     async def start(self) -> None:
         with self._log.open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", self._module, json.dumps(self._settings),
+                sys.executable, "-X", "faulthandler", "-m", self._module,
+                json.dumps(self._settings),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 cwd=Path(__file__).parents[1], limit=LINE_BYTES_MAX,
             )  # fmt: skip
@@ -119,10 +123,22 @@ class LoadProcess:
         try:
             code = await asyncio.wait_for(self._process.wait(), seconds)
         except TimeoutError:
-            return f"{self._module} did not end within {seconds:.0f} s: {self.state}"
+            threads = await self._abort()
+            return f"{self._module} did not end within {seconds:.0f} s: {self.state}; {threads}"
         if self._reading is not None:
             await self._reading
         return f"{self._module} ended with {code}, see {self._log}" if code else None
+
+    async def _abort(self) -> str:
+        """Kill it; where its threads were."""
+        assert self._process is not None
+        begin = self._log.stat().st_size
+        self._process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), ABORT_SECONDS_MAX)
+        with self._log.open("rb") as log:
+            log.seek(begin)
+            return log.read(THREADS_BYTES_MAX).decode(errors="replace")
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
