@@ -204,7 +204,13 @@ def test_new_records_reach_a_reader_that_waits(tmp_path: Path) -> None:
     live = open_stream(tmp_path, partitions)
     with running_listener(partitions) as listener:
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": listener.address, "group.id": "g", "fetch.wait.max.ms": 20_000}
+            {
+                "bootstrap.servers": listener.address,
+                "group.id": "g",
+                # Else its end waits 45 s for a coordinator, which is not there.
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 20_000,
+            }
         )
         consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
         offsets = []
