@@ -18,14 +18,17 @@ LONG = {
     "table said to be synced",
     # The seeds of these take more than two seconds of a core.
     "appends after a handover",
+    "commits not fenced",
     "commits of replaced static members taken",
     "data of moved replicas kept",
+    "held messages dropped in a handover",
     "leftovers kept",
     "log kept by a replica that left",
     "log start not followed",
     "logs not compared",
     "payloads not scrubbed",
     "proposed additions not counted",
+    "purged values kept",
     "table position committed before its rows",
     "watcher skips at failover",
 }
