@@ -33,6 +33,21 @@ class Remaining:
         return f"moved: {most - self.partitions:,} of {counted(most, 'partition')}{left}"
 
 
+class ProgressLines:
+    """A line on standard error now and then."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        """`at_once`: the first one, too; else there is none for what takes less."""
+        self._said_at = float("-inf") if at_once else time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print this, unless a line was printed just now."""
+        now = time.monotonic()
+        if now - self._said_at >= LINE_SECONDS:
+            self._said_at = now
+            err.print(text, markup=False)
+
+
 def wait_while(is_under_way: Callable[[], bool]) -> None:
     """Return once it is not under way any more, or raise what the look raises."""
     while is_under_way():
@@ -68,11 +83,9 @@ def _wait_with_bar(look: Callable[[], Remaining], left: Remaining) -> None:
 
 
 def _wait_with_lines(look: Callable[[], Remaining], left: Remaining) -> None:
-    most, said_at = left.partitions, float("-inf")
+    most, lines = left.partitions, ProgressLines(at_once=True)
     while left.partitions:
         most = max(most, left.partitions)
-        if time.monotonic() - said_at >= LINE_SECONDS:
-            said_at = time.monotonic()
-            err.print(left.text(most), markup=False)
+        lines.say(left.text(most))
         time.sleep(WAIT_SECONDS)
         left = look()

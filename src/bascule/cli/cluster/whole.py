@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from bascule.cli import exit_codes
-from bascule.cli.cluster.waiting import LINE_SECONDS, WAIT_SECONDS
-from bascule.cli.output import JsonOption, ServerOption, err, out, print_error, print_json
+from bascule.cli.cluster.waiting import WAIT_SECONDS, ProgressLines
+from bascule.cli.output import JsonOption, ServerOption, out, print_error, print_json
 from bascule.cli.units import counted
 from bascule.errors import Broken
 from bascule.model import ClusterInfo
@@ -29,14 +29,12 @@ def wait(
     Run it before you stop the next node. It exits with 1 where something is missing after the
     timeout, and says what.
     """
-    began = said_at = time.monotonic()
+    began, lines = time.monotonic(), ProgressLines()
     while missing := _missing(server):
-        now = time.monotonic()
-        if now - began >= timeout:
+        if time.monotonic() - began >= timeout:
             break
-        if not json and now - said_at >= LINE_SECONDS:
-            said_at = now
-            err.print(f"waiting: {'; '.join(missing)}", markup=False)
+        if not json:
+            lines.say(f"waiting: {'; '.join(missing)}")
         time.sleep(WAIT_SECONDS)
     waited = round(time.monotonic() - began, 1)
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -12,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.cluster.waiting import LINE_SECONDS, wait_while
+from bascule.cli.cluster.waiting import ProgressLines, wait_while
 from bascule.cli.exit_codes import CORRUPT, FAILED
 from bascule.cli.output import JsonOption, ServerOption, StreamArgument, err, out, print_json
 from bascule.cli.units import bytes_text
@@ -71,7 +70,13 @@ def _shown(*, json: bool) -> Iterator[Callable[[Sequence[ScrubbedReplica]], None
         yield lambda _: None
         return
     if not err.is_terminal:
-        yield _Lines()
+        lines = ProgressLines()
+
+        def say(found: Sequence[ScrubbedReplica]) -> None:
+            done, total = _read(found)
+            lines.say(f"read: {bytes_text(done)} of {bytes_text(total)}")
+
+        yield say
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
@@ -84,20 +89,6 @@ def _shown(*, json: bool) -> Iterator[Callable[[Sequence[ScrubbedReplica]], None
             bar.update(task, completed=done, total=total or None)
 
         yield show
-
-
-class _Lines:
-    """A line every few seconds; none for what takes less."""
-
-    def __init__(self) -> None:
-        self._said_at = time.monotonic()
-
-    def __call__(self, found: Sequence[ScrubbedReplica]) -> None:
-        if time.monotonic() - self._said_at < LINE_SECONDS:
-            return
-        self._said_at = time.monotonic()
-        done, total = _read(found)
-        err.print(f"read: {bytes_text(done)} of {bytes_text(total)}", markup=False)
 
 
 def _read(found: Sequence[ScrubbedReplica]) -> tuple[int, int]:
