@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from bascule.announce.duplicates import claim_of, duplicates_of
-from bascule.announce.members import ClusterMembers, MemberHeard, MemberUnheard
+from bascule.announce.members import (
+    INTERVALS_MISSED_MAX,
+    MS,
+    ClusterMembers,
+    MemberHeard,
+    MemberUnheard,
+)
 from bascule.announce.remote_node import RemoteNode
 from bascule.model import DuplicateStream, StreamDefinition, is_internal_stream
 from bascule.wire.announcements import (
@@ -23,9 +29,6 @@ from bascule.wire.announcements import (
     encode_list,
 )
 
-MS: Final = 1_000_000
-INTERVALS_MISSED_MAX: Final = 3
-"""A node that is not heard of for so many of its intervals is gone."""
 DELAY_NS: Final = 50 * MS
 """Before an answer, a list or a change is sent, so that one of them serves several reasons."""
 REQUEST_DELAY_NS: Final = 100 * MS

@@ -8,8 +8,8 @@ from typing import Final
 
 MS: Final = 1_000_000
 INTERVALS_MISSED_MAX: Final = 3
-"""A node that is not heard of for so many of its intervals is not on this NATS any more; one that
-was never heard, for so many of this node's."""
+"""A node that is not heard of for so many of its intervals is gone, or not on this NATS any more;
+one of the own cluster that was never heard, for so many of this node's."""
 MEMBERS_MAX: Final = 1024
 """Nodes that are remembered; anybody can announce more."""
 
