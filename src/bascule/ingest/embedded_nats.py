@@ -365,7 +365,7 @@ class EmbeddedNats:
 
         Raises: Broken, ReloadRefused.
         """
-        log_at = self._log_size()
+        log_at = await asyncio.to_thread(self._log_size)
         try:
             await asyncio.to_thread(self._write_config, payload_bytes_max)
         except OSError as error:
@@ -378,7 +378,7 @@ class EmbeddedNats:
             announced = await self._announced()
             is_open = not announced.auth_required
             is_announced = announced.max_payload >= payload_bytes_max and is_open == self._is_open
-            refusal = self._reload_refusal(log_at)
+            refusal = await asyncio.to_thread(self._reload_refusal, log_at)
             if refusal:
                 raise ReloadRefused(
                     f"the embedded nats-server refused to {what}: {refusal}; see {self.log_file}"

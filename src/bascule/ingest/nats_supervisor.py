@@ -104,10 +104,8 @@ class NatsSupervisor:
         self._missing_looks = self._missing_looks + 1 if missing else 0
         is_told = bool(self.counts.routes_missing)
         if self._missing_looks >= LOOKS_MISSING:
-            self.trouble, self.counts.routes_missing = (
-                self._server.missing_text(found, wanted),
-                missing,
-            )
+            self.trouble = self._server.missing_text(found, wanted)
+            self.counts.routes_missing = missing
             if not is_told:
                 log.warning("nats-server lost others", extra={"error": self.trouble})
         elif not missing:
