@@ -17,8 +17,15 @@ from bascule.backup.manifest import (
     encode_manifest,
     manifest_name,
 )
-from bascule.backup.repository import LocalPlace, Place, RemotePlace, Repository, open_place
-from bascule.errors import ConfigError, CorruptData, UnsupportedFormat
+from bascule.backup.repository import (
+    CHUNK_BYTES,
+    LocalPlace,
+    Place,
+    RemotePlace,
+    Repository,
+    open_place,
+)
+from bascule.errors import Broken, ConfigError, CorruptData, UnsupportedFormat
 from bascule.model import StreamConfig, StreamDefinition
 from support.s3_server import BUCKET, running_s3
 
@@ -70,6 +77,27 @@ def test_files_are_written_read_listed_and_removed(place: Place) -> None:
     assert place.names("streams") == ["streams/a/2"]
     with pytest.raises(FileNotFoundError):
         place.read("streams/b/1")
+
+
+def test_a_large_file_is_written_and_read_in_pieces(place: Place) -> None:
+    pieces = [bytes([number]) * (CHUNK_BYTES // 2) for number in range(5)]
+    place.write_chunks("streams/a/1", iter(pieces))
+    assert place.names("streams") == ["streams/a/1"]
+    found = list(place.read_chunks("streams/a/1"))
+    assert max(map(len, found)) <= CHUNK_BYTES
+    assert b"".join(found) == b"".join(pieces)
+    with pytest.raises(FileNotFoundError):
+        next(place.read_chunks("streams/a/2"))
+
+
+def test_a_file_whose_content_ends_early_is_not_there(place: Place) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"x" * CHUNK_BYTES
+        raise Broken("the node is gone")
+
+    with pytest.raises(Broken):
+        place.write_chunks("streams/a/1", chunks())
+    assert place.names("streams") == []
 
 
 def test_a_repository_keeps_the_newest(place: Place) -> None:
@@ -143,6 +171,6 @@ def test_every_changed_byte_of_a_manifest_is_found() -> None:
 
 
 def test_a_newer_format_is_named() -> None:
-    data = encode_manifest(manifest()).replace(b'"version": 1', b'"version": 2')
+    data = encode_manifest(manifest()).replace(b'"version": 2', b'"version": 3')
     with pytest.raises(UnsupportedFormat):
         decode_manifest(data, manifest_name("x"))

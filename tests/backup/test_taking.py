@@ -10,47 +10,16 @@ import pytest
 
 from bascule.backup import taking
 from bascule.backup.batch_checks import BatchChecker
-from bascule.backup.manifest import BackedUpPartition, Manifest
-from bascule.backup.repository import LocalPlace, Repository
 from bascule.backup.sources import PartitionRead
-from bascule.backup.taking import BackupTaker, Progress, Taken, new_id
-from bascule.backup.verifying import verified_files, verify
+from bascule.backup.taking import BackupTaker, Progress, new_id
+from bascule.backup.verifying import verify
 from bascule.errors import BasculeError, Broken, UnknownStream
 from bascule.model import Cleanup, StreamDefinition
-from bascule.record.batch import Record
-from bascule.record.builder import build_batch
-from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
-from bascule.record.payload_links import Payload
 from bascule.wire.offsets import OFFSETS_STREAM
-from support.backup_sources import WrittenLogs
+from support.backup_sources import Backups, WrittenLogs
 from support.stored_batches import make_batch
 
 HOUR_MS = 3_600_000
-
-
-class Backups:
-    """Logs, and the place where their backups go; time is what a test says."""
-
-    def __init__(self, directory: Path) -> None:
-        self.logs = WrittenLogs(directory / "logs")
-        self.repository = Repository(LocalPlace(str(directory / "place")))
-        self.now_ms = 1_700_000_000_000
-
-    def take(self, *, full: bool = False) -> Taken:
-        self.now_ms += 1_000
-        taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
-        before = None if full else self.repository.latest()
-        taken = taker.take(self.logs.streams(), before, known_ids=self.repository.ids(), jobs=2)
-        self.repository.add(taken.manifest)
-        return taken
-
-    def partition(self, manifest: Manifest, stream: str, index: int = 0) -> BackedUpPartition:
-        (found,) = (s for s in manifest.streams if s.definition["name"] == stream)
-        return found.partitions[index]
-
-    def content(self, manifest: Manifest, stream: str, index: int = 0) -> bytes:
-        partition = self.partition(manifest, stream, index)
-        return b"".join(verified_files(self.repository.place, partition))
 
 
 @pytest.fixture
@@ -354,38 +323,6 @@ def test_progress_is_told(backups: Backups) -> None:
     taker.take(backups.logs.streams(), None)
     assert sum(each.partitions for each in told) == 3
     assert sum(each.bytes_read for each in told) == len(backups.logs.bytes_of("orders"))
-
-
-def with_payload(offset: int) -> bytes:
-    """A batch of one record that has a payload."""
-    headers = Payload("0" * 32, 7, 0).headers()
-    batch = build_batch([Record(offset, 1_000, None, b"", headers)], base_offset=offset)
-    seal(
-        batch, record_count=1, base_timestamp=1_000, max_timestamp=1_000,
-        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=offset,
-    )  # fmt: skip
-    return bytes(batch)
-
-
-def test_a_backup_says_that_payloads_are_missing_as_long_as_their_records_are_in_it(
-    backups: Backups,
-) -> None:
-    """Also where what it has read itself has none: the records are in files of an earlier one."""
-    backups.logs.add("models")
-    backups.logs.write("models", 5)
-    assert backups.take().manifest.failures() == []
-    log = backups.logs.log("models")
-    log.append(with_payload(log.end.offset))
-    log.close(high_watermark=log.end.offset)
-    assert backups.take().manifest.failures() == [("models", 0, taking.NO_PAYLOADS)]
-    backups.logs.write("models", 100)
-    taken = backups.take()
-    assert taken.read_anew == []
-    assert taken.manifest.failures() == [("models", 0, taking.NO_PAYLOADS)]
-    log = backups.logs.log("models")
-    log.advance_start(50, high_watermark=log.end.offset)
-    log.close()
-    assert backups.take().manifest.failures() == []
 
 
 def test_ids_sort_by_time() -> None:

@@ -139,12 +139,32 @@ def read_all(node: Node, stream: str) -> Stored:
     return found
 
 
+CONTENTS = (b"0123456789abcdef" * 300_000, b"", b"small")
+
+
+def put_payloads(client: bascule.SyncClient) -> None:
+    client.create_stream("models", "models.>", replicas=3)
+    for number, content in enumerate(CONTENTS):
+        with client.open_payload("models", subject=f"models.{number}") as out:
+            out.write(content)
+
+
+def get_payloads(node: Node) -> tuple[bytes, ...]:
+    with connected(node) as client:
+        found = []
+        for offset in range(len(CONTENTS)):
+            with client.read_payload("models", offset) as payload:
+                found.append(payload.read())
+        return tuple(found)
+
+
 def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: Path) -> None:
     place = tmp_path / "place"
     with running_cluster(tmp_path) as cluster:
         with bascule.connect_sync(servers(cluster)) as client:
             client.create_stream("orders", "orders.>", partitions=3, replicas=3, partition_by="key")
             client.create_stream("idle", "idle.>", replicas=3)
+            put_payloads(client)
         with Publisher(cluster, "orders") as publisher:
             publisher.wait(60)
             first = run("backup", place, server=servers(cluster))
@@ -157,7 +177,8 @@ def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: P
             before = dict(publisher.acked)
             second = run("backup", place, server=servers(cluster))
             publisher.wait(50)
-        assert (first["streams"], second["streams"]) == (3, 3), "and the committed offsets"
+        assert (first["streams"], second["streams"]) == (4, 4), "and the committed offsets"
+        assert (first["payloads"], second["payloads"]) == (3, 3)
         assert first["incomplete"] == second["incomplete"] == second["read_anew"] == []
         assert 0 < second["bytes_written"] < second["bytes"]
         old_id = cluster.alive()[0].call("GET", "/v1/node")["cluster_id"]
@@ -177,7 +198,8 @@ def test_a_restored_cluster_has_what_the_backup_of_a_failing_one_has(tmp_path: P
         assert places(group["offsets"]) == places(committed)
         for number in (2, 3):
             cluster.join(number, 1)
-        for stream in ("orders", "idle"):
+        assert get_payloads(node) == CONTENTS
+        for stream in ("orders", "idle", "models"):
             wait_for(partial(has_three_in_sync, node, stream), node.process, node.log)
         with Publisher(cluster, "orders") as publisher:
             publisher.wait(5)
@@ -193,6 +215,7 @@ def test_what_one_node_of_three_has_makes_a_new_cluster(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         with bascule.connect_sync(servers(cluster)) as client:
             client.create_stream("orders", "orders.>", partitions=2, replicas=3, partition_by="key")
+            put_payloads(client)
         with Publisher(cluster, "orders") as publisher:
             publisher.wait(80)
         for node in cluster.nodes.values():
@@ -201,10 +224,11 @@ def test_what_one_node_of_three_has_makes_a_new_cluster(tmp_path: Path) -> None:
             shutil.rmtree(cluster.nodes[number].directory / "data")
         data = cluster.nodes[2].directory / "data"
         taken = run("backup", tmp_path / "place", "--data", data)
-        assert (taken["streams"], taken["incomplete"]) == (2, [])
+        assert (taken["streams"], taken["payloads"], taken["incomplete"]) == (3, 3, [])
     with restored(tmp_path, tmp_path / "place") as alone:
         found = read_all(alone.nodes[1], "orders")
         assert publisher.acked.items() <= found.items()
+        assert get_payloads(alone.nodes[1]) == CONTENTS
         with Publisher(alone, "orders", first=10_000) as publisher:
             publisher.wait(5)
 

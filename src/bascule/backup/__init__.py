@@ -6,6 +6,7 @@ batch_checks     whole batches: cut them off, check them
 sources          what a backup is read from
 cluster_source   reads the streams of a running cluster
 disk_source      reads the streams in the data directory of a node that does not run
+payload_copying  copies the payloads of the records of one partition
 taking           from a source into a repository, incrementally
 verifying        reads a backup again
 restoring        from a repository into a new data directory

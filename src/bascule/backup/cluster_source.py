@@ -6,7 +6,7 @@ import asyncio
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -16,11 +16,14 @@ from bascule.client import _hot
 from bascule.client.admin import Admin, server_url
 from bascule.client.connection import Leader, LeaderMoved, PartitionConnector, error_of
 from bascule.client.fetch_response import read_fetch_head
-from bascule.errors import Broken, CorruptData, OffsetOutOfRange, UnknownStream
+from bascule.errors import Broken, CorruptData, OffsetOutOfRange, UnknownPayload, UnknownStream
 from bascule.host.api import Clock
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
 from bascule.model import Cleanup, StreamDefinition
+from bascule.payload_connection.reader import PayloadReader
+from bascule.record.payload_links import PayloadLink
+from bascule.wire.datastream.messages import FetchPayload
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from bascule.wire.messages.offset_for_leader_epoch import (
@@ -39,6 +42,8 @@ SILENT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS_MAX: Final = 30.0
 """How long a partition may have no leader, or give nothing, before its backup fails."""
 RETRY_SECONDS: Final = 0.2
+PAYLOAD_SECONDS: Final = 10.0
+"""How long no replica may send anything of a payload before the backup goes on without it."""
 ROUNDS_MAX: Final = 100
 """How often a compacted partition is read on to where it ends now: each time there is less."""
 INTERNAL: Final = (OFFSETS_STREAM,)
@@ -155,6 +160,23 @@ class LeaderRead:
                 end = max(end, latest)
                 if rounds > ROUNDS_MAX:
                     raise Broken(f"{self._origin}: records come faster than they are read")
+
+    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+        """From any replica that has it."""
+        name, partition = self._connector.stream, self._connector.partition
+        fetch = FetchPayload(name, partition, offset=link.offset)
+        reader = PayloadReader(lambda: self._connector.bootstrap, fetch, timeout=PAYLOAD_SECONDS)
+        with asyncio.Runner() as runner, closing(reader):
+            runner.run(reader.__aenter__())
+            if reader.id != link.payload.id:
+                raise UnknownPayload(name, partition, link.offset)
+            chunks = reader.chunks()
+
+            async def following() -> bytes:
+                return await anext(chunks, b"")
+
+            while chunk := runner.run(following()):
+                yield chunk
 
     def close(self) -> None:
         if self._opened is not None:

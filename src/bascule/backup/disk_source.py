@@ -14,15 +14,17 @@ from typing import Final
 from bascule.backup.sources import ReadExtent
 from bascule.controller.cluster.image_files.stored_image import read_stored_image
 from bascule.controller.directories import StreamDirectories
-from bascule.errors import CorruptData
+from bascule.errors import CorruptData, PayloadDamaged, PayloadMissing
 from bascule.host.api import File, Files
 from bascule.host.real import DirectoryLock, RealFiles
 from bascule.model import StreamDefinition
 from bascule.record.header import BatchHeader
+from bascule.record.payload_links import PayloadLink
 from bascule.replica.log_identity import read_identity
 from bascule.storage import checkpoint
 from bascule.storage.appended_batches import has_gaps
 from bascule.storage.epochs import LeaderEpochs, read_epochs
+from bascule.storage.payloads.payload_files import whole_paths
 from bascule.storage.scan import (
     check_epoch,
     check_offset,
@@ -33,6 +35,7 @@ from bascule.storage.scan import (
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
 
 BLOCK_BYTES: Final = 4 << 20
+CHUNK_BYTES: Final = 1 << 20
 
 
 class DiskSource:
@@ -82,6 +85,8 @@ class StoredPartition:
         self._directory = directory
         self._epochs = read_epochs(files, directory) or LeaderEpochs()
         self._has_gaps = has_gaps(files, directory)
+        self._payloads: dict[str, str] | None = None
+        """The files of the payloads, by id; None: not looked yet."""
         names = (name for name in files.list_dir(directory) if name.endswith(LOG_SUFFIX))
         self._segments = sorted((base_offset_of(name) or 0, name) for name in names)
         path = f"{directory}/{checkpoint.FILE_NAME}"
@@ -117,6 +122,25 @@ class StoredPartition:
                 yield from self._blocks(file, base, offset, later)
             finally:
                 file.close()
+
+    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+        id = link.payload.id
+        if self._payloads is None:
+            self._payloads = whole_paths(self._files, self._directory)
+        path = self._payloads.get(id)
+        if path is None:
+            raise PayloadMissing(id, self._directory)
+        try:
+            file = self._files.open(path, write=False)
+            try:
+                position = 0
+                while chunk := file.read_at(position, CHUNK_BYTES):
+                    yield chunk
+                    position += len(chunk)
+            finally:
+                file.close()
+        except OSError as error:
+            raise PayloadDamaged(id, "file", f"{path}: {error}", "one that can be read") from error
 
     def _blocks(
         self, file: File, base: int, offset: int, later: int | None

@@ -1,4 +1,5 @@
-"""What a backup consists of: one JSON document per backup, which names files of record batches.
+"""What a backup consists of: one JSON document per backup, which names files of record batches and
+of payloads.
 
 Files are shared between backups: a backup names those of the one before it again, and those that
 it has added. So each manifest is complete, and the files of one that is given up can be removed
@@ -7,6 +8,7 @@ where no other one names them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +17,11 @@ from crc32c import crc32c
 from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
 from bascule.metadata.codec import decode_definition, encode_definition
 from bascule.model import StreamDefinition
+from bascule.record.payload_links import Payload, PayloadLink
 
 FORMAT: Final = "bascule-backup"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Backups of version 1 have no payloads."""
 DIRECTORY: Final = "manifests"
 SUFFIX: Final = ".json"
 
@@ -34,7 +38,28 @@ class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     sha256: str
     has_payloads: bool = False
-    """Whether a record of it has a payload, which is in no file of a backup."""
+    """Whether a record of it has a payload."""
+
+
+class BackedUpPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a record: a file with its content and nothing else, or why there is none."""
+
+    offset: int
+    """Of the record."""
+    id: str
+    bytes: int
+    crc32c: str
+    """8 hexadecimal digits, as in the header of the record."""
+    name: str = ""
+    """Path below the repository; empty: the backup lacks it."""
+    sha256: str = ""
+    failure: str = ""
+    """Why the backup lacks it."""
+
+    @property
+    def link(self) -> PayloadLink:
+        """What its record says. Raises: ValueError for a checksum that is none."""
+        return PayloadLink(self.offset, Payload(self.id, self.bytes, int(self.crc32c, 16)))
 
 
 class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +76,14 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time at which the last reading began that came to the end, milliseconds; 0: none did."""
     files: tuple[BackedUpFile, ...] = ()
     failure: str = ""
-    """Why the last backup could not read it, or only a part; empty: it is complete."""
+    """Why the last backup could not read its log, or only a part; empty: the log is complete."""
+    payloads: tuple[BackedUpPayload, ...] = ()
+    """Of the records from `start_offset` on, in their order."""
 
     @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
+    def why_incomplete(self) -> str:
+        """What is not in the backup, and why; empty: it is complete."""
+        return self.failure or lacking_text(self.payloads)
 
 
 class BackedUpStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,17 +109,47 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[BackedUpStream, ...]
 
     def files(self) -> dict[str, BackedUpFile]:
-        """All files by name."""
+        """The files of record batches, by name."""
         return {f.name: f for s in self.streams for p in s.partitions for f in p.files}
+
+    def payloads(self) -> dict[str, BackedUpPayload]:
+        """The files of payloads, by name."""
+        return {
+            each.name: each
+            for stream in self.streams
+            for partition in stream.partitions
+            for each in partition.payloads
+            if each.name
+        }
+
+    def names(self) -> set[str]:
+        """All files but the manifest's own."""
+        return {*self.files(), *self.payloads()}
+
+    @property
+    def bytes(self) -> int:
+        """Of all files but the manifest's own."""
+        batches = sum(each.bytes for each in self.files().values())
+        return batches + sum(each.bytes for each in self.payloads().values())
 
     def failures(self) -> list[tuple[str, int, str]]:
         """(stream, partition, why) of what is not complete."""
         return [
-            (str(stream.definition["name"]), each.partition, each.failure)
+            (str(stream.definition["name"]), each.partition, why)
             for stream in self.streams
             for each in stream.partitions
-            if each.failure
+            if (why := each.why_incomplete)
         ]
+
+
+def lacking_text(payloads: Iterable[BackedUpPayload]) -> str:
+    """What to say of those of `payloads` that are in no file; empty: all are."""
+    lacking = [each for each in payloads if not each.name]
+    if not lacking:
+        return ""
+    first = lacking[0]
+    others = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return f"the payload of offset {first.offset} is not in the backup{others}: {first.failure}"
 
 
 def backed_up(
@@ -142,6 +200,8 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
         manifest = msgspec.json.decode(document.backup, type=Manifest)
         for stream in manifest.streams:
             stream.decoded()
+        for payload in manifest.payloads().values():
+            payload.link  # noqa: B018
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(name, 0, "a backup", str(error)) from None
     return manifest

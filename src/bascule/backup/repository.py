@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,7 +20,8 @@ from bascule.host.real import RealFiles
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 STREAMS: Final = "streams"
-"""Below it are the files of record batches."""
+"""Below it are the files of record batches and of payloads."""
+CHUNK_BYTES: Final = 1 << 20
 
 
 class Place(Protocol):
@@ -31,7 +32,14 @@ class Place(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Write a file, whole or not at all; it is durable on return."""
 
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        """As `write`, of a file that need not fit into memory; `name` is a new one. What `chunks`
+        raises leaves no file."""
+
     def read(self, name: str) -> bytes: ...
+
+    def read_chunks(self, name: str) -> Iterator[bytes]:
+        """The content in pieces of up to CHUNK_BYTES."""
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
@@ -52,8 +60,36 @@ class LocalPlace:
         self._files.make_dirs(path.rpartition("/")[0])
         replace_file(self._files, path, data)
 
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        path = f"{self.address}/{name}"
+        directory = path.rpartition("/")[0]
+        self._files.make_dirs(directory)
+        file = self._files.open(path + NEW_SUFFIX, create=True)
+        try:
+            file.truncate(0)
+            for chunk in chunks:
+                file.append(chunk)
+            file.sync()
+        except BaseException:
+            self._files.remove(path + NEW_SUFFIX)
+            raise
+        finally:
+            file.close()
+        self._files.rename(path + NEW_SUFFIX, path)
+        self._files.sync_dir(directory)
+
     def read(self, name: str) -> bytes:
         return self._files.read_bytes(f"{self.address}/{name}")
+
+    def read_chunks(self, name: str) -> Iterator[bytes]:
+        file = self._files.open(f"{self.address}/{name}", write=False)
+        try:
+            position = 0
+            while chunk := file.read_at(position, CHUNK_BYTES):
+                yield chunk
+                position += len(chunk)
+        finally:
+            file.close()
 
     def remove(self, name: str) -> None:
         path = f"{self.address}/{name}"
@@ -91,9 +127,28 @@ class RemotePlace:
         with self._store.open_output_stream(path) as file:
             file.write(data)
 
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        path = f"{self._path}/{name}"
+        self._store.create_dir(path.rpartition("/")[0], recursive=True)
+        file = self._store.open_output_stream(path)
+        try:
+            for chunk in chunks:
+                file.write(chunk)
+        except BaseException:
+            # To close it is all that Arrow can do with it, and makes a file of what was written.
+            file.close()
+            self._store.delete_file(path)
+            raise
+        file.close()
+
     def read(self, name: str) -> bytes:
         with self._store.open_input_file(f"{self._path}/{name}") as file:
             return bytes(file.read())
+
+    def read_chunks(self, name: str) -> Iterator[bytes]:
+        with self._store.open_input_file(f"{self._path}/{name}") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield bytes(chunk)
 
     def remove(self, name: str) -> None:
         path = f"{self._path}/{name}"
@@ -171,10 +226,10 @@ class Repository:
         old = ids[:-keep]
         kept: set[str] = set()
         for each in ids[-keep:]:
-            kept.update(self.load(each).files())
+            kept |= self.load(each).names()
         removed: set[str] = set()
         for each in old:
-            gone = self.load(each).files().keys() - kept
+            gone = self.load(each).names() - kept
             # Its manifest first: one without its files would be damage.
             self.place.remove(manifest_name(each))
             for name in sorted(gone - removed):
@@ -186,5 +241,5 @@ class Repository:
         """Files that no backup names, as one leaves them that was interrupted. Raises: as `load`"""
         named: set[str] = set()
         for each in self.ids():
-            named.update(self.load(each).files())
+            named |= self.load(each).names()
         return (name for name in self.place.names(STREAMS) if name not in named)

@@ -7,15 +7,23 @@ latest leader epoch, and then the largest end offset, as an unclean election wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from bascule.backup.batch_checks import split
-from bascule.backup.manifest import BackedUpFile, BackedUpPartition, Manifest
+from bascule.backup.manifest import (
+    BackedUpPartition,
+    BackedUpPayload,
+    Manifest,
+    lacking_text,
+)
 from bascule.backup.repository import Place
-from bascule.backup.verifying import verified_files
+from bascule.backup.verifying import OnBytes, verified_files, verified_payload
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.directories import StreamDirectories
 from bascule.errors import ConfigError
@@ -28,6 +36,7 @@ from bascule.replica.log_identity import LogIdentity, write_identity
 from bascule.replica.opening import MESSAGE_IDS_FILE
 from bascule.storage.checkpoint import replace_file
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.retention import log_config
 
 APPEND_BYTES_MAX: Final = 1 << 20
@@ -42,6 +51,7 @@ class Restored:
     streams: int = 0
     partitions: int = 0
     bytes: int = 0
+    payloads: int = 0
     incomplete: list[tuple[str, int, str]] = field(default_factory=list)
     """(stream, partition, why) of what was restored only in part, or is empty now."""
 
@@ -62,13 +72,13 @@ class Restorer:
         *,
         clock: Clock,
         dice: Random,
-        on_file: Callable[[BackedUpFile], None] = lambda _: None,
+        on_bytes: OnBytes = lambda _: None,
     ) -> None:
         self._backups = sorted(backups, key=lambda each: each[1].at_ms, reverse=True)
         self._files = files
         self._clock = clock
         self._dice = dice
-        self._on_file = on_file
+        self._on_bytes = on_bytes
 
     def streams(self, names: Collection[str] = ()) -> list[StreamDefinition]:
         """The streams of all backups, or those with these names, as the newest backup has them.
@@ -95,8 +105,11 @@ class Restorer:
         for stream in streams:
             for index in range(stream.partition_count):
                 chosen = self._choose(stream, index)
-                why = "no backup has it" if chosen is None else chosen.partition.failure
-                if why:
+                if chosen is None:
+                    found.append((stream.name, index, "no backup has it"))
+                elif why := chosen.partition.failure or lacking_text(
+                    each for each, _ in self._payloads(stream, chosen.partition)
+                ):
                     found.append((stream.name, index, why))
         return found
 
@@ -126,7 +139,14 @@ class Restorer:
         return restored
 
     def _choose(self, stream: StreamDefinition, index: int) -> _Chosen | None:
-        found = [
+        return max(
+            self._found(stream, index),
+            key=lambda each: (each.partition.leader_epoch, each.partition.end_offset),
+            default=None,
+        )
+
+    def _found(self, stream: StreamDefinition, index: int) -> list[_Chosen]:
+        return [
             _Chosen(place, partition)
             for place, manifest in self._backups
             for each in manifest.streams
@@ -134,11 +154,23 @@ class Restorer:
             for partition in each.partitions
             if partition.partition == index
         ]
-        return max(
-            found,
-            key=lambda each: (each.partition.leader_epoch, each.partition.end_offset),
-            default=None,
-        )
+
+    def _payloads(
+        self, stream: StreamDefinition, partition: BackedUpPartition
+    ) -> Iterator[tuple[BackedUpPayload, Place | None]]:
+        """Each payload of the records of a partition, and the place that has it: another one where
+        that of the log lacks it."""
+        if not partition.payloads:
+            return
+        known = {
+            each.link.payload: (each, chosen.place)
+            for chosen in self._found(stream, partition.partition)
+            for each in chosen.partition.payloads
+            if each.name
+        }
+        for payload in partition.payloads:
+            each, place = known.get(payload.link.payload, (payload, None))
+            yield replace(each, offset=payload.offset), place
 
     def _restore_log(
         self, directory: str, stream: StreamDefinition, index: int, restored: Restored
@@ -159,7 +191,7 @@ class Restorer:
             if first:
                 log.start_at(first, epoch=0)
             size_max = min(APPEND_BYTES_MAX, config.segment_bytes_max)
-            for data in verified_files(chosen.place, partition, on_file=self._on_file):
+            for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
                 for part in split(memoryview(data), size_max):
                     log.append_as_follower(part)
                 restored.bytes += len(data)
@@ -167,4 +199,33 @@ class Restorer:
         if start > log.start_offset:
             log.advance_start(min(start, end), high_watermark=end)
         log.close(high_watermark=end)
+        if chosen is not None:
+            self._restore_payloads(directory, stream, chosen.partition, restored)
         restored.partitions += 1
+
+    def _restore_payloads(
+        self,
+        directory: str,
+        stream: StreamDefinition,
+        partition: BackedUpPartition,
+        restored: Restored,
+    ) -> None:
+        # Nobody else knows of the directory yet.
+        payloads = PayloadFiles(self._files, directory, nullcontext())
+        links = []
+        for each, place in self._payloads(stream, partition):
+            if place is None:
+                continue
+            links.append(each.link)
+            payload = each.link.payload
+            if payloads.find(payload.id) is not None:
+                continue  # the second record of one payload
+            file = payloads.create(payload.id)
+            for chunk in verified_payload(place, each, on_bytes=self._on_bytes):
+                file.append(chunk)
+            payloads.finish(file, payload)
+            restored.bytes += payload.size
+            restored.payloads += 1
+        payloads.link(links)
+        payloads.settle()
+        payloads.close()

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from bascule.model import StreamDefinition
+from bascule.record.payload_links import PayloadLink
 
 
 class PartitionRead(Protocol):
@@ -25,7 +26,12 @@ class PartitionRead(Protocol):
 
     def read(self, offset: int) -> Iterator[memoryview]:
         """Blocks of whole batches from the one that has `offset` on, with good CRCs, up to
-        `end_offset` at least. A block is valid until the next one."""
+        `end_offset` at least. A block is valid until the next one. Raises: OffsetOutOfRange where
+        the log starts behind `offset` now."""
+
+    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+        """The content of a record's payload, not compared. Raises: UnknownPayload where there is no
+        such record any more, or nobody has its payload."""
 
 
 class Source(Protocol):

@@ -9,16 +9,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from bascule.backup.batch_checks import BatchChecker
 from bascule.backup.manifest import (
     BackedUpFile,
     BackedUpPartition,
+    BackedUpPayload,
     BackedUpStream,
     Manifest,
     backed_up,
 )
+from bascule.backup.payload_copying import PayloadCopier
 from bascule.backup.repository import STREAMS, Place, id_order
 from bascule.backup.sources import PartitionRead, Source
+from bascule.backup.verifying import read_file
 from bascule.errors import (
     BasculeError,
     UnexpectedEpoch,
@@ -26,6 +31,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.model import Cleanup, StreamDefinition
+from bascule.record.payload_links import PayloadLink, links_of
 from bascule.storage.payloads.payload_log import have_links
 from bascule.wire.offsets import OFFSETS_STREAM
 
@@ -34,9 +40,6 @@ FILE_BYTES_MAX: Final = 32 << 20
 TOMBSTONE_SHARE: Final = 2
 """A compacted partition is read anew after a half of its tombstone retention: a tombstone that
 came and went between two backups would leave its key in them."""
-NO_PAYLOADS: Final = (
-    "it has records with payloads, which backups do not contain yet: only the records are here"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,14 @@ class BackupTaker:
             partition=index, start_offset=read.start_offset, end_offset=read.start_offset
         )
         if before is None:
-            return self._append(definition, index, read, empty, began, taken)
+            return self._append(definition, read, empty, (), began, taken)
         why = self._why_anew(definition, read, before, began)
         if not why:
             try:
-                return self._append(definition, index, read, before, began, taken)
+                return self._append(definition, read, before, before.payloads, began, taken)
             except (UnexpectedOffset, UnexpectedEpoch) as error:
                 why = str(error)
-        anew = self._append(definition, index, read, empty, began, taken)
+        anew = self._append(definition, read, empty, before.payloads, began, taken)
         if not anew.read_ms and anew.end_offset < before.end_offset:
             return _failed(before, anew.failure)
         taken.read_anew.append((definition.name, index, why))
@@ -227,16 +230,19 @@ class BackupTaker:
     def _append(
         self,
         definition: StreamDefinition,
-        index: int,
         read: PartitionRead,
         before: BackedUpPartition,
+        copied: Sequence[BackedUpPayload],
         began: int,
         taken: Taken,
     ) -> BackedUpPartition:
-        """Read from the end of `before` on. Raises: UnexpectedOffset where a batch has offsets of
-        both sides of that end."""
-        start = read.start_offset
+        """Read from the end of `before` on; the payloads of `copied` are there already.
+
+        Raises: UnexpectedOffset where a batch has offsets of both sides of that end.
+        """
+        start, index = read.start_offset, before.partition
         files = [file for file in before.files if file.end_offset > start]
+        links = [link for file in files for link in self._links(file, before)]
         first = max(before.end_offset, start)
         checker = BatchChecker(
             f"stream {definition.name!r} partition {index}", offset=first if files else 0
@@ -244,23 +250,35 @@ class BackupTaker:
         directory = f"{STREAMS}/{definition.id.hex()}/{index}"
         failure = ""
         blocks = self._counted(read.read(first)) if read.end_offset > first else iter(())
+
+        def write(data: bytearray, from_offset: int) -> None:
+            file = self._write(directory, data, from_offset, checker.offset, taken)
+            files.append(file)
+            if file.has_payloads:
+                links.extend(links_of(data))
+
         try:
             for data, from_offset in _collect(blocks, checker):
-                files.append(self._write(directory, data, from_offset, checker.offset, taken))
+                write(data, from_offset)
         except _Interrupted as interrupted:
             if interrupted.data:
-                files.append(
-                    self._write(
-                        directory, interrupted.data, interrupted.first, checker.offset, taken
-                    )
-                )
+                write(interrupted.data, interrupted.first)
             failure = str(interrupted.cause)
         end = files[-1].end_offset if files else first
         if end < read.end_offset and not failure:
             failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
         read_ms = before.read_ms if failure else began
-        if not failure and any(file.has_payloads for file in files):
-            failure = NO_PAYLOADS
+        copier = PayloadCopier(
+            read, self._place, directory, taken.manifest.id,
+            on_bytes=lambda count: self._on_progress(Progress(bytes_read=count)),
+        )  # fmt: skip
+        payloads = copier.copy(
+            [link for link in links if link.offset >= start], copied, new_from=first
+        )
+        taken.bytes_written += copier.bytes_written
+        taken.files_written += copier.files_written
+        start = copier.log_start
+        files = [file for file in files if file.end_offset > start]
         latest = checker.epochs.latest
         return BackedUpPartition(
             partition=index,
@@ -270,7 +288,20 @@ class BackupTaker:
             read_ms=read_ms,
             files=tuple(files),
             failure=failure,
+            payloads=payloads,
         )
+
+    def _links(self, file: BackedUpFile, before: BackedUpPartition) -> list[PayloadLink]:
+        """Those in a file of an earlier backup. Raises: CorruptData, OSError."""
+        if not file.has_payloads:
+            return []
+        known = [
+            each.link
+            for each in before.payloads
+            if file.first_offset <= each.offset < file.end_offset
+        ]
+        # The first versions of backups did not say which there are.
+        return known or links_of(read_file(self._place, file))
 
     def _counted(self, blocks: Iterable[memoryview]) -> Iterator[memoryview]:
         for block in blocks:
@@ -342,15 +373,7 @@ def _nothing_of(index: int) -> BackedUpPartition:
 
 
 def _failed(before: BackedUpPartition, why: str) -> BackedUpPartition:
-    return BackedUpPartition(
-        partition=before.partition,
-        start_offset=before.start_offset,
-        end_offset=before.end_offset,
-        leader_epoch=before.leader_epoch,
-        read_ms=before.read_ms,
-        files=before.files,
-        failure=why,
-    )
+    return msgspec.structs.replace(before, failure=why)
 
 
 def _with_streams(manifest: Manifest, streams: list[BackedUpStream]) -> Manifest:

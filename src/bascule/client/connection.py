@@ -116,6 +116,11 @@ class PartitionConnector:
         has others. None: the owner knows none so far."""
         self._servers = bootstrap.split(",")
 
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of client listeners, `host:port,...`."""
+        return ",".join(self._servers)
+
     def open(self) -> tuple[LogConnection, Leader]:
         """Connect to the leader. Each call asks another node of the bootstrap list first: one that
         is cut off from its cluster goes on naming the leader that it knows.
@@ -123,7 +128,7 @@ class PartitionConnector:
         Raises: UnknownStream (also where the stream was created again), UnknownPartition,
         LeaderMoved (no leader now, or one that does not answer), Broken.
         """
-        connection = connect_any(",".join(self._servers))
+        connection = connect_any(self.bootstrap)
         self._servers.append(self._servers.pop(0))
         try:
             leader = self._leader(connection)

@@ -34,7 +34,7 @@ from bascule.host.real import RealClock, RealFiles, RealRandom
 
 if TYPE_CHECKING:
     # Imported where it is used, so that a node loads none of it.
-    from bascule.backup.manifest import BackedUpFile, Manifest
+    from bascule.backup.manifest import Manifest
     from bascule.backup.repository import Repository
     from bascule.backup.sources import Source
     from bascule.backup.taking import Progress as Done
@@ -130,11 +130,11 @@ def restore(
 
     repositories = [_repository(each) for each in places]
     backups = [(each.place, each.chosen(at)) for each in repositories]
-    total = sum(file.bytes for _, manifest in backups for file in manifest.files().values())
+    total = sum(manifest.bytes for _, manifest in backups)
     with _progress("restoring", total=total) as bar:
         restorer = Restorer(
             backups, RealFiles(), clock=RealClock(), dice=RealRandom(),
-            on_file=lambda file: bar.update(bar.task_ids[0], advance=file.bytes),
+            on_bytes=lambda count: bar.update(bar.task_ids[0], advance=count),
         )  # fmt: skip
         chosen = restorer.streams(stream or [])
         incomplete = restorer.incomplete(chosen)
@@ -154,6 +154,7 @@ def restore(
                 "streams": restored.streams,
                 "partitions": restored.partitions,
                 "bytes": restored.bytes,
+                "payloads": restored.payloads,
                 "incomplete": _incomplete_json(restored.incomplete),
             }
         )
@@ -161,7 +162,7 @@ def restore(
     _show_incomplete(restored.incomplete)
     out.print(
         f"[green]✓[/green] {counted(restored.streams, 'stream')}, "
-        f"{counted(restored.partitions, 'partition')}, "
+        f"{counted(restored.partitions, 'partition')}{_payloads_text(restored.payloads)}, "
         f"{bytes_text(restored.bytes)}; the new cluster has the id {restored.cluster_id}"
     )
     out.print(f"  bascule serve --data {data}", style="dim", markup=False)
@@ -237,7 +238,6 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
     manifest = taken.manifest
     failures = manifest.failures()
     partitions = sum(len(each.partitions) for each in manifest.streams)
-    size = sum(each.bytes for each in manifest.files().values())
     if json:
         print_json(
             {
@@ -245,7 +245,8 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
                 "cluster_id": manifest.cluster_id,
                 "streams": len(manifest.streams),
                 "partitions": partitions,
-                "bytes": size,
+                "bytes": manifest.bytes,
+                "payloads": len(manifest.payloads()),
                 "bytes_written": taken.bytes_written,
                 "files_written": taken.files_written,
                 "read_anew": _incomplete_json(taken.read_anew),
@@ -257,7 +258,8 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
     else:
         out.print(
             f"[green]✓[/green] backup {manifest.id}: {counted(len(manifest.streams), 'stream')}, "
-            f"{counted(partitions, 'partition')}, {bytes_text(size)}; "
+            f"{counted(partitions, 'partition')}{_payloads_text(len(manifest.payloads()))}, "
+            f"{bytes_text(manifest.bytes)}; "
             f"{bytes_text(taken.bytes_written)} of it new"
         )
         for name, index, why in taken.read_anew[:SHOWN_MAX]:
@@ -311,7 +313,8 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "source": manifest.source,
         "streams": len(manifest.streams),
         "partitions": sum(len(each.partitions) for each in manifest.streams),
-        "bytes": sum(each.bytes for each in manifest.files().values()),
+        "bytes": manifest.bytes,
+        "payloads": len(manifest.payloads()),
         "incomplete": _incomplete_json(manifest.failures()),
     }
 
@@ -320,14 +323,11 @@ def _verify(repository: Repository, at: str, *, json: bool) -> None:
     from bascule.backup.verifying import verify
 
     manifest = repository.chosen(at)
-    files = manifest.files().values()
-
-    with _progress("checking", total=sum(each.bytes for each in files)) as bar:
-
-        def on_file(file: BackedUpFile) -> None:
-            bar.update(bar.task_ids[0], advance=file.bytes)
-
-        damages = verify(repository.place, manifest, on_file=on_file)
+    with _progress("checking", total=manifest.bytes) as bar:
+        damages = verify(
+            repository.place, manifest,
+            on_bytes=lambda count: bar.update(bar.task_ids[0], advance=count),
+        )  # fmt: skip
     if json:
         print_json({**_summary(manifest), "damaged": [each._asdict() for each in damages]})
     else:
@@ -337,11 +337,10 @@ def _verify(repository: Repository, at: str, *, json: bool) -> None:
 
 
 def _show_verified(manifest: Manifest, damages: list[Damage]) -> None:
-    files = manifest.files().values()
     if not damages:
         out.print(
-            f"[green]✓[/green] backup {manifest.id}: {counted(len(files), 'file')}, "
-            f"{bytes_text(sum(each.bytes for each in files))}: every digest and every CRC is right"
+            f"[green]✓[/green] backup {manifest.id}: {counted(len(manifest.names()), 'file')}, "
+            f"{bytes_text(manifest.bytes)}: every digest and every CRC is right"
         )
     for each in damages[:SHOWN_MAX]:
         print_error(f"{each.stream} {each.partition}: {each.why}")
@@ -355,6 +354,10 @@ def _show_incomplete(found: list[tuple[str, int, str]]) -> None:
         print_warning(f"{name} {index} is not complete: {why}")
     if len(found) > SHOWN_MAX:
         print_warning(f"{len(found) - SHOWN_MAX} more are not complete")
+
+
+def _payloads_text(count: int) -> str:
+    return f", {counted(count, 'payload')}" if count else ""
 
 
 def _incomplete_json(found: list[tuple[str, int, str]]) -> list[dict[str, object]]:

@@ -34,7 +34,24 @@ _WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
 _LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
 _SUMS: Final = re.compile(r"([0-9a-f]{32})\.sums(?:\.new)?")
 
-__all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles"]
+__all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles", "whole_paths"]
+
+
+def whole_paths(files: Files, directory: str) -> dict[str, str]:
+    """The files of whole payloads of a partition that nobody uses, by id; changes nothing.
+
+    `directory` is that of the partition. Raises: OSError.
+    """
+    where = f"{directory}/{DIRECTORY}"
+    if not files.exists(where):
+        return {}
+    found = {}
+    for name in files.list_dir(where):
+        if match := _LINKED.fullmatch(name):
+            found[match[2]] = f"{where}/{name}"
+        elif match := _WHOLE.fullmatch(name):
+            found[match[1]] = f"{where}/{name}"
+    return found
 
 
 class FoundPayload(NamedTuple):

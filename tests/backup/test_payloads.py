@@ -1,0 +1,305 @@
+"""Payloads in backups: which are copied, which are not copied again, what is said of lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from bascule.backup.manifest import BackedUpPayload, Manifest
+from bascule.backup.payload_copying import REPLACED, PayloadCopier
+from bascule.backup.repository import LocalPlace
+from bascule.backup.restoring import Restorer
+from bascule.backup.verifying import verified_payload, verify
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    OffsetOutOfRange,
+    PayloadMissing,
+    UnknownPayload,
+    UnknownStream,
+)
+from bascule.host.real import RealClock, RealFiles, RealRandom
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.storage.retention import log_config
+from support.backup_sources import Backups, link_batch
+
+BIG = b"0123456789abcdef" * 200_000
+
+
+@pytest.fixture
+def backups(tmp_path: Path) -> Backups:
+    found = Backups(tmp_path)
+    found.logs.add("models")
+    return found
+
+
+def payloads(backups: Backups, manifest: Manifest) -> dict[int, bytes]:
+    """Offset -> content of all payloads in a backup."""
+    return {
+        each.offset: b"".join(verified_payload(backups.repository.place, each))
+        for each in backups.partition(manifest, "models").payloads
+        if each.name
+    }
+
+
+def restored(backups: Backups, data: Path) -> PayloadLog:
+    chosen = backups.repository.chosen("")
+    restorer = Restorer(
+        [(backups.repository.place, chosen)], RealFiles(), clock=RealClock(), dice=RealRandom()
+    )
+    (stream,) = restorer.streams()
+    restorer.restore(str(data), [stream])
+    directory = f"{data}/streams/models/0"
+    return PayloadLog.open(RealFiles(), directory, log_config(stream.config), RealClock())
+
+
+def test_a_restored_log_has_the_payloads_of_its_records(backups: Backups, tmp_path: Path) -> None:
+    backups.logs.write("models", 5)
+    contents = [BIG, b"", b"small"]
+    put = [backups.logs.put("models", each) for each in contents]
+    taken = backups.take()
+    assert taken.manifest.failures() == []
+    assert payloads(backups, taken.manifest) == dict(enumerate(contents, 5))
+    assert verify(backups.repository.place, taken.manifest) == []
+    assert taken.bytes_written == taken.manifest.bytes > len(BIG)
+    log = restored(backups, tmp_path / "data")
+    for offset, (payload, content) in enumerate(zip(put, contents, strict=True), 5):
+        found = log.payloads.find_at(offset)
+        assert found is not None
+        assert (found.payload, found.offset) == (payload, offset)
+        assert Path(found.path).read_bytes() == content
+    assert not log.payloads.has_unlinked
+    log.close()
+
+
+def test_a_payload_is_copied_once(backups: Backups) -> None:
+    backups.logs.put("models", BIG)
+    backups.take()
+    backups.logs.put("models", b"second")
+    second = backups.take()
+    assert second.bytes_written < 1_000
+    assert second.manifest.failures() == []
+    assert payloads(backups, second.manifest) == {0: BIG, 1: b"second"}
+    third = backups.take(full=True)
+    assert third.bytes_written > len(BIG), "a full one has files of its own"
+    assert not third.manifest.payloads().keys() & second.manifest.payloads().keys()
+
+
+def test_a_log_that_is_read_anew_has_no_payload_copied_again(backups: Backups) -> None:
+    """As a compacted one is from time to time."""
+    backups.logs.put("models", BIG)
+    manifest = backups.take().manifest
+    (stream,) = manifest.streams
+    failed = msgspec.structs.replace(stream.partitions[0], files=(), failure="damaged")
+    changed = msgspec.structs.replace(
+        manifest, streams=(msgspec.structs.replace(stream, partitions=(failed,)),)
+    )
+    backups.repository.add(changed)
+    second = backups.take()
+    assert [why for *_, why in second.read_anew] == ["damaged"]
+    assert second.bytes_written < 1_000
+    assert payloads(backups, second.manifest) == {0: BIG}
+
+
+def test_payloads_below_the_log_start_are_left_out_and_removed(backups: Backups) -> None:
+    backups.logs.put("models", BIG)
+    backups.logs.put("models", b"second")
+    backups.take()
+    log = backups.logs.log("models")
+    log.advance_start(1, high_watermark=2)
+    log.close()
+    manifest = backups.take().manifest
+    assert payloads(backups, manifest) == {1: b"second"}
+    assert backups.repository.forget(1)[1] >= 1
+    names = backups.repository.place.names("streams")
+    assert [name for name in names if name.endswith(".payload")] == list(manifest.payloads())
+
+
+def test_a_lost_payload_is_named_until_it_is_there_again(backups: Backups) -> None:
+    lost = backups.logs.put("models", BIG, damaged=True)
+    backups.logs.put("models", b"second")
+    manifest = backups.take().manifest
+    ((stream, index, why),) = manifest.failures()
+    assert (stream, index) == ("models", 0)
+    assert why.startswith("the payload of offset 0 is not in the backup: ")
+    assert lost.id in why
+    assert payloads(backups, manifest) == {1: b"second"}
+    directory = Path(backups.logs.address) / "models/0/payloads"
+    (directory / f"{lost.id}-{lost.crc:08x}.whole").write_bytes(BIG)
+    manifest = backups.take().manifest
+    assert manifest.failures() == []
+    assert payloads(backups, manifest) == {0: BIG, 1: b"second"}
+
+
+def test_a_damaged_payload_is_not_taken_for_a_good_one(backups: Backups) -> None:
+    payload = backups.logs.put("models", BIG)
+    path = backups.logs.payload_file("models", payload)
+    path.write_bytes(BIG[:-1] + b"!")
+    manifest = backups.take().manifest
+    assert payloads(backups, manifest) == {}
+    ((_, _, why),) = manifest.failures()
+    assert f"{payload.crc:08x}" in why
+    assert list(backups.repository.unnamed()) == [], "nothing is left of it"
+
+
+def test_a_backup_of_the_first_version_gets_the_payloads_that_it_lacks(backups: Backups) -> None:
+    backups.logs.put("models", BIG)
+    manifest = backups.take().manifest
+    (stream,) = manifest.streams
+    without = msgspec.structs.replace(stream.partitions[0], payloads=())
+    changed = msgspec.structs.replace(stream, partitions=(without,))
+    backups.repository.add(msgspec.structs.replace(manifest, streams=(changed,)))
+    second = backups.take()
+    assert second.read_anew == []
+    assert payloads(backups, second.manifest) == {0: BIG}
+
+
+def test_a_lost_payload_comes_from_the_other_backup(tmp_path: Path) -> None:
+    """As from the disks of two nodes that are left of a cluster."""
+    places = []
+    for name, damaged in (("first", 0), ("second", 1)):
+        each = Backups(tmp_path / name)
+        stream = each.logs.add("models")
+        for number in range(3):
+            each.logs.put("models", b"%d" % number, damaged=number in (damaged, 2))
+        places.append((each.repository.place, each.take().manifest))
+    restorer = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    ((_, _, why),) = restorer.incomplete([stream])
+    assert why.startswith("the payload of offset 2 is not in the backup: ")
+    restored = restorer.restore(str(tmp_path / "data"), [stream])
+    assert (restored.payloads, len(restored.incomplete)) == (2, 1)
+    directory = tmp_path / "data/streams/models/0/payloads"
+    assert sorted(path.read_bytes() for path in directory.iterdir()) == [b"0", b"1"]
+
+
+def test_a_changed_byte_in_the_backup_is_found(backups: Backups, tmp_path: Path) -> None:
+    backups.logs.put("models", BIG)
+    manifest = backups.take().manifest
+    (name,) = manifest.payloads()
+    path = Path(backups.repository.place.address) / name
+    path.write_bytes(b"!" + BIG[1:])
+    (damage,) = verify(backups.repository.place, manifest)
+    assert name in damage.why
+    with pytest.raises(BasculeError, match="SHA-256"):
+        restored(backups, tmp_path / "data")
+    path.unlink()
+    (damage,) = verify(backups.repository.place, manifest)
+    assert "no such file" in damage.why
+
+
+class Reading:
+    """A partition whose records and payloads go while they are read."""
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.log_start = 0
+        self.links: dict[int, PayloadLink] = {}
+        self.contents: dict[int, bytes] = {}
+        self.asked: list[int] = []
+        self.failing: dict[int, Exception] = {}
+        self.on_payload: Callable[[int], None] = lambda _: None
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.links)
+
+    def put(self, content: bytes) -> PayloadLink:
+        offset = len(self.links)
+        link = PayloadLink(offset, Payload(f"{offset:032x}", len(content), crc32c(content)))
+        self.links[offset], self.contents[offset] = link, content
+        return link
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def read(self, offset: int) -> Iterator[memoryview]:
+        if offset < self.log_start:
+            raise OffsetOutOfRange(offset, self.log_start, self.end_offset)
+        for each in sorted(self.links):
+            if each >= offset:
+                yield memoryview(link_batch(self.links[each]))
+
+    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+        self.asked.append(link.offset)
+        self.on_payload(link.offset)
+        if error := self.failing.get(link.offset):
+            raise error
+        if link.offset not in self.contents:
+            raise UnknownPayload("models", 0, link.offset)
+        yield self.contents[link.offset]
+
+
+class Copying:
+    """Copies the payloads of a `Reading`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.reading = Reading()
+        self.links = [self.reading.put(b"content %d" % number) for number in range(6)]
+        self.copier = PayloadCopier(
+            self.reading, LocalPlace(str(directory)), "streams/1/0", "b1", on_bytes=lambda _: None
+        )
+
+    def copy(self, *, new_from: int = 0) -> dict[int, BackedUpPayload]:
+        found = self.copier.copy(self.links, (), new_from=new_from)
+        return {each.offset: each for each in found}
+
+    def remove(self, offset: int) -> None:
+        self.reading.links.pop(offset)
+        self.reading.contents.pop(offset)
+
+
+@pytest.fixture
+def copying(tmp_path: Path) -> Copying:
+    return Copying(tmp_path)
+
+
+def test_what_retention_removes_meanwhile_is_left_out(copying: Copying) -> None:
+    """The front of a log goes while it is read: that is no failure."""
+
+    def on_payload(offset: int) -> None:
+        if offset == 2:
+            for each in range(4):
+                copying.remove(each)
+            copying.reading.log_start = 4
+
+    copying.reading.on_payload = on_payload
+    found = copying.copy()
+    assert list(found) == [4, 5]
+    assert all(each.name for each in found.values())
+    assert copying.copier.log_start == 4
+
+
+def test_what_compaction_removes_meanwhile_is_in_the_next_backup(copying: Copying) -> None:
+    copying.remove(3)
+    found = copying.copy()
+    assert [offset for offset, each in found.items() if not each.name] == [3]
+    assert found[3].failure == REPLACED
+    assert copying.copier.log_start == 0
+    assert 3 not in copying.copy(new_from=6), "what came later has been read now"
+
+
+def test_a_payload_that_nobody_has_is_a_failure_in_each_backup(copying: Copying) -> None:
+    copying.reading.contents.pop(3)
+    for new_from in (0, 6):
+        found = copying.copy(new_from=new_from)
+        assert "no payload at offset 3" in found[3].failure
+        assert [offset for offset, each in found.items() if each.name] == [0, 1, 2, 4, 5]
+
+
+def test_nobody_is_asked_again_once_no_node_answers(copying: Copying) -> None:
+    copying.reading.failing = {1: PayloadMissing("id", "here"), 2: Broken("silence")}
+    found = copying.copy()
+    assert copying.reading.asked == [0, 1, 2]
+    failures = [each.failure for each in found.values()]
+    assert failures == ["", "payload id is not in here", *4 * ["silence"]]
+
+
+def test_a_stream_that_is_gone_is_told(copying: Copying) -> None:
+    copying.reading.failing = {1: UnknownStream("models")}
+    with pytest.raises(UnknownStream):
+        copying.copy()
