@@ -15,6 +15,7 @@ import typer
 
 from bascule.cli import nats_options
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json, print_warning
+from bascule.cli.silence import SilenceNotice
 from bascule.cli.standard_input import stdin_chunks
 from bascule.cli.units import parse_duration
 from bascule.errors import BasculeError, ConfigError, PublishRejected
@@ -201,8 +202,11 @@ async def _publish_count(
 ) -> Acks:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+    notice = SilenceNotice()
+
     def repeated() -> Iterator[Outgoing]:
         for _ in range(count):
+            notice.sent += 1
             yield message
 
     bar = Progress(
@@ -211,19 +215,25 @@ async def _publish_count(
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=count)
-        return await client.publish_many(
-            repeated(),
-            **options,
-            on_progress=lambda done: bar.update(task, completed=done),
-        )
+
+        def on_progress(done: int) -> None:
+            notice.on_progress(done)
+            bar.update(task, completed=done)
+
+        async with notice.watching():
+            return await client.publish_many(repeated(), **options, on_progress=on_progress)
 
 
 async def _publish_lines(client: Client, template: Template, options: PublishOptions) -> Acks:
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
+    notice = SilenceNotice()
+
     async def messages() -> AsyncIterator[Outgoing]:
         async for line in stdin_lines():
-            yield template.message(line)
+            message = template.message(line)
+            notice.sent += 1
+            yield message
 
     bar = Progress(
         SpinnerColumn(), TextColumn("{task.completed:,} acknowledged"), console=err,
@@ -231,11 +241,13 @@ async def _publish_lines(client: Client, template: Template, options: PublishOpt
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=None)
-        return await client.publish_many(
-            messages(),
-            **options,
-            on_progress=lambda done: bar.update(task, completed=done),
-        )
+
+        def on_progress(done: int) -> None:
+            notice.on_progress(done)
+            bar.update(task, completed=done)
+
+        async with notice.watching():
+            return await client.publish_many(messages(), **options, on_progress=on_progress)
 
 
 async def stdin_lines() -> AsyncIterator[bytes]:
