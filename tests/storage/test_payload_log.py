@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -19,7 +20,7 @@ from bascule.record.payload_links import Payload, PayloadLink, links_of, payload
 from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
-from bascule.storage.payloads.payload_log import PayloadLog
+from bascule.storage.payloads.payload_log import COMPACTED_SECONDS, PayloadLog
 from support.stored_batches import make_batch
 
 DIRECTORY = "/data/streams/models/0"
@@ -151,6 +152,29 @@ def test_a_payload_goes_with_its_record() -> None:
     log.sweep()
     assert log.payloads.linked_offsets() == []
     assert opened(files).payloads.bytes == log.payloads.bytes
+
+
+def test_the_payload_of_a_record_that_compaction_has_removed_goes_after_a_while() -> None:
+    """And not that of a record which the log writer appends during the look."""
+    config = replace(CONFIG, gaps_allowed=True)
+    log = opened(SimFiles(RealRandom(1)), config)
+    for number in (0, 1, 4, 5):
+        receive(log, number)
+    log.append_as_follower(link_batch(0, 0))
+    log.append_as_follower(link_batch(4, 4))
+    log.payloads.link([PayloadLink(1, payload(1)), PayloadLink(5, payload(5))])
+    assert log.is_sweep_due
+    assert log.sweep() == len(content_of(1))
+    assert log.payloads.linked_offsets() == [0, 4, 5]
+    receive(log, 2)
+    log.payloads.link([PayloadLink(2, payload(2))])
+    assert not log.is_sweep_due
+    assert log.sweep() == 0, "not before 10 s are over"
+    for _ in range(COMPACTED_SECONDS):
+        log._clock.monotonic_ns()
+    assert log.is_sweep_due
+    assert log.sweep() == len(content_of(2))
+    assert log.payloads.linked_offsets() == [0, 4, 5]
 
 
 def test_what_nobody_links_is_discarded() -> None:
