@@ -250,6 +250,9 @@ def test_a_table_that_is_not_for_a_terminal_is_whole() -> None:
     assert sum(stream in line and "m" * 300 in line for line in lines) == 1
     assert sum("c" * 300 in line for line in lines) == 1
     assert not set("…\x1b") & set(text.getvalue())
+    assert not any(line.endswith(" ") for line in lines), "as long as the longest one"
+    out.print("a value ")
+    assert text.getvalue().endswith("a value \n")
 
 
 def test_json_is_that_of_the_api() -> None:

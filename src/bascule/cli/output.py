@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Annotated, Any, Final
 
@@ -34,6 +35,9 @@ PIPED_WIDTH: Final = 1 << 20
 """Columns of a pipe or a file: more than any table has."""
 
 
+BLANKS_AT_ENDS: Final = re.compile(r" +$", re.MULTILINE)
+
+
 class PipeConsole(Console):
     """A console that cuts nothing for the width of a terminal unless it writes to one."""
 
@@ -41,6 +45,17 @@ class PipeConsole(Console):
     def options(self) -> ConsoleOptions:
         given = super().options
         return given if self.file.isatty() else given.update_width(PIPED_WIDTH)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As of any console. In a pipe the rows of a table end with their last character: one long
+        cell does not make them all as long."""
+        if self.file.isatty() or all(isinstance(each, str) for each in objects):
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(BLANKS_AT_ENDS.sub("", captured.get()))
+        self.file.flush()
 
 
 out = PipeConsole(highlight=False, soft_wrap=True)
