@@ -34,7 +34,9 @@ from torture.messages import (
 
 REPORT_SECONDS: Final = 0.5
 BACK_SECONDS: Final = 4.0
-"""Each consumer goes back in one partition so often."""
+"""Each consumer goes back in one partition so often,"""
+BACK_SECONDS_MAX: Final = 2.0
+"""for so long."""
 BACK_RECORDS_MAX: Final = 2_000
 CLOSE_SECONDS_MAX: Final = 60.0
 LAST_SECONDS_MAX: Final = 300.0
@@ -110,18 +112,28 @@ class Reader:
     ) -> None:
         """`rack`: where it reads; empty: from the leaders."""
         self.name = name
+        self._servers = servers
+        self._rack = rack
         self._known = known
         self._dice = random.Random(f"{seed} {name}")
         self._places: dict[tuple[str, int], int] = {}
         self._damaged: set[tuple[str, int]] = set()
         """Where a damaged batch was met."""
         self._stopping = stopping
-        self._consumer = confluent_kafka.Consumer(
+        self._consumer = self._consumer_at(dict.fromkeys(known.records, 0))
+
+    def _consumer_at(self, places: dict[tuple[str, int], int]) -> confluent_kafka.Consumer:
+        """One that reads these partitions from these offsets on.
+
+        Its assignment is never changed: librdkafka may wait for ever for that where a leader is
+        lost meanwhile, and no thread of this process runs as long as it waits.
+        """
+        consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": servers,
+                "bootstrap.servers": self._servers,
                 "group.id": "torture",
-                "client.id": name,
-                "client.rack": rack,
+                "client.id": self.name,
+                "client.rack": self._rack,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
@@ -130,15 +142,16 @@ class Reader:
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(*each, 0) for each in known.records])
+        consumer.assign([TopicPartition(*at, offset) for at, offset in places.items()])
+        return consumer
 
     def run(self) -> None:
         back_at = time.monotonic() + BACK_SECONDS
         while not self._stopping.is_set():
             self._poll()
             if time.monotonic() > back_at:
-                back_at += BACK_SECONDS
                 self._go_back()
+                back_at = time.monotonic() + BACK_SECONDS
         self._consumer.close()
 
     def read_to(self, ends: dict[tuple[str, int], int]) -> list[str]:
@@ -153,31 +166,46 @@ class Reader:
         return left
 
     def _poll(self) -> None:
-        for message in self._consumer.consume(1_000, timeout=0.2):
+        if self._read(self._consumer, self._places):
+            self._stopping.wait(PATIENCE_SECONDS)
+            self._consumer.close()
+            self._consumer = self._consumer_at(
+                {at: self._places.get(at, 0) for at in self._known.records}
+            )
+
+    def _read(self, consumer: confluent_kafka.Consumer, places: dict[tuple[str, int], int]) -> bool:
+        """Take what has come, and note in `places` where to go on; whether some of it was
+        damaged."""
+        damaged = set()
+        for message in consumer.consume(1_000, timeout=0.2):
             error = message.error()
             at = message.topic(), message.partition()
+            if at in damaged:
+                continue  # it goes on at the damage, and not behind it
             if error is None:
-                self._places[at] = message.offset() + 1
+                places[at] = message.offset() + 1
                 self._known.take(at, message.offset(), message.value(), self.name)
             elif error.code() in DAMAGED or (error.code() in ASTRAY and at in self._damaged):
                 self._damaged.add(at)
                 self._known.damaged += 1
-                self._stopping.wait(PATIENCE_SECONDS)
-                self._seek(at, self._places.get(at, 0))
+                damaged.add(at)
             elif error.code() not in PASSING:
                 self._known.find(f"{self.name}: {at}: {error}")
+        return bool(damaged)
 
     def _go_back(self) -> None:
         """What was read once is read again, perhaps from another replica."""
         at = self._dice.choice(sorted(self._places)) if self._places else None
         if at is None:
             return
-        self._seek(at, max(0, self._places[at] - self._dice.randrange(1, BACK_RECORDS_MAX)))
-
-    def _seek(self, at: tuple[str, int], offset: int) -> None:
-        # Not by `seek`: it waits without limit where a leader is lost meanwhile.
-        self._consumer.incremental_unassign([TopicPartition(*at)])
-        self._consumer.incremental_assign([TopicPartition(*at, offset)])
+        end = self._places[at]
+        places = {at: max(0, end - self._dice.randrange(1, BACK_RECORDS_MAX))}
+        consumer = self._consumer_at(places)
+        deadline = time.monotonic() + BACK_SECONDS_MAX
+        while places[at] < end and time.monotonic() < deadline and not self._stopping.is_set():
+            if self._read(consumer, places):
+                break
+        consumer.close()
 
 
 def report(known: Known) -> None:

@@ -39,6 +39,8 @@ PARTITIONS_MAX: Final = 100
 LINE_BYTES_MAX: Final = 1 << 20
 ABORT_SECONDS_MAX: Final = 10.0
 """For a process to say where its threads are, once it is asked by a signal."""
+SILENCE_SECONDS_MAX: Final = 60.0
+"""Of a process that says how far it is each half second."""
 THREADS_BYTES_MAX: Final = 8 << 10
 
 
@@ -86,6 +88,7 @@ class LoadProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self.state: dict[str, Any] = {}
+        self._said_at = 0.0
 
     async def start(self) -> None:
         with self._log.open("ab") as errors:
@@ -95,6 +98,7 @@ class LoadProcess:
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 cwd=Path(__file__).parents[1], limit=LINE_BYTES_MAX,
             )  # fmt: skip
+        self._said_at = time.monotonic()
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -103,6 +107,7 @@ class LoadProcess:
         while line := await self._process.stdout.readline():
             with contextlib.suppress(ValueError):
                 self.state = json.loads(line)
+            self._said_at = time.monotonic()
 
     def use(self, **settings: Any) -> None:
         """Change settings before it starts."""
@@ -111,6 +116,11 @@ class LoadProcess:
     @property
     def has_ended(self) -> bool:
         return self._process is not None and self._process.returncode is not None
+
+    @property
+    def silence_s(self) -> float:
+        """Since it has last said how far it is."""
+        return time.monotonic() - self._said_at
 
     async def finish(self, line: str, seconds: float) -> str | None:
         """Ask it to end, and wait for that; what is wrong."""
@@ -123,13 +133,13 @@ class LoadProcess:
         try:
             code = await asyncio.wait_for(self._process.wait(), seconds)
         except TimeoutError:
-            threads = await self._abort()
+            threads = await self.abort()
             return f"{self._module} did not end within {seconds:.0f} s: {self.state}; {threads}"
         if self._reading is not None:
             await self._reading
         return f"{self._module} ended with {code}, see {self._log}" if code else None
 
-    async def _abort(self) -> str:
+    async def abort(self) -> str:
         """Kill it; where its threads were."""
         assert self._process is not None
         begin = self._log.stat().st_size
@@ -274,7 +284,7 @@ class Run:
         while problems:
             await asyncio.sleep(0.2)
             self._machines.check_ended()
-            self._check_children()
+            await self._check_children()
             problems = await asyncio.to_thread(self._problems)
             took = time.monotonic() - begin
             if not settled and (not problems or took > 5):
@@ -346,10 +356,14 @@ class Run:
             found.append(f"a message has waited {self.progress.oldest_s:.1f} s for its ack")
         return found
 
-    def _check_children(self) -> None:
+    async def _check_children(self) -> None:
         for child in self._children:
             if child.has_ended:
                 raise RuntimeError(f"{child._module} has ended: see {child._log}")
+            if child.silence_s > SILENCE_SECONDS_MAX:
+                # What comes after it would not be looked at.
+                silence = f"{child._module} says nothing for {child.silence_s:.0f} s"
+                raise RuntimeError(f"{silence}; {await child.abort()}")
 
     async def _look(self) -> None:
         """Keep `progress` up to date, and look at the processes."""

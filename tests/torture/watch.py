@@ -23,6 +23,7 @@ EXPECTED: Final = {
     "no room": {"disk"},
     "raft store failed": {"disk"},
     "table does not follow": {"disk"},
+    "oplog of a table cannot be written": {"disk"},
     "partition stopped": {"flip", "truncate", "disk"},
     "partition cannot be opened": {"flip", "truncate"},
     "replica not healed": {"flip", "truncate"},
