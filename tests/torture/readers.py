@@ -10,6 +10,7 @@ consumer reads everything once more; what was read is stored in a file then.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -38,7 +39,10 @@ BACK_SECONDS: Final = 4.0
 BACK_SECONDS_MAX: Final = 2.0
 """for so long."""
 BACK_RECORDS_MAX: Final = 2_000
-CLOSE_SECONDS_MAX: Final = 60.0
+CLOSE_SECONDS_MAX: Final = 30.0
+STILL_SECONDS_MAX: Final = 30.0
+STILL_RECORDS: Final = 10_000
+"""A consumer that has read nothing for so long, while others have read so many, is given up."""
 LAST_SECONDS_MAX: Final = 300.0
 PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -71,6 +75,8 @@ class Known:
         self.findings: list[str] = []
         self.damaged = 0
         self.read = 0
+        self.stuck = 0
+        """Consumers that stood still, and were given up."""
         self._lock = threading.Lock()
 
     def take(self, at: tuple[str, int], offset: int, value: bytes | None, who: str) -> None:
@@ -120,6 +126,11 @@ class Reader:
         self._damaged: set[tuple[str, int]] = set()
         """Where a damaged batch was met."""
         self._stopping = stopping
+        self._given_up: list[confluent_kafka.Consumer] = []
+        """They cannot be closed, and the last reference would do it."""
+        self._moved_at = time.monotonic()
+        self._sum = self._all_read = 0
+        """The offsets of this consumer, and the records of all, when it has last read one."""
         self._consumer = self._consumer_at(dict.fromkeys(known.records, 0))
 
     def _consumer_at(self, places: dict[tuple[str, int], int]) -> confluent_kafka.Consumer:
@@ -149,10 +160,11 @@ class Reader:
         back_at = time.monotonic() + BACK_SECONDS
         while not self._stopping.is_set():
             self._poll()
+            self._replace_still()
             if time.monotonic() > back_at:
                 self._go_back()
                 back_at = time.monotonic() + BACK_SECONDS
-        self._consumer.close()
+        self._close(self._consumer)
 
     def read_to(self, ends: dict[tuple[str, int], int]) -> list[str]:
         """Read everything up to these offsets; what is missing."""
@@ -162,16 +174,47 @@ class Reader:
             if time.monotonic() > deadline:
                 break
             self._poll()
-        self._consumer.close()
         return left
+
+    def _close(self, consumer: confluent_kafka.Consumer) -> None:
+        closing = threading.Thread(target=consumer.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS_MAX)
+        if closing.is_alive():
+            self._give_up(consumer)
+
+    def _give_up(self, consumer: confluent_kafka.Consumer) -> None:
+        """It stands still for ever.
+
+        In librdkafka 2.16.1 the main thread, with the lock of a partition, can wait for that of the
+        client (`rd_kafka_toppar_handle_OffsetForLeaderEpoch`, `rd_kafka_metadata_refresh_topics`),
+        while the thread of a broker that is lost has the second one and waits for the first
+        (`rd_kafka_broker_fail`, `rd_kafka_toppar_forget_leader`).
+        """
+        self._given_up.append(consumer)
+        self._known.stuck += 1
+
+    def _replace_still(self) -> None:
+        """Give the consumer up where it stands still."""
+        now, offsets = time.monotonic(), sum(self._places.values())
+        if offsets != self._sum:
+            self._sum, self._moved_at, self._all_read = offsets, now, self._known.read
+        elif (
+            now - self._moved_at > STILL_SECONDS_MAX
+            and self._known.read > self._all_read + STILL_RECORDS
+        ):
+            self._give_up(self._consumer)
+            self._moved_at = now
+            self._consumer = self._consumer_at(self._next_places())
+
+    def _next_places(self) -> dict[tuple[str, int], int]:
+        return {at: self._places.get(at, 0) for at in self._known.records}
 
     def _poll(self) -> None:
         if self._read(self._consumer, self._places):
             self._stopping.wait(PATIENCE_SECONDS)
-            self._consumer.close()
-            self._consumer = self._consumer_at(
-                {at: self._places.get(at, 0) for at in self._known.records}
-            )
+            self._close(self._consumer)
+            self._consumer = self._consumer_at(self._next_places())
 
     def _read(self, consumer: confluent_kafka.Consumer, places: dict[tuple[str, int], int]) -> bool:
         """Take what has come, and note in `places` where to go on; whether some of it was
@@ -205,7 +248,7 @@ class Reader:
         while places[at] < end and time.monotonic() < deadline and not self._stopping.is_set():
             if self._read(consumer, places):
                 break
-        consumer.close()
+        self._close(consumer)
 
 
 def report(known: Known) -> None:
@@ -213,6 +256,7 @@ def report(known: Known) -> None:
         "read": known.read,
         "ends": {f"{name}/{index}": len(r) for (name, index), r in known.records.items()},
         "damaged": known.damaged,
+        "stuck": known.stuck,
         "findings": known.findings[:20],
         "finding_count": len(known.findings),
     }
@@ -240,9 +284,9 @@ def main() -> None:
         listening.join(REPORT_SECONDS)
     stopping.set()
     for thread in threads:
-        thread.join(CLOSE_SECONDS_MAX)
+        thread.join(3 * CLOSE_SECONDS_MAX)
         if thread.is_alive():
-            known.find("a consumer cannot be closed")
+            known.find("a consumer does not end")
     if asked[0].strip():
         ends = {
             (name, int(index)): end
@@ -255,6 +299,8 @@ def main() -> None:
             known.find(f"not read at the end: {missing}")
     known.save(Path(settings["reads"]))
     report(known)
+    sys.stdout.flush()
+    os._exit(0)  # the interpreter would wait for those that were given up
 
 
 if __name__ == "__main__":

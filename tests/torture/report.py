@@ -150,6 +150,8 @@ def print_report(console: Console, result: Mapping[str, Any]) -> None:
         f"{result['cuts']} logs cut: {result['healed']} healed by themselves, "
         f"{result['healed_by_scrub']} of them after a scrub, {result['repaired']} repaired"
     )
+    if result["consumers_stuck"]:
+        console.print(f"{result['consumers_stuck']} consumers stood still in librdkafka, replaced")
     if result["table"]:
         counts = ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in result["table"].items())
         console.print(f"table: {counts}")

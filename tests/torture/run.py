@@ -488,6 +488,7 @@ class Run:
             "acked_again": int(np.sum(first["times"] > 1)),
             "read": self._readers.state.get("read", 0),
             "read_damaged": self._readers.state.get("damaged", 0),
+            "consumers_stuck": self._readers.state.get("stuck", 0),
             "table": {k: n for k, n in self._tables.state.items() if k != "findings"},
             "refusals": self._publishers.state.get("refusals", {}),
             "flips": self._damage.flips,
