@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from errno import ENOSPC
 from pathlib import Path
 
 import msgspec
 import pytest
 from crc32c import crc32c
 
+from bascule.backup.disk_source import StoredPartition
 from bascule.backup.manifest import BackedUpPayload, Manifest
 from bascule.backup.payload_copying import REPLACED, PayloadCopier
 from bascule.backup.repository import LocalPlace
 from bascule.backup.restoring import Restorer
+from bascule.backup.taking import BackupTaker
 from bascule.backup.verifying import verified_payload, verify
 from bascule.errors import (
     BasculeError,
@@ -202,6 +206,7 @@ class Reading:
         self.contents: dict[int, bytes] = {}
         self.asked: list[int] = []
         self.failing: dict[int, Exception] = {}
+        self.closed: list[int] = []
         self.on_payload: Callable[[int], None] = lambda _: None
 
     @property
@@ -224,14 +229,17 @@ class Reading:
             if each >= offset:
                 yield memoryview(link_batch(self.links[each]))
 
-    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+    def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         self.asked.append(link.offset)
         self.on_payload(link.offset)
         if error := self.failing.get(link.offset):
             raise error
         if link.offset not in self.contents:
             raise UnknownPayload("models", 0, link.offset)
-        yield self.contents[link.offset]
+        try:
+            yield self.contents[link.offset]
+        finally:
+            self.closed.append(link.offset)
 
 
 class Copying:
@@ -297,6 +305,65 @@ def test_nobody_is_asked_again_once_no_node_answers(copying: Copying) -> None:
     assert copying.reading.asked == [0, 1, 2]
     failures = [each.failure for each in found.values()]
     assert failures == ["", "payload id is not in here", *4 * ["silence"]]
+
+
+class FullPlace(LocalPlace):
+    """A place without room for a payload."""
+
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        next(iter(chunks))
+        raise OSError(ENOSPC, "no space left on device", name)
+
+
+def test_a_payload_is_closed_where_the_place_fails(tmp_path: Path) -> None:
+    """Its reader has threads: left to the end of the process it waited for them for ever."""
+    copying = Copying(tmp_path)
+    copying.copier = PayloadCopier(
+        copying.reading, FullPlace(str(tmp_path)), "streams/1/0", "b1", on_bytes=lambda _: None
+    )
+    with pytest.raises(OSError, match="no space") as caught:
+        copying.copy()
+    assert copying.reading.closed == [0], "and the error holds its frames still"
+    del caught
+
+
+class FailingPlace(LocalPlace):
+    """A place that takes nothing of the second partition, once the first is written."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.first_began = threading.Event()
+
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        if "/1/" in name:
+            self.first_began.wait()
+            raise OSError(ENOSPC, "no space left on device", name)
+        super().write_chunks(name, chunks)
+
+
+def test_the_end_of_a_backup_does_not_wait_for_the_payloads_of_other_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends it in the same way."""
+    backups, given = Backups(tmp_path), []
+    backups.logs.add("models", partitions=2)
+    for index in range(2):
+        backups.logs.put("models", BIG, index=index)
+    place = FailingPlace(str(tmp_path / "place"))
+
+    def endless(_: StoredPartition, __: PayloadLink) -> Generator[bytes, None, None]:
+        for number in range(1_000):
+            given.append(number)
+            yield b"x"
+            place.first_began.set()
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(StoredPartition, "read_payload", endless)
+    taker = BackupTaker(backups.logs, place, now_ms=lambda: backups.now_ms)
+    with pytest.raises(OSError, match="no space"):
+        taker.take(backups.logs.streams(), None, jobs=2)
+    assert len(given) < 1_000
+    assert not [each for each in place.names("streams") if "payload" in each]
 
 
 def test_a_stream_that_is_gone_is_told(copying: Copying) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,19 @@ def test_a_file_whose_content_ends_early_is_not_there(place: Place) -> None:
     with pytest.raises(Broken):
         place.write_chunks("streams/a/1", chunks())
     assert place.names("streams") == []
+
+
+def test_a_write_that_fails_names_the_file(tmp_path: Path) -> None:
+    """A full disk says only its number."""
+    place = LocalPlace(str(tmp_path))
+
+    def chunks() -> Iterator[bytes]:
+        yield b"x"
+        raise OSError(ENOSPC, "no space left on device")
+
+    with pytest.raises(OSError, match="no space") as caught:
+        place.write_chunks("streams/a/1", chunks())
+    assert caught.value.filename == f"{tmp_path}/streams/a/1"
 
 
 def test_a_repository_keeps_the_newest(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -161,7 +161,7 @@ class LeaderRead:
                 if rounds > ROUNDS_MAX:
                     raise Broken(f"{self._origin}: records come faster than they are read")
 
-    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+    def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """From any replica that has it."""
         name, partition = self._connector.stream, self._connector.partition
         fetch = FetchPayload(name, partition, offset=link.offset)

@@ -6,7 +6,7 @@ node alone cannot know what was: what it had acknowledged is among it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -123,7 +123,7 @@ class StoredPartition:
             finally:
                 file.close()
 
-    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+    def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         id = link.payload.id
         if self._payloads is None:
             self._payloads = whole_paths(self._files, self._directory)

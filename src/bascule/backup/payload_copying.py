@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing
 from typing import Final
 
 from crc32c import crc32c
@@ -94,21 +95,27 @@ class PayloadCopier:
     def _copy(self, link: PayloadLink, wanted: BackedUpPayload) -> BackedUpPayload:
         name = f"{self._directory}/{link.offset:020d}-{link.payload.id}-{self._backup}{SUFFIX}"
         digest = hashlib.sha256()
-        self._place.write_chunks(name, self._checked(link, digest.update))
+        # Closed here, also where the place fails: what the garbage collector closes at the end of
+        # the process waits for threads that cannot be started any more.
+        with closing(self._checked(link, digest.update)) as chunks:
+            self._place.write_chunks(name, chunks)
         self.bytes_written += link.payload.size
         self.files_written += 1
         return _with_file(wanted, name, digest.hexdigest())
 
-    def _checked(self, link: PayloadLink, add: Callable[[bytes], None]) -> Iterator[bytes]:
+    def _checked(
+        self, link: PayloadLink, add: Callable[[bytes], None]
+    ) -> Generator[bytes, None, None]:
         """The content; `add` gets it as well. Raises: PayloadDamaged where it is not what its
         record says."""
         id, size, crc = link.payload
         found_size = found_crc = 0
-        for chunk in self._read.read_payload(link):
-            add(chunk)
-            found_size, found_crc = found_size + len(chunk), crc32c(chunk, found_crc)
-            self._on_bytes(len(chunk))
-            yield chunk
+        with closing(self._read.read_payload(link)) as chunks:
+            for chunk in chunks:
+                add(chunk)
+                found_size, found_crc = found_size + len(chunk), crc32c(chunk, found_crc)
+                self._on_bytes(len(chunk))
+                yield chunk
         if (found_size, found_crc) != (size, crc):
             raise PayloadDamaged(
                 id, "content", f"of {found_size} bytes, checksum {found_crc:08x}",

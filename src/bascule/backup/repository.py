@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -48,6 +49,17 @@ class Place(Protocol):
         """All files below a directory, as paths below the place, sorted."""
 
 
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in an OSError of a call that knows only its number, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
+
+
 class LocalPlace:
     """A directory of this machine."""
 
@@ -57,26 +69,28 @@ class LocalPlace:
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self.address}/{name}"
-        self._files.make_dirs(path.rpartition("/")[0])
-        replace_file(self._files, path, data)
+        with _naming(path):
+            self._files.make_dirs(path.rpartition("/")[0])
+            replace_file(self._files, path, data)
 
     def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
         path = f"{self.address}/{name}"
         directory = path.rpartition("/")[0]
-        self._files.make_dirs(directory)
-        file = self._files.open(path + NEW_SUFFIX, create=True)
-        try:
-            file.truncate(0)
-            for chunk in chunks:
-                file.append(chunk)
-            file.sync()
-        except BaseException:
-            self._files.remove(path + NEW_SUFFIX)
-            raise
-        finally:
-            file.close()
-        self._files.rename(path + NEW_SUFFIX, path)
-        self._files.sync_dir(directory)
+        with _naming(path):
+            self._files.make_dirs(directory)
+            file = self._files.open(path + NEW_SUFFIX, create=True)
+            try:
+                file.truncate(0)
+                for chunk in chunks:
+                    file.append(chunk)
+                file.sync()
+            except BaseException:
+                self._files.remove(path + NEW_SUFFIX)
+                raise
+            finally:
+                file.close()
+            self._files.rename(path + NEW_SUFFIX, path)
+            self._files.sync_dir(directory)
 
     def read(self, name: str) -> bytes:
         return self._files.read_bytes(f"{self.address}/{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ class PartitionRead(Protocol):
         `end_offset` at least. A block is valid until the next one. Raises: OffsetOutOfRange where
         the log starts behind `offset` now."""
 
-    def read_payload(self, link: PayloadLink) -> Iterator[bytes]:
+    def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """The content of a record's payload, not compared. Raises: UnknownPayload where there is no
         such record any more, or nobody has its payload."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -59,6 +60,13 @@ class Taken:
     files_written: int = 0
     read_anew: list[tuple[str, int, str]] = field(default_factory=list)
     """(stream, partition, why) of what an earlier backup has and was read from its start."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, count: int, *, files: int = 1) -> None:
+        """`files` with `count` bytes have been written, by any thread."""
+        with self._lock:
+            self.bytes_written += count
+            self.files_written += files
 
 
 class BackupTaker:
@@ -77,6 +85,7 @@ class BackupTaker:
         self._place = place
         self._now_ms = now_ms
         self._on_progress = on_progress
+        self._is_stopped = False
 
     def take(
         self,
@@ -139,10 +148,14 @@ class BackupTaker:
         with ThreadPoolExecutor(jobs, thread_name_prefix="backup") as pool:
             futures = [pool.submit(self._take_partition, *each, taken) for each in wanted]
             try:
-                found = [future.result() for future in futures]
+                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    future.result()
             except BaseException:
+                # The pool waits for its threads, and a payload may have any size.
+                self._is_stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+            found = [future.result() for future in futures]
         return [
             (each, before or _nothing_of(index), result)
             for (each, index, before), result in zip(wanted, found, strict=True)
@@ -270,13 +283,12 @@ class BackupTaker:
         read_ms = before.read_ms if failure else began
         copier = PayloadCopier(
             read, self._place, directory, taken.manifest.id,
-            on_bytes=lambda count: self._on_progress(Progress(bytes_read=count)),
+            on_bytes=self._on_bytes,
         )  # fmt: skip
         payloads = copier.copy(
             [link for link in links if link.offset >= start], copied, new_from=first
         )
-        taken.bytes_written += copier.bytes_written
-        taken.files_written += copier.files_written
+        taken.add(copier.bytes_written, files=copier.files_written)
         start = copier.log_start
         files = [file for file in files if file.end_offset > start]
         latest = checker.epochs.latest
@@ -305,8 +317,14 @@ class BackupTaker:
 
     def _counted(self, blocks: Iterable[memoryview]) -> Iterator[memoryview]:
         for block in blocks:
-            self._on_progress(Progress(bytes_read=len(block)))
+            self._on_bytes(len(block))
             yield block
+
+    def _on_bytes(self, count: int) -> None:
+        """Raises: _Stopped."""
+        if self._is_stopped:
+            raise _Stopped
+        self._on_progress(Progress(bytes_read=count))
 
     def _write(
         self, directory: str, data: bytes | bytearray, first: int, end: int, taken: Taken
@@ -314,8 +332,7 @@ class BackupTaker:
         digest = hashlib.sha256(data).hexdigest()
         name = f"{directory}/{first:020d}-{end:020d}-{digest[:16]}.batches"
         self._place.write(name, bytes(data))
-        taken.bytes_written += len(data)
-        taken.files_written += 1
+        taken.add(len(data))
         return BackedUpFile(
             name=name,
             first_offset=first,
@@ -324,6 +341,10 @@ class BackupTaker:
             sha256=digest,
             has_payloads=have_links(data),
         )
+
+
+class _Stopped(Exception):  # noqa: N818 - no error
+    """Another partition has failed for good, or the user has interrupted the backup."""
 
 
 class _Interrupted(Exception):
