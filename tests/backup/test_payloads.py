@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from bascule.backup import payload_copying
 from bascule.backup.disk_source import StoredPartition
-from bascule.backup.manifest import BackedUpPayload, Manifest
+from bascule.backup.manifest import BackedUpPayload, Manifest, lacking_text
 from bascule.backup.payload_copying import REPLACED, PayloadCopier
 from bascule.backup.repository import LocalPlace
 from bascule.backup.restoring import Restorer
@@ -206,6 +207,7 @@ class Reading:
         self.contents: dict[int, bytes] = {}
         self.asked: list[int] = []
         self.failing: dict[int, Exception] = {}
+        self.log_failing: Exception | None = None
         self.closed: list[int] = []
         self.on_payload: Callable[[int], None] = lambda _: None
 
@@ -223,6 +225,8 @@ class Reading:
         raise NotImplementedError
 
     def read(self, offset: int) -> Iterator[memoryview]:
+        if self.log_failing is not None:
+            raise self.log_failing
         if offset < self.log_start:
             raise OffsetOutOfRange(offset, self.log_start, self.end_offset)
         for each in sorted(self.links):
@@ -248,13 +252,23 @@ class Copying:
     def __init__(self, directory: Path) -> None:
         self.reading = Reading()
         self.links = [self.reading.put(b"content %d" % number) for number in range(6)]
-        self.copier = PayloadCopier(
-            self.reading, LocalPlace(str(directory)), "streams/1/0", "b1", on_bytes=lambda _: None
-        )
+        self.directory = directory
+        self.begin("b1")
 
-    def copy(self, *, new_from: int = 0) -> dict[int, BackedUpPayload]:
-        found = self.copier.copy(self.links, (), new_from=new_from)
+    def copy(
+        self, earlier: dict[int, BackedUpPayload] | None = None, *, new_from: int = 0
+    ) -> dict[int, BackedUpPayload]:
+        found = self.copier.copy(self.links, (earlier or {}).values(), new_from=new_from)
+        assert sorted(found, key=lambda each: each.offset) == list(found)
         return {each.offset: each for each in found}
+
+    def begin(self, backup: str) -> None:
+        """Begin another backup."""
+        self.reading.asked.clear()
+        self.copier = PayloadCopier(
+            self.reading, LocalPlace(str(self.directory)), "streams/1/0", backup,
+            on_bytes=lambda _: None,
+        )  # fmt: skip
 
     def remove(self, offset: int) -> None:
         self.reading.links.pop(offset)
@@ -282,13 +296,43 @@ def test_what_retention_removes_meanwhile_is_left_out(copying: Copying) -> None:
     assert copying.copier.log_start == 4
 
 
+def test_a_payload_that_is_missing_is_left_out_where_its_record_is_gone(copying: Copying) -> None:
+    """A replica that is late knows the record, and has lost its payload."""
+    copying.reading.failing = {0: PayloadMissing("id", "here"), 1: Broken("silence")}
+    copying.remove(0)
+    copying.remove(1)
+    copying.reading.log_start = 2
+    assert list(copying.copy()) == [2, 3, 4, 5]
+
+
 def test_what_compaction_removes_meanwhile_is_in_the_next_backup(copying: Copying) -> None:
     copying.remove(3)
-    found = copying.copy()
-    assert [offset for offset, each in found.items() if not each.name] == [3]
-    assert found[3].failure == REPLACED
+    first = copying.copy()
+    assert [offset for offset, each in first.items() if not each.name] == [3]
+    assert first[3].failure == REPLACED
     assert copying.copier.log_start == 0
-    assert 3 not in copying.copy(new_from=6), "what came later has been read now"
+    assert lacking_text(first.values())
+    copying.begin("b2")
+    second = copying.copy(first, new_from=6)
+    assert second[3].is_settled, "what came later has been read now"
+    assert lacking_text(second.values()) == ""
+    copying.begin("b3")
+    assert copying.copy(second, new_from=6)[3].is_settled
+    assert copying.reading.asked == [], "it stays so"
+    copying.begin("b4")
+    assert not copying.copy(second, new_from=3)[3].is_settled, "a log that is read anew"
+
+
+def test_what_compaction_removes_after_the_log_was_read_is_not_taken_for_replaced(
+    copying: Copying,
+) -> None:
+    """The backup before lacked it for another reason: nothing says that this one has what came
+    later, since that may have come after the end of what was read."""
+    copying.reading.failing = {3: PayloadMissing("id", "here")}
+    first = copying.copy()
+    assert not first[3].is_replaced
+    copying.remove(3)
+    assert copying.copy(first, new_from=6)[3].failure == REPLACED
 
 
 def test_a_payload_that_nobody_has_is_a_failure_in_each_backup(copying: Copying) -> None:
@@ -299,12 +343,35 @@ def test_a_payload_that_nobody_has_is_a_failure_in_each_backup(copying: Copying)
         assert [offset for offset, each in found.items() if each.name] == [0, 1, 2, 4, 5]
 
 
-def test_nobody_is_asked_again_once_no_node_answers(copying: Copying) -> None:
+def test_a_payload_that_no_node_sends_stops_no_other(copying: Copying) -> None:
+    """A node whose file is gone ends the connection: that must not hide those behind it."""
     copying.reading.failing = {1: PayloadMissing("id", "here"), 2: Broken("silence")}
     found = copying.copy()
-    assert copying.reading.asked == [0, 1, 2]
+    assert copying.reading.asked == [0, 1, 2, 3, 4, 5]
     failures = [each.failure for each in found.values()]
-    assert failures == ["", "payload id is not in here", *4 * ["silence"]]
+    assert failures == ["", "payload id is not in here", "silence", "", "", ""]
+
+
+def test_nobody_is_asked_again_once_the_log_does_not_answer_either(copying: Copying) -> None:
+    copying.reading.failing = {2: Broken("silence")}
+    copying.reading.log_failing = Broken("no leader")
+    found = copying.copy()
+    assert copying.reading.asked == [0, 1, 2]
+    assert [each.failure for each in found.values()] == ["", "", *4 * ["no leader"]]
+
+
+def test_many_lost_payloads_delay_the_others_and_hide_none_for_ever(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_copying, "FAILED_MAX", 2)
+    copying.reading.failing = {each: Broken("silence") for each in (0, 1, 2)}
+    found = copying.copy()
+    assert copying.reading.asked == [0, 1]
+    assert not any(each.name for each in found.values())
+    for number in range(20):
+        copying.begin(f"later {number}")
+        found = copying.copy(found, new_from=6)
+    assert [offset for offset, each in found.items() if each.name] == [3, 4, 5]
 
 
 class FullPlace(LocalPlace):

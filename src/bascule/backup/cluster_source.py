@@ -16,7 +16,14 @@ from bascule.client import _hot
 from bascule.client.admin import Admin, server_url
 from bascule.client.connection import Leader, LeaderMoved, PartitionConnector, error_of
 from bascule.client.fetch_response import read_fetch_head
-from bascule.errors import Broken, CorruptData, OffsetOutOfRange, UnknownPayload, UnknownStream
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    CorruptData,
+    OffsetOutOfRange,
+    UnknownPayload,
+    UnknownStream,
+)
 from bascule.host.api import Clock
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
@@ -44,6 +51,8 @@ RETRY_SECONDS_MAX: Final = 30.0
 RETRY_SECONDS: Final = 0.2
 PAYLOAD_SECONDS: Final = 10.0
 """How long no replica may send anything of a payload before the backup goes on without it."""
+FAILED_SECONDS: Final = 2.0
+"""As PAYLOAD_SECONDS, after one that failed: there may be many."""
 ROUNDS_MAX: Final = 100
 """How often a compacted partition is read on to where it ends now: each time there is less."""
 INTERNAL: Final = (OFFSETS_STREAM,)
@@ -108,6 +117,7 @@ class LeaderRead:
         self._opened: tuple[LogConnection, Leader] | None = None
         self._extent = ReadExtent(0, 0)
         self._fetch_bytes = FETCH_BYTES
+        self._payload_seconds = PAYLOAD_SECONDS
 
     @property
     def start_offset(self) -> int:
@@ -165,18 +175,27 @@ class LeaderRead:
         """From any replica that has it."""
         name, partition = self._connector.stream, self._connector.partition
         fetch = FetchPayload(name, partition, offset=link.offset)
-        reader = PayloadReader(lambda: self._connector.bootstrap, fetch, timeout=PAYLOAD_SECONDS)
-        with asyncio.Runner() as runner, closing(reader):
-            runner.run(reader.__aenter__())
-            if reader.id != link.payload.id:
-                raise UnknownPayload(name, partition, link.offset)
-            chunks = reader.chunks()
+        reader = PayloadReader(
+            lambda: self._connector.bootstrap, fetch, timeout=self._payload_seconds
+        )
+        try:
+            with asyncio.Runner() as runner, closing(reader):
+                runner.run(reader.__aenter__())
+                if reader.id != link.payload.id:
+                    raise UnknownPayload(name, partition, link.offset)
+                chunks = reader.chunks()
 
-            async def following() -> bytes:
-                return await anext(chunks, b"")
+                async def following() -> bytes:
+                    return await anext(chunks, b"")
 
-            while chunk := runner.run(following()):
-                yield chunk
+                while chunk := runner.run(following()):
+                    yield chunk
+        except UnknownPayload:
+            raise
+        except BasculeError:
+            self._payload_seconds = FAILED_SECONDS
+            raise
+        self._payload_seconds = PAYLOAD_SECONDS
 
     def close(self) -> None:
         if self._opened is not None:

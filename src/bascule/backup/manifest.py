@@ -51,10 +51,18 @@ class BackedUpPayload(msgspec.Struct, frozen=True, kw_only=True):
     crc32c: str
     """8 hexadecimal digits, as in the header of the record."""
     name: str = ""
-    """Path below the repository; empty: the backup lacks it."""
+    """Path below the repository; empty: there is no file."""
     sha256: str = ""
     failure: str = ""
     """Why the backup lacks it."""
+    is_replaced: bool = False
+    """Compaction has removed its record since it was read. Without a failure, the record that came
+    later is in the backup."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody needs it: a later record of its key is in the backup."""
+        return self.is_replaced and not self.failure
 
     @property
     def link(self) -> PayloadLink:
@@ -143,8 +151,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lacking_text(payloads: Iterable[BackedUpPayload]) -> str:
-    """What to say of those of `payloads` that are in no file; empty: all are."""
-    lacking = [each for each in payloads if not each.name]
+    """What to say of those of `payloads` that are in no file; empty: all are, or are settled."""
+    lacking = [each for each in payloads if not each.name and not each.is_settled]
     if not lacking:
         return ""
     first = lacking[0]

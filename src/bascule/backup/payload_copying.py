@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeAlias
 
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from bascule.backup.manifest import BackedUpPayload
 from bascule.backup.repository import Place
@@ -17,12 +18,13 @@ from bascule.errors import (
     Broken,
     OffsetOutOfRange,
     PayloadDamaged,
-    UnknownPayload,
     UnknownStream,
 )
 from bascule.record.payload_links import PayloadLink, links_of
 
 SUFFIX: Final = ".payload"
+FAILED_MAX: Final = 100
+"""Of payloads that fail one after the other; the rest is left to the next backup."""
 REPLACED: Final = (
     "its record was removed while the backup was taken: the next one has the record that came later"
 )
@@ -62,35 +64,64 @@ class PayloadCopier:
 
         Raises: UnknownStream; OSError where the place cannot be written.
         """
-        copied = {(each.id, each.bytes, each.crc32c): each for each in earlier if each.name}
+        known = {_key(each): each for each in earlier}
         found: list[BackedUpPayload] = []
-        silent = ""
-        for link in sorted(links):
+        silent, failed = "", 0
+        for link in sorted(links, key=lambda link: self._turn(link, known)):
             wanted = _without_file(link)
-            known = copied.get((wanted.id, wanted.bytes, wanted.crc32c))
-            if known is not None:
-                each: BackedUpPayload | None = _with_file(wanted, known.name, known.sha256)
+            before = known.get(_key(wanted))
+            if before is not None and before.name:
+                each: BackedUpPayload | None = replace(before, offset=link.offset)
+            elif before is not None and before.is_settled and link.offset < new_from:
+                each = replace(before, offset=link.offset)
             elif silent:
                 each = _lacking(wanted, silent)
             else:
+                was_replaced = before is not None and before.is_replaced
                 try:
-                    each = self._copy(link, wanted)
-                except UnknownPayload as gone:
-                    each = self._gone(link, wanted, gone, is_new=link.offset >= new_from)
+                    each = self._try(
+                        link, wanted, is_settled=was_replaced and link.offset < new_from
+                    )
                 except Broken as error:
                     # To wait for each one of them in vain would take for ever.
                     silent = str(error)
                     each = _lacking(wanted, silent)
-                except UnknownStream:
-                    raise
-                except BasculeError as error:
-                    each = _lacking(wanted, str(error))
+                failed = failed + 1 if each is not None and each.failure else 0
+                if failed == FAILED_MAX and each is not None:
+                    silent = each.failure
             if each is None:
                 continue
             found.append(each)
             if each.name:
-                copied[each.id, each.bytes, each.crc32c] = each
-        return tuple(each for each in found if each.offset >= self.log_start)
+                known[_key(each)] = each
+        return tuple(
+            each for each in sorted(found, key=lambda each: each.offset)
+            if each.offset >= self.log_start
+        )  # fmt: skip
+
+    def _turn(
+        self, link: PayloadLink, known: Mapping[_Key, BackedUpPayload]
+    ) -> tuple[int, PayloadLink]:
+        """By offset. What the last backup lacks comes last, in another order in each backup: what
+        is lost for good stops nothing else for ever."""
+        before = known.get(_key(_without_file(link)))
+        if before is None or before.name:
+            return 0, link
+        return 1 + crc32c(f"{self._backup} {link.payload.id}".encode()), link
+
+    def _try(
+        self, link: PayloadLink, wanted: BackedUpPayload, *, is_settled: bool
+    ) -> BackedUpPayload | None:
+        """A copied payload, or what is said of it; None: its record is below the log start now.
+
+        Raises: Broken if the log does not answer either; UnknownStream; OSError.
+        """
+        try:
+            return self._copy(link, wanted)
+        except UnknownStream:
+            raise
+        except BasculeError as error:
+            return self._lost(link, wanted, str(error), is_settled=is_settled)
 
     def _copy(self, link: PayloadLink, wanted: BackedUpPayload) -> BackedUpPayload:
         name = f"{self._directory}/{link.offset:020d}-{link.payload.id}-{self._backup}{SUFFIX}"
@@ -101,7 +132,7 @@ class PayloadCopier:
             self._place.write_chunks(name, chunks)
         self.bytes_written += link.payload.size
         self.files_written += 1
-        return _with_file(wanted, name, digest.hexdigest())
+        return replace(wanted, name=name, sha256=digest.hexdigest())
 
     def _checked(
         self, link: PayloadLink, add: Callable[[bytes], None]
@@ -122,24 +153,36 @@ class PayloadCopier:
                 f"{size} bytes, {crc:08x}",
             )  # fmt: skip
 
-    def _gone(
-        self, link: PayloadLink, wanted: BackedUpPayload, error: UnknownPayload, *, is_new: bool
+    def _lost(
+        self, link: PayloadLink, wanted: BackedUpPayload, why: str, *, is_settled: bool
     ) -> BackedUpPayload | None:
-        """What the backup says of a payload that nobody has; None: its record is gone as well."""
+        """What the backup says of a payload that nobody has sent; None: its record is below the log
+        start now. Raises: Broken, UnknownStream."""
         try:
             block = next(self._read.read(link.offset), None)
             if block is not None and any(link == each for each in links_of(block)):
-                return _lacking(wanted, str(error))
+                return _lacking(wanted, why)
         except OffsetOutOfRange as outside:
             if link.offset < outside.start:
                 self.log_start = max(self.log_start, outside.start)
                 return None
             return _lacking(wanted, str(outside))
-        except BasculeError as failed:
-            return _lacking(wanted, str(failed))
-        # Compaction has removed it, so a later record of its key was there before that: of records
-        # that an earlier backup has read, this one has it.
-        return _lacking(wanted, REPLACED) if is_new else None
+        except (Broken, UnknownStream):
+            raise
+        except BasculeError:
+            return _lacking(wanted, why)
+        # Compaction has removed it, maybe after the log was read up to its end. An earlier backup
+        # that has found it removed has proved that the record which came later is in this one.
+        if is_settled:
+            return replace(wanted, is_replaced=True)
+        return replace(wanted, is_replaced=True, failure=REPLACED)
+
+
+_Key: TypeAlias = tuple[str, int, str]
+
+
+def _key(payload: BackedUpPayload) -> _Key:
+    return payload.id, payload.bytes, payload.crc32c
 
 
 def _without_file(link: PayloadLink) -> BackedUpPayload:
@@ -147,14 +190,5 @@ def _without_file(link: PayloadLink) -> BackedUpPayload:
     return BackedUpPayload(offset=link.offset, id=id, bytes=size, crc32c=f"{crc:08x}")
 
 
-def _with_file(wanted: BackedUpPayload, name: str, sha256: str) -> BackedUpPayload:
-    return BackedUpPayload(
-        offset=wanted.offset, id=wanted.id, bytes=wanted.bytes, crc32c=wanted.crc32c,
-        name=name, sha256=sha256,
-    )  # fmt: skip
-
-
 def _lacking(wanted: BackedUpPayload, why: str) -> BackedUpPayload:
-    return BackedUpPayload(
-        offset=wanted.offset, id=wanted.id, bytes=wanted.bytes, crc32c=wanted.crc32c, failure=why
-    )
+    return replace(wanted, failure=why)

@@ -343,7 +343,7 @@ class BackupTaker:
         )
 
 
-class _Stopped(Exception):  # noqa: N818 - no error
+class _Stopped(Exception):
     """Another partition has failed for good, or the user has interrupted the backup."""
 
 
