@@ -8,6 +8,7 @@ from errno import ENOSPC
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bascule.backup.manifest import (
     BackedUpFile,
@@ -136,6 +137,49 @@ def test_a_repository_keeps_the_newest(place: Place) -> None:
     assert repository.ids() == [each.id for each in made[1:]]
     with pytest.raises(ConfigError, match=r"no backup '20260101T000000Z'; the last ones: 2026"):
         repository.load("20260101T000000Z")
+
+
+def test_the_newest_complete_backup_is_kept(place: Place) -> None:
+    """Else `--keep 1` removes what is good when a node has lost something."""
+    repository = Repository(place)
+    made = [manifest(f"2026010{day}T000000Z", f"streams/{day}") for day in range(1, 6)]
+    for day, each in enumerate(made, 1):
+        place.write(f"streams/{day}", b"x" * 10)
+        repository.add(each if day < 4 else failing(each))
+    assert repository.forget(1) == (3, 3)
+    assert repository.ids() == [made[2].id, made[4].id]
+    assert place.names("streams") == ["streams/3", "streams/5"]
+    repository.add(manifest("20260106T000000Z", "streams/5"))
+    assert repository.forget(1) == (2, 1)
+    assert place.names("streams") == ["streams/5"]
+
+
+def failing(complete: Manifest) -> Manifest:
+    (stream,) = complete.streams
+    partition = replace(stream.partitions[0], failure="no leader")
+    return replace(complete, streams=(replace(stream, partitions=(partition,)),))
+
+
+def test_payloads_of_interrupted_backups_are_listed_and_removed(place: Place) -> None:
+    repository = Repository(place)
+    payload = f"streams/a/0/{1:020d}-{'0f' * 16}"
+    files = [
+        "streams/a/0/00000000000000000000-00000000000000000001-0123456789abcdef.batches",
+        f"{payload}-20260101T000000Z-2.payload.new",
+        f"{payload}-20260101T000000Z.payload",
+        f"{payload}-20260103T000000Z.payload",
+        f"{payload}-20260105T000000Z.payload.new",
+    ]
+    for name in files:
+        place.write(name, b"x")
+    place.write("manifests/20260102T000000Z.json.new", b"a manifest that was cut")
+    repository.add(manifest("20260102T000000Z"))
+    repository.add(manifest("20260104T000000Z"))
+    assert list(repository.unnamed()) == files
+    assert repository.forget(2) == (0, 2)
+    assert list(repository.unnamed()) == [files[0], *files[3:]], "one may be taken now"
+    assert repository.forget(1) == (1, 1)
+    assert list(repository.unnamed()) == [files[0], files[4]]
 
 
 def test_an_empty_place_says_what_to_do(place: Place) -> None:

@@ -140,6 +140,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         batches = sum(each.bytes for each in self.files().values())
         return batches + sum(each.bytes for each in self.payloads().values())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing lacks of the partitions that it names."""
+        return not self.failures()
+
     def failures(self) -> list[tuple[str, int, str]]:
         """(stream, partition, why) of what is not complete."""
         return [

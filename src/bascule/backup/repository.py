@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,10 @@ from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 STREAMS: Final = "streams"
 """Below it are the files of record batches and of payloads."""
 CHUNK_BYTES: Final = 1 << 20
+PAYLOAD_SUFFIX: Final = ".payload"
+_PAYLOAD: Final = re.compile(
+    rf"[0-9]{{20}}-[0-9a-f]{{32}}-(.+){re.escape(PAYLOAD_SUFFIX)}(?:{re.escape(NEW_SUFFIX)})?"
+)
 
 
 class Place(Protocol):
@@ -46,7 +51,8 @@ class Place(Protocol):
         """Remove a file; nothing happens where there is none."""
 
     def names(self, directory: str) -> list[str]:
-        """All files below a directory, as paths below the place, sorted."""
+        """All files below a directory, as paths below the place, sorted; also those of writes that
+        the end of a process has cut."""
 
 
 @contextmanager
@@ -114,7 +120,7 @@ class LocalPlace:
         found = []
         for root, _, names in os.walk(f"{self.address}/{directory}"):
             below = os.path.relpath(root, self.address)
-            found += [f"{below}/{name}" for name in names if not name.endswith(NEW_SUFFIX)]
+            found += [f"{below}/{name}" for name in names]
         return sorted(found)
 
 
@@ -190,6 +196,12 @@ def id_order(backup: str) -> tuple[str, int]:
     return at, int(number) if number.isdecimal() else 1
 
 
+def backup_of(name: str) -> str:
+    """The backup that has written the file of a payload, or a part of it; empty: another file."""
+    found = _PAYLOAD.fullmatch(name.rpartition("/")[2])
+    return found[1] if found else ""
+
+
 class Repository:
     """The backups at one place."""
 
@@ -198,9 +210,9 @@ class Repository:
 
     def ids(self) -> list[str]:
         """All backups, oldest first. Raises: OSError."""
-        names = self.place.names(DIRECTORY)
+        names = (each.rpartition("/")[2] for each in self.place.names(DIRECTORY))
         return sorted(
-            (each.rpartition("/")[2].removesuffix(SUFFIX) for each in names), key=id_order
+            (each.removesuffix(SUFFIX) for each in names if each.endswith(SUFFIX)), key=id_order
         )
 
     def load(self, backup: str) -> Manifest:
@@ -232,24 +244,45 @@ class Repository:
         self.place.write(manifest_name(manifest.id), encode_manifest(manifest))
 
     def forget(self, keep: int) -> tuple[int, int]:
-        """Remove all backups but the newest `keep`, and the files that no other one names.
+        """Remove all backups but the newest `keep`, and the files that no other one names. The
+        newest one that is complete stays as well. So do no payloads of backups that were
+        interrupted, and had begun before the oldest that is kept.
 
         Returns the numbers of backups and files that were removed. Raises: as `load`.
         """
         ids = self.ids()
+        kept = [self.load(each) for each in ids[-keep:]]
         old = ids[:-keep]
-        kept: set[str] = set()
-        for each in ids[-keep:]:
-            kept |= self.load(each).names()
+        if not any(each.is_complete for each in kept):
+            for each in reversed(old):
+                manifest = self.load(each)
+                if manifest.is_complete:
+                    kept.insert(0, manifest)
+                    old.remove(each)
+                    break
+        names = {name for each in kept for name in each.names()}
         removed: set[str] = set()
         for each in old:
-            gone = self.load(each).names() - kept
+            gone = self.load(each).names() - names
             # Its manifest first: one without its files would be damage.
             self.place.remove(manifest_name(each))
             for name in sorted(gone - removed):
                 self.place.remove(name)
             removed |= gone
+        for name in self._interrupted(names, before=kept[0].id) if kept else ():
+            self.place.remove(name)
+            removed.add(name)
         return len(old), len(removed)
+
+    def _interrupted(self, named: set[str], *, before: str) -> list[str]:
+        """The payloads, whole or in part, of backups that began before that one and never came to
+        their end."""
+        return [
+            name
+            for name in self.place.names(STREAMS)
+            if name not in named and (backup := backup_of(name))
+            if id_order(backup) < id_order(before)
+        ]
 
     def unnamed(self) -> Iterator[str]:
         """Files that no backup names, as one leaves them that was interrupted. Raises: as `load`"""
