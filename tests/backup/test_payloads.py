@@ -207,6 +207,7 @@ class Reading:
         self.contents: dict[int, bytes] = {}
         self.asked: list[int] = []
         self.failing: dict[int, Exception] = {}
+        self.copies = 1
         self.log_failing: Exception | None = None
         self.closed: list[int] = []
         self.on_payload: Callable[[int], None] = lambda _: None
@@ -341,6 +342,28 @@ def test_a_payload_that_nobody_has_is_a_failure_in_each_backup(copying: Copying)
         found = copying.copy(new_from=new_from)
         assert "no payload at offset 3" in found[3].failure
         assert [offset for offset, each in found.items() if each.name] == [0, 1, 2, 4, 5]
+
+
+def test_a_damaged_payload_is_asked_for_again_where_there_are_other_copies(
+    copying: Copying,
+) -> None:
+    """A node without checksums of the blocks sends a damaged one to its end."""
+    good, damaged = copying.reading.contents[1], b"damaged"
+    copying.reading.copies = 3
+
+    def on_payload(offset: int) -> None:
+        is_third = copying.reading.asked.count(1) == 3
+        copying.reading.contents[1] = good if is_third else damaged
+
+    copying.reading.on_payload = on_payload
+    assert all(each.name for each in copying.copy().values())
+    assert copying.reading.asked.count(1) == 3
+    copying.reading.contents[1] = damaged
+    copying.reading.on_payload = lambda _: None
+    copying.begin("b2")
+    found = copying.copy()
+    assert f"{crc32c(good):08x}" in found[1].failure
+    assert copying.reading.asked == [0, 1, 1, 1, 2, 3, 4, 5]
 
 
 def test_a_payload_that_no_node_sends_stops_no_other(copying: Copying) -> None:

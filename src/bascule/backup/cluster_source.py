@@ -28,6 +28,7 @@ from bascule.host.api import Clock
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
 from bascule.model import Cleanup, StreamDefinition
+from bascule.payload_connection.places import Places
 from bascule.payload_connection.reader import PayloadReader
 from bascule.record.payload_links import PayloadLink
 from bascule.wire.datastream.messages import FetchPayload
@@ -117,6 +118,7 @@ class LeaderRead:
         self._opened: tuple[LogConnection, Leader] | None = None
         self._extent = ReadExtent(0, 0)
         self._fetch_bytes = FETCH_BYTES
+        self._places = Places(connector.bootstrap)
         self._payload_seconds = PAYLOAD_SECONDS
 
     @property
@@ -172,12 +174,14 @@ class LeaderRead:
                     raise Broken(f"{self._origin}: records come faster than they are read")
 
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
-        """From any replica that has it."""
+        """From any replica that has it; the one that has sent a damaged one comes last the next
+        time."""
         name, partition = self._connector.stream, self._connector.partition
         fetch = FetchPayload(name, partition, offset=link.offset)
         reader = PayloadReader(
-            lambda: self._connector.bootstrap, fetch, timeout=self._payload_seconds
-        )
+            lambda: self._connector.bootstrap, fetch, timeout=self._payload_seconds,
+            places=self._places,
+        )  # fmt: skip
         try:
             with asyncio.Runner() as runner, closing(reader):
                 runner.run(reader.__aenter__())
@@ -196,6 +200,10 @@ class LeaderRead:
             self._payload_seconds = FAILED_SECONDS
             raise
         self._payload_seconds = PAYLOAD_SECONDS
+
+    @property
+    def copies(self) -> int:
+        return len(self._places.order)
 
     def close(self) -> None:
         if self._opened is not None:

@@ -123,6 +123,10 @@ class StoredPartition:
             finally:
                 file.close()
 
+    @property
+    def copies(self) -> int:
+        return 1
+
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         id = link.payload.id
         if self._payloads is None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from bascule.backup.manifest import BackedUpPayload
-from bascule.backup.repository import Place
+from bascule.backup.repository import PAYLOAD_SUFFIX, Place
 from bascule.backup.sources import PartitionRead
 from bascule.errors import (
     BasculeError,
@@ -22,7 +22,6 @@ from bascule.errors import (
 )
 from bascule.record.payload_links import PayloadLink, links_of
 
-SUFFIX: Final = ".payload"
 FAILED_MAX: Final = 100
 """Of payloads that fail one after the other; the rest is left to the next backup."""
 REPLACED: Final = (
@@ -116,15 +115,24 @@ class PayloadCopier:
 
         Raises: Broken if the log does not answer either; UnknownStream; OSError.
         """
-        try:
-            return self._copy(link, wanted)
-        except UnknownStream:
-            raise
-        except BasculeError as error:
-            return self._lost(link, wanted, str(error), is_settled=is_settled)
+        why, tried = "", 0
+        while not tried or tried < self._read.copies:
+            tried += 1
+            try:
+                return self._copy(link, wanted)
+            except UnknownStream:
+                raise
+            except PayloadDamaged as error:
+                why = str(error)
+            except BasculeError as error:
+                why = str(error)
+                break
+        return self._lost(link, wanted, why, is_settled=is_settled)
 
     def _copy(self, link: PayloadLink, wanted: BackedUpPayload) -> BackedUpPayload:
-        name = f"{self._directory}/{link.offset:020d}-{link.payload.id}-{self._backup}{SUFFIX}"
+        name = (
+            f"{self._directory}/{link.offset:020d}-{link.payload.id}-{self._backup}{PAYLOAD_SUFFIX}"
+        )
         digest = hashlib.sha256()
         # Closed here, also where the place fails: what the garbage collector closes at the end of
         # the process waits for threads that cannot be started any more.

@@ -31,7 +31,12 @@ class PartitionRead(Protocol):
 
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """The content of a record's payload, not compared. Raises: UnknownPayload where there is no
-        such record any more, or nobody has its payload."""
+        such record any more, or nobody has its payload; PayloadDamaged where the next call may read
+        another copy."""
+
+    @property
+    def copies(self) -> int:
+        """How many copies of a payload there may be."""
 
 
 class Source(Protocol):

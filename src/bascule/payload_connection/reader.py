@@ -49,8 +49,14 @@ class PayloadReader:
     one goes on."""
 
     def __init__(
-        self, bootstrap: Callable[[], str], fetch: FetchPayload, *, timeout: float
+        self,
+        bootstrap: Callable[[], str],
+        fetch: FetchPayload,
+        *,
+        timeout: float,
+        places: Places | None = None,
     ) -> None:
+        """`places` are those of an earlier reader of the partition, instead of `bootstrap`."""
         self.id = fetch.id
         self.size = -1
         """In bytes, of the whole payload; known once it is open."""
@@ -59,7 +65,7 @@ class PayloadReader:
         self._bootstrap = bootstrap
         self._fetch = fetch
         self._timeout = timeout
-        self._places: Places | None = None
+        self._places = places
         self._connection: PayloadConnection | None = None
         self._connection_count = 0
         self._start = fetch.start
