@@ -22,12 +22,14 @@ from bascule.backup.verifying import verified_payload, verify
 from bascule.errors import (
     BasculeError,
     Broken,
+    CorruptData,
     OffsetOutOfRange,
     PayloadMissing,
     UnknownPayload,
     UnknownStream,
 )
 from bascule.host.real import RealClock, RealFiles, RealRandom
+from bascule.model import StreamDefinition
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import log_config
@@ -195,6 +197,50 @@ def test_a_changed_byte_in_the_backup_is_found(backups: Backups, tmp_path: Path)
     path.unlink()
     (damage,) = verify(backups.repository.place, manifest)
     assert "no such file" in damage.why
+
+
+def test_a_damaged_payload_comes_from_the_other_backup(tmp_path: Path) -> None:
+    """The place of the log comes first, whichever is older."""
+    places, stream = two_places(tmp_path)
+    restorer = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    for place, manifest in places:
+        (name,) = manifest.payloads()
+        path = Path(place.address) / name
+        path.write_bytes(b"damaged, and longer than the content")
+        restored = restorer.restore(f"{place.address}-data", [stream])
+        assert (restored.payloads, restored.incomplete) == (1, [])
+        (file,) = Path(f"{place.address}-data/streams/models/0/payloads").iterdir()
+        assert file.read_bytes() == b"content"
+        path.write_bytes(b"content")
+
+
+def test_a_payload_whose_files_are_all_damaged_stops_a_restore_until_the_loss_is_accepted(
+    tmp_path: Path,
+) -> None:
+    places, stream = two_places(tmp_path)
+    for place, manifest in places:
+        (name,) = manifest.payloads()
+        (Path(place.address) / name).write_bytes(b"damaged")
+    restorer = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    with pytest.raises(CorruptData, match="SHA-256"):
+        restorer.restore(str(tmp_path / "refused"), [stream])
+    restored = restorer.restore(str(tmp_path / "data"), [stream], accept_loss=True)
+    assert restored.payloads == 0
+    ((name, index, why),) = restored.incomplete
+    assert (name, index) == ("models", 0)
+    assert "SHA-256" in why
+    assert list((tmp_path / "data/streams/models/0/payloads").iterdir()) == []
+
+
+def two_places(tmp_path: Path) -> tuple[list[tuple[LocalPlace, Manifest]], StreamDefinition]:
+    """The same payload, backed up twice."""
+    places = []
+    for name in ("first", "second"):
+        each = Backups(tmp_path / name)
+        stream = each.logs.add("models")
+        each.logs.put("models", b"content")
+        places.append((LocalPlace(each.repository.place.address), each.take().manifest))
+    return places, stream
 
 
 class Reading:

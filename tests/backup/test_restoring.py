@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bascule.backup import taking
 from bascule.backup.repository import LocalPlace, Repository
 from bascule.backup.restoring import Restorer
 from bascule.backup.taking import BackupTaker
@@ -156,3 +157,24 @@ def test_a_damaged_file_ends_the_restore_without_a_usable_directory(tmp_path: Pa
     assert not (tmp_path / "data" / FILE_NAME).exists()
     with pytest.raises(ConfigError, match="is not empty"):
         restoring.restore(str(tmp_path / "data"), restoring.streams())
+
+
+def test_a_log_ends_before_a_damaged_file_where_the_loss_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "FILE_BYTES_MAX", 1)
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders")
+    logs.write("orders", 500)
+    repository = back_up(logs, tmp_path / "place")
+    names = list(repository.chosen("").files())
+    repository.place.write(names[1], b"damaged")
+    restoring = restorer(repository)
+    with pytest.raises(CorruptData, match="SHA-256"):
+        restoring.restore(str(tmp_path / "refused"), restoring.streams())
+    restored = restoring.restore(str(tmp_path / "data"), restoring.streams(), accept_loss=True)
+    assert [(name, index) for name, index, _ in restored.incomplete] == [("orders", 0)]
+    content = log_bytes(
+        Path(StreamDirectories(RealFiles(), str(tmp_path / "data")).partition("orders", 0))
+    )
+    assert content == repository.place.read(names[0])

@@ -8,12 +8,10 @@ latest leader epoch, and then the largest end offset, as an unclean election wou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-from msgspec.structs import replace
+from typing import Final, NamedTuple
 
 from bascule.backup.batch_checks import split
 from bascule.backup.manifest import (
@@ -26,12 +24,13 @@ from bascule.backup.repository import Place
 from bascule.backup.verifying import OnBytes, verified_files, verified_payload
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.directories import StreamDirectories
-from bascule.errors import ConfigError
+from bascule.errors import ConfigError, CorruptData
 from bascule.host.api import Clock, Files, Random
 from bascule.metadata.codec import encode_cluster_id, encode_image
 from bascule.model import StreamDefinition
 from bascule.node.cluster_id import CLUSTER_ID_BYTES
 from bascule.node.cluster_id import FILE_NAME as CLUSTER_ID_FILE_NAME
+from bascule.record.payload_links import Payload
 from bascule.replica.log_identity import LogIdentity, write_identity
 from bascule.replica.opening import MESSAGE_IDS_FILE
 from bascule.storage.checkpoint import replace_file
@@ -48,6 +47,7 @@ class Restored:
     """The result of a restore."""
 
     cluster_id: str
+    accepts_loss: bool
     streams: int = 0
     partitions: int = 0
     bytes: int = 0
@@ -60,6 +60,11 @@ class Restored:
 class _Chosen:
     place: Place
     partition: BackedUpPartition
+
+
+class _Copy(NamedTuple):
+    payload: BackedUpPayload
+    place: Place
 
 
 class Restorer:
@@ -108,23 +113,27 @@ class Restorer:
                 if chosen is None:
                     found.append((stream.name, index, "no backup has it"))
                 elif why := chosen.partition.failure or lacking_text(
-                    each for each, _ in self._payloads(stream, chosen.partition)
+                    copies[0].payload if copies else payload
+                    for payload, copies in self._payloads(stream, chosen)
                 ):
                     found.append((stream.name, index, why))
         return found
 
-    def restore(self, data: str, streams: Collection[StreamDefinition]) -> Restored:
+    def restore(
+        self, data: str, streams: Collection[StreamDefinition], *, accept_loss: bool = False
+    ) -> Restored:
         """Write `data`, which does not exist, or is empty.
 
-        A crash leaves a directory in which no node starts. Raises: ConfigError; CorruptData where a
-        file of the backup is damaged; OSError.
+        A crash leaves a directory in which no node starts. `accept_loss`: a partition ends before a
+        damaged file, a payload whose files are all damaged is left out, and the result names them.
+        Raises: ConfigError; CorruptData where a file of the backup is damaged; OSError.
         """
         data = str(Path(data).absolute())
         if self._files.exists(data) and self._files.list_dir(data):
             raise ConfigError(f"{data} is not empty: name a new directory with --data DIR")
         self._files.make_dirs(data)
         cluster_id = self._dice.bytes(CLUSTER_ID_BYTES).hex()
-        restored = Restored(cluster_id, incomplete=self.incomplete(streams))
+        restored = Restored(cluster_id, accept_loss, incomplete=self.incomplete(streams))
         directories = StreamDirectories(self._files, data)
         for stream in streams:
             restored.streams += 1
@@ -156,21 +165,20 @@ class Restorer:
         ]
 
     def _payloads(
-        self, stream: StreamDefinition, partition: BackedUpPartition
-    ) -> Iterator[tuple[BackedUpPayload, Place | None]]:
-        """Each payload of the records of a partition, and the place that has it: another one where
-        that of the log lacks it."""
-        if not partition.payloads:
+        self, stream: StreamDefinition, chosen: _Chosen
+    ) -> Iterator[tuple[BackedUpPayload, list[_Copy]]]:
+        """Each payload of the records of a partition, and its files: first that of the place of the
+        log, then those of the other ones."""
+        if not chosen.partition.payloads:
             return
-        known = {
-            each.link.payload: (each, chosen.place)
-            for chosen in self._found(stream, partition.partition)
-            for each in chosen.partition.payloads
-            if each.name
-        }
-        for payload in partition.payloads:
-            each, place = known.get(payload.link.payload, (payload, None))
-            yield replace(each, offset=payload.offset), place
+        known: dict[Payload, list[_Copy]] = {}
+        found = self._found(stream, chosen.partition.partition)
+        for other in sorted(found, key=lambda each: each.place is not chosen.place):
+            for each in other.partition.payloads:
+                if each.name:
+                    known.setdefault(each.link.payload, []).append(_Copy(each, other.place))
+        for payload in chosen.partition.payloads:
+            yield payload, known.get(payload.link.payload, [])
 
     def _restore_log(
         self, directory: str, stream: StreamDefinition, index: int, restored: Restored
@@ -191,41 +199,70 @@ class Restorer:
             if first:
                 log.start_at(first, epoch=0)
             size_max = min(APPEND_BYTES_MAX, config.segment_bytes_max)
-            for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
-                for part in split(memoryview(data), size_max):
-                    log.append_as_follower(part)
-                restored.bytes += len(data)
+            try:
+                for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
+                    for part in split(memoryview(data), size_max):
+                        log.append_as_follower(part)
+                    restored.bytes += len(data)
+            except CorruptData as error:
+                self._accept(error, stream, index, restored)
         end = log.sync().offset
         if start > log.start_offset:
             log.advance_start(min(start, end), high_watermark=end)
         log.close(high_watermark=end)
         if chosen is not None:
-            self._restore_payloads(directory, stream, chosen.partition, restored)
+            self._restore_payloads(directory, stream, chosen, end, restored)
         restored.partitions += 1
 
     def _restore_payloads(
         self,
         directory: str,
         stream: StreamDefinition,
-        partition: BackedUpPartition,
+        chosen: _Chosen,
+        end: int,
         restored: Restored,
     ) -> None:
+        """Those of the records below offset `end`."""
         # Nobody else knows of the directory yet.
         payloads = PayloadFiles(self._files, directory, nullcontext())
         links = []
-        for each, place in self._payloads(stream, partition):
-            if place is None:
+        for each, copies in self._payloads(stream, chosen):
+            if not copies or each.offset >= end:
                 continue
+            if payloads.find(each.id) is None:  # else it is the second record of one payload
+                try:
+                    self._restore_payload(payloads, copies)
+                except CorruptData as error:
+                    payloads.discard(each.id)
+                    self._accept(error, stream, chosen.partition.partition, restored)
+                    continue
+                restored.bytes += each.bytes
+                restored.payloads += 1
             links.append(each.link)
-            payload = each.link.payload
-            if payloads.find(payload.id) is not None:
-                continue  # the second record of one payload
-            file = payloads.create(payload.id)
-            for chunk in verified_payload(place, each, on_bytes=self._on_bytes):
-                file.append(chunk)
-            payloads.finish(file, payload)
-            restored.bytes += payload.size
-            restored.payloads += 1
         payloads.link(links)
         payloads.settle()
         payloads.close()
+
+    def _restore_payload(self, payloads: PayloadFiles, copies: Sequence[_Copy]) -> None:
+        """Write the first good one of `copies`. Raises: CorruptData of the last one if none is."""
+        *others, last = copies
+        for each in others:
+            with suppress(CorruptData):
+                self._write_payload(payloads, each)
+                return
+        self._write_payload(payloads, last)
+
+    def _write_payload(self, payloads: PayloadFiles, copy: _Copy) -> None:
+        file = payloads.create(copy.payload.id)
+        file.truncate(0)  # what a damaged copy has left
+        for chunk in verified_payload(copy.place, copy.payload, on_bytes=self._on_bytes):
+            file.append(chunk)
+        payloads.finish(file, copy.payload.link.payload)
+
+    def _accept(
+        self, error: CorruptData, stream: StreamDefinition, index: int, restored: Restored
+    ) -> None:
+        """Go on without what is damaged, where the user has said so."""
+        if not restored.accepts_loss:
+            raise error
+        restored.incomplete.append((stream.name, index, str(error)))

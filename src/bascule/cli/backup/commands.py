@@ -29,7 +29,7 @@ from bascule.cli.output import (
     print_warning,
 )
 from bascule.cli.units import bytes_text, counted
-from bascule.errors import ConfigError
+from bascule.errors import ConfigError, CorruptData
 from bascule.host.real import RealClock, RealFiles, RealRandom
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ def restore(
     at: AtOption = "",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Also where a backup lacks partitions, or parts."),
+        typer.Option(
+            "--accept-loss", help="Also where a backup lacks partitions, or parts, or is damaged."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -144,7 +146,15 @@ def restore(
                 "the backup is not complete: take one that is, add others of the same streams, or "
                 "go on with what it has: --accept-loss"
             )
-        restored = restorer.restore(str(data), chosen)
+        try:
+            restored = restorer.restore(str(data), chosen, accept_loss=accept_loss)
+        except CorruptData:
+            err.print(
+                "take an older backup with --at, name another place of the same streams, or go on "
+                "without what is damaged: --accept-loss; each time with a new directory",
+                style="dim",
+            )
+            raise
     if json:
         print_json(
             {
