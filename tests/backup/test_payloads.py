@@ -154,6 +154,25 @@ def test_a_damaged_payload_is_not_taken_for_a_good_one(backups: Backups) -> None
     assert list(backups.repository.unnamed()) == [], "nothing is left of it"
 
 
+def test_what_is_gone_from_the_place_is_copied_again(backups: Backups) -> None:
+    """As a rule of a bucket removes what is old: the next backup must not count on it."""
+    backups.logs.put("models", BIG)
+    backups.logs.put("models", b"second")
+    first = backups.take().manifest
+    place = backups.repository.place
+    place.remove(next(iter(first.payloads())))
+    second = backups.take()
+    assert second.read_anew == []
+    assert payloads(backups, second.manifest) == {0: BIG, 1: b"second"}
+    place.remove(next(iter(first.files())))
+    third = backups.take()
+    ((_, _, why),) = third.read_anew
+    assert why.endswith(".batches is gone")
+    assert third.bytes_written < 1_000
+    assert third.manifest.is_complete
+    assert verify(place, third.manifest) == []
+
+
 def test_a_backup_of_the_first_version_gets_the_payloads_that_it_lacks(backups: Backups) -> None:
     backups.logs.put("models", BIG)
     manifest = backups.take().manifest

@@ -129,7 +129,8 @@ class Backups:
         self.now_ms += 1_000
         taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
         before = None if full else self.repository.latest()
-        taken = taker.take(self.logs.streams(), before, known_ids=self.repository.ids(), jobs=2)
+        usable = None if before is None else self.repository.usable(before)
+        taken = taker.take(self.logs.streams(), usable, known_ids=self.repository.ids(), jobs=2)
         self.repository.add(taken.manifest)
         return taken
 

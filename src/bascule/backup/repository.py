@@ -9,9 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from bascule.backup.manifest import (
     DIRECTORY,
     SUFFIX,
+    BackedUpPartition,
+    BackedUpPayload,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -231,6 +235,33 @@ class Repository:
         """The newest backup; None without any. Raises: as `load`."""
         ids = self.ids()
         return self.load(ids[-1]) if ids else None
+
+    def usable(self, manifest: Manifest) -> Manifest:
+        """What a new backup can build on: without the payloads whose files are gone, and without
+        the records of partitions that lack a file, so that both are copied again. Raises: OSError.
+        """
+        present = set(self.place.names(STREAMS))
+
+        def gone(name: str) -> str:
+            return f"{self.place.address}/{name} is gone"
+
+        def payload_left(each: BackedUpPayload) -> BackedUpPayload:
+            if not each.name or each.name in present:
+                return each
+            return replace(each, name="", sha256="", failure=gone(each.name))
+
+        def left(each: BackedUpPartition) -> BackedUpPartition:
+            payloads = tuple(payload_left(payload) for payload in each.payloads)
+            missing = [file.name for file in each.files if file.name not in present]
+            if not missing:
+                return replace(each, payloads=payloads)
+            return replace(each, payloads=payloads, files=(), failure=gone(missing[0]))
+
+        streams = tuple(
+            replace(stream, partitions=tuple(left(each) for each in stream.partitions))
+            for stream in manifest.streams
+        )
+        return replace(manifest, streams=streams)
 
     def chosen(self, backup: str) -> Manifest:
         """The backup with this id; empty: the newest. Raises: as `load`."""

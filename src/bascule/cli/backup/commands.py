@@ -209,9 +209,8 @@ def _take(
 
             taker = BackupTaker(source, repository.place, now_ms=clock.now_ms,
                                 on_progress=on_progress)  # fmt: skip
-            taken = taker.take(
-                chosen, None if full else before, known_ids=repository.ids(), jobs=jobs
-            )
+            usable = None if full or before is None else repository.usable(before)
+            taken = taker.take(chosen, usable, known_ids=repository.ids(), jobs=jobs)
     repository.add(taken.manifest)
     removed = repository.forget(keep) if keep else (0, 0)
     _report(taken, removed, json=json)
