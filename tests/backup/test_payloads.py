@@ -409,16 +409,16 @@ def test_a_payload_that_nobody_has_is_a_failure_in_each_backup(copying: Copying)
         assert [offset for offset, each in found.items() if each.name] == [0, 1, 2, 4, 5]
 
 
-def test_a_damaged_payload_is_asked_for_again_where_there_are_other_copies(
-    copying: Copying,
-) -> None:
-    """A node without checksums of the blocks sends a damaged one to its end."""
+def test_a_bad_payload_is_asked_for_again_where_there_are_other_copies(copying: Copying) -> None:
+    """A node without checksums of the blocks sends a damaged one to its end. Another one may have
+    appended the record when no replica had its payload."""
     good, damaged = copying.reading.contents[1], b"damaged"
     copying.reading.copies = 3
 
     def on_payload(offset: int) -> None:
-        is_third = copying.reading.asked.count(1) == 3
-        copying.reading.contents[1] = good if is_third else damaged
+        asked = copying.reading.asked.count(1)
+        copying.reading.contents[1] = good if asked == 3 else damaged
+        copying.reading.failing = {1: UnknownPayload("models", 0, 1)} if asked == 2 else {}
 
     copying.reading.on_payload = on_payload
     assert all(each.name for each in copying.copy().values())

@@ -88,6 +88,9 @@ def test_a_large_file_is_written_and_read_in_pieces(place: Place) -> None:
     found = list(place.read_chunks("streams/a/1"))
     assert max(map(len, found)) <= CHUNK_BYTES
     assert b"".join(found) == b"".join(pieces)
+    place.write_chunks("streams/a/0", iter(()))
+    assert list(place.read_chunks("streams/a/0")) == []
+    assert place.names("streams") == ["streams/a/0", "streams/a/1"]
     with pytest.raises(FileNotFoundError):
         next(place.read_chunks("streams/a/2"))
 

@@ -119,6 +119,7 @@ class LeaderRead:
         self._extent = ReadExtent(0, 0)
         self._fetch_bytes = FETCH_BYTES
         self._places = Places(connector.bootstrap)
+        self._runner = asyncio.Runner()
         self._payload_seconds = PAYLOAD_SECONDS
 
     @property
@@ -174,26 +175,29 @@ class LeaderRead:
                     raise Broken(f"{self._origin}: records come faster than they are read")
 
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
-        """From any replica that has it; the one that has sent a damaged one comes last the next
-        time."""
+        """From any replica that has it; the one that has failed comes last the next time."""
         name, partition = self._connector.stream, self._connector.partition
         fetch = FetchPayload(name, partition, offset=link.offset)
         reader = PayloadReader(
             lambda: self._connector.bootstrap, fetch, timeout=self._payload_seconds,
             places=self._places,
         )  # fmt: skip
+        chunks = reader.chunks()
+
+        async def following() -> bytes:
+            return await anext(chunks, b"")
+
+        run = self._runner.run
         try:
-            with asyncio.Runner() as runner, closing(reader):
-                runner.run(reader.__aenter__())
+            with closing(reader):
+                run(reader.__aenter__())
                 if reader.id != link.payload.id:
                     raise UnknownPayload(name, partition, link.offset)
-                chunks = reader.chunks()
-
-                async def following() -> bytes:
-                    return await anext(chunks, b"")
-
-                while chunk := runner.run(following()):
-                    yield chunk
+                try:
+                    while chunk := run(following()):
+                        yield chunk
+                finally:
+                    run(chunks.aclose())
         except UnknownPayload:
             raise
         except BasculeError:
@@ -206,6 +210,11 @@ class LeaderRead:
         return len(self._places.order)
 
     def close(self) -> None:
+        """End it, on the thread that has read payloads."""
+        self._disconnect()
+        self._runner.close()
+
+    def _disconnect(self) -> None:
         if self._opened is not None:
             self._opened[0].close()
             self._opened = None
@@ -222,7 +231,7 @@ class LeaderRead:
                     self._opened[0].set_timeout(SILENT_SECONDS_MAX)
                 return ask(*self._opened)
             except Broken:
-                self.close()
+                self._disconnect()
                 now = self._clock.monotonic_ns()
                 failing_since = failing_since or now
                 if now - failing_since > RETRY_SECONDS_MAX * 1e9:

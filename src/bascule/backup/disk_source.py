@@ -129,12 +129,13 @@ class StoredPartition:
 
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         id = link.payload.id
-        if self._payloads is None:
-            self._payloads = whole_paths(self._files, self._directory)
-        path = self._payloads.get(id)
-        if path is None:
-            raise PayloadMissing(id, self._directory)
+        path = self._directory
         try:
+            if self._payloads is None:
+                self._payloads = whole_paths(self._files, self._directory)
+            if id not in self._payloads:
+                raise PayloadMissing(id, self._directory)
+            path = self._payloads[id]
             file = self._files.open(path, write=False)
             try:
                 position = 0

@@ -18,6 +18,7 @@ from bascule.errors import (
     Broken,
     OffsetOutOfRange,
     PayloadDamaged,
+    UnknownPayload,
     UnknownStream,
 )
 from bascule.record.payload_links import PayloadLink, links_of
@@ -122,7 +123,7 @@ class PayloadCopier:
                 return self._copy(link, wanted)
             except UnknownStream:
                 raise
-            except PayloadDamaged as error:
+            except (PayloadDamaged, UnknownPayload) as error:
                 why = str(error)
             except BasculeError as error:
                 why = str(error)

@@ -31,8 +31,8 @@ class PartitionRead(Protocol):
 
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """The content of a record's payload, not compared. Raises: UnknownPayload where there is no
-        such record any more, or nobody has its payload; PayloadDamaged where the next call may read
-        another copy."""
+        such record any more, or its payload was given up; PayloadDamaged. After both the next call
+        reads another copy, if there is one. Broken, PayloadMissing: there is none for now."""
 
     @property
     def copies(self) -> int:

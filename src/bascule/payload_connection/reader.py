@@ -17,6 +17,7 @@ from bascule.errors import (
     PayloadGap,
     PayloadMissing,
     RemoteProtocolError,
+    UnknownPayload,
     UnknownStream,
 )
 from bascule.payload_connection.connection import PayloadConnection
@@ -192,6 +193,10 @@ class PayloadReader:
                     error = caught
                     behind += isinstance(caught, UnknownStream)
                     self._places.on_failed(address)
+                except UnknownPayload:
+                    # It may have appended the record when no replica had the payload.
+                    self._places.on_failed(address)
+                    raise
             is_unknown = behind == len(order) and self._connection_count == 0
             if is_unknown or loop.time() > deadline:
                 raise error
