@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -307,11 +308,12 @@ class BackupTaker:
         """Those in a file of an earlier backup. Raises: CorruptData, OSError."""
         if not file.has_payloads:
             return []
-        known = [
-            each.link
-            for each in before.payloads
-            if file.first_offset <= each.offset < file.end_offset
-        ]
+        # There may be many files and many payloads.
+        begin, end = (
+            bisect_left(before.payloads, offset, key=lambda each: each.offset)
+            for offset in (file.first_offset, file.end_offset)
+        )
+        known = [each.link for each in before.payloads[begin:end]]
         # The first versions of backups did not say which there are.
         return known or links_of(read_file(self._place, file))
 
