@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from bascule.backup import payload_copying
+from bascule.backup import payload_copying, taking
 from bascule.backup.disk_source import StoredPartition
 from bascule.backup.manifest import BackedUpPayload, Manifest, lacking_text
 from bascule.backup.payload_copying import REPLACED, PayloadCopier
@@ -221,13 +221,18 @@ def test_a_changed_byte_in_the_backup_is_found(backups: Backups, tmp_path: Path)
 def test_a_damaged_payload_comes_from_the_other_backup(tmp_path: Path) -> None:
     """The place of the log comes first, whichever is older."""
     places, stream = two_places(tmp_path)
-    restorer = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
-    for place, manifest in places:
+    read: list[int] = []
+    restorer = Restorer(
+        places, RealFiles(), clock=RealClock(), dice=RealRandom(), on_bytes=read.append
+    )
+    for (place, manifest), is_read in zip(places, (True, False), strict=True):
         (name,) = manifest.payloads()
         path = Path(place.address) / name
         path.write_bytes(b"damaged, and longer than the content")
+        read.clear()
         restored = restorer.restore(f"{place.address}-data", [stream])
         assert (restored.payloads, restored.incomplete) == (1, [])
+        assert (sum(read) > restored.bytes) is is_read
         (file,) = Path(f"{place.address}-data/streams/models/0/payloads").iterdir()
         assert file.read_bytes() == b"content"
         path.write_bytes(b"content")
@@ -249,6 +254,40 @@ def test_a_payload_whose_files_are_all_damaged_stops_a_restore_until_the_loss_is
     assert (name, index) == ("models", 0)
     assert "SHA-256" in why
     assert list((tmp_path / "data/streams/models/0/payloads").iterdir()) == []
+
+
+def test_payloads_behind_a_damaged_file_of_records_are_left_out_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "FILE_BYTES_MAX", 1)
+    backups = Backups(tmp_path)
+    stream = backups.logs.add("models")
+    backups.logs.put("models", b"first")
+    backups.take()
+    backups.logs.put("models", b"second")
+    place, manifest = backups.repository.place, backups.take().manifest
+    place.write(list(manifest.files())[1], b"damaged")
+    restorer = Restorer([(place, manifest)], RealFiles(), clock=RealClock(), dice=RealRandom())
+    restored = restorer.restore(str(tmp_path / "data"), [stream], accept_loss=True)
+    assert (restored.payloads, len(restored.incomplete)) == (1, 1)
+    (file,) = (tmp_path / "data/streams/models/0/payloads").iterdir()
+    assert file.read_bytes() == b"first"
+
+
+def test_two_records_may_have_one_payload(backups: Backups, tmp_path: Path) -> None:
+    payload = backups.logs.put("models", BIG)
+    log = backups.logs.log("models")
+    log.append(link_batch(PayloadLink(1, payload)))
+    log.close(high_watermark=2)
+    manifest = backups.take().manifest
+    assert [each.offset for each in backups.partition(manifest, "models").payloads] == [0, 1]
+    assert len(manifest.payloads()) == 1
+    log = restored(backups, tmp_path / "data")
+    found = log.payloads.find(payload.id)
+    assert found is not None
+    assert found.offset == 0
+    assert log.payloads.linked_bytes == len(BIG)
+    log.close()
 
 
 def two_places(tmp_path: Path) -> tuple[list[tuple[LocalPlace, Manifest]], StreamDefinition]:
@@ -446,6 +485,23 @@ def test_nobody_is_asked_again_once_the_log_does_not_answer_either(copying: Copy
     found = copying.copy()
     assert copying.reading.asked == [0, 1, 2]
     assert [each.failure for each in found.values()] == ["", "", *4 * ["no leader"]]
+
+
+def test_lost_payloads_among_good_ones_end_nothing(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_copying, "FAILED_MAX", 2)
+    copying.reading.failing = {each: Broken("silence") for each in (0, 2, 4)}
+    assert [offset for offset, each in copying.copy().items() if each.name] == [1, 3, 5]
+
+
+def test_a_record_behind_the_end_of_the_log_is_named(copying: Copying) -> None:
+    """As after an unclean election: nothing below it is gone."""
+    copying.reading.failing = {5: PayloadMissing("id", "here")}
+    copying.reading.log_failing = OffsetOutOfRange(5, 0, 5)
+    found = copying.copy()
+    assert copying.copier.log_start == 0
+    assert [offset for offset, each in found.items() if each.failure] == [5]
 
 
 def test_many_lost_payloads_delay_the_others_and_hide_none_for_ever(
