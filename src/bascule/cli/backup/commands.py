@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     # Imported where it is used, so that a node loads none of it.
     from bascule.backup.manifest import Manifest
     from bascule.backup.repository import Repository
+    from bascule.backup.restoring import Restored
     from bascule.backup.sources import Source
     from bascule.backup.taking import Progress as Done
     from bascule.backup.taking import Taken
@@ -155,28 +156,7 @@ def restore(
                 style="dim",
             )
             raise
-    if json:
-        print_json(
-            {
-                "cluster_id": restored.cluster_id,
-                "data": str(data),
-                "backups": [manifest.id for _, manifest in backups],
-                "streams": restored.streams,
-                "partitions": restored.partitions,
-                "bytes": restored.bytes,
-                "payloads": restored.payloads,
-                "incomplete": _incomplete_json(restored.incomplete),
-            }
-        )
-        return
-    _show_incomplete(restored.incomplete)
-    out.print(
-        f"[green]✓[/green] {counted(restored.streams, 'stream')}, "
-        f"{counted(restored.partitions, 'partition')}{_payloads_text(restored.payloads)}, "
-        f"{bytes_text(restored.bytes)}; the new cluster has the id {restored.cluster_id}"
-    )
-    out.print(f"  bascule serve --data {data}", style="dim", markup=False)
-    out.print("  bascule node join        says how other nodes join it", style="dim")
+    _report_restored(restored, data, [manifest.id for _, manifest in backups], json=json)
 
 
 def _take(
@@ -279,6 +259,31 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
         _show_incomplete(failures)
     if failures:
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _report_restored(restored: Restored, data: Path, backups: list[str], *, json: bool) -> None:
+    if json:
+        print_json(
+            {
+                "cluster_id": restored.cluster_id,
+                "data": str(data),
+                "backups": backups,
+                "streams": restored.streams,
+                "partitions": restored.partitions,
+                "bytes": restored.bytes,
+                "payloads": restored.payloads,
+                "incomplete": _incomplete_json(restored.incomplete),
+            }
+        )
+        return
+    _show_incomplete(restored.incomplete)
+    out.print(
+        f"[green]✓[/green] {counted(restored.streams, 'stream')}, "
+        f"{counted(restored.partitions, 'partition')}{_payloads_text(restored.payloads)}, "
+        f"{bytes_text(restored.bytes)}; the new cluster has the id {restored.cluster_id}"
+    )
+    out.print(f"  bascule serve --data {data}", style="dim", markup=False)
+    out.print("  bascule node join        says how other nodes join it", style="dim")
 
 
 def _list(repository: Repository, *, json: bool) -> None:
