@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bascule.cli.silence import AGAIN_S, FIRST_S, SilenceNotice
+from bascule.cli.publishing.silence import AGAIN_S, FIRST_S, SilenceNotice
 from support.virtual_time import elapse, run_virtually
 
 

@@ -35,7 +35,7 @@ COMMANDS: Final = {
     "cluster": "bascule.cli.cluster:cluster",
     "node": "bascule.cli.cluster:node",
     "pipeline": "bascule.cli.pipeline:pipeline",
-    "publish": "bascule.cli.publish:publish",
+    "publish": "bascule.cli.publishing:publish",
     "read": "bascule.cli.read:read",
     "put": "bascule.cli.payloads:put",
     "get": "bascule.cli.payloads:get",

@@ -15,7 +15,7 @@ import typer
 
 from bascule.cli import nats_options
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json, print_warning
-from bascule.cli.silence import SilenceNotice
+from bascule.cli.publishing.silence import SilenceNotice
 from bascule.cli.standard_input import stdin_chunks
 from bascule.cli.units import parse_duration
 from bascule.errors import BasculeError, ConfigError, PublishRejected
