@@ -325,6 +325,22 @@ def test_progress_is_told(backups: Backups) -> None:
     assert sum(each.bytes_read for each in told) == len(backups.logs.bytes_of("orders"))
 
 
+def test_a_backup_of_one_stream_has_nothing_of_the_others_copied_again(backups: Backups) -> None:
+    for name in ("orders", "models"):
+        backups.logs.add(name)
+        backups.logs.write(name, 500)
+    first = backups.take()
+    backups.logs.write("models", 5)
+    one = backups.take("models")
+    assert [each.definition["name"] for each in one.manifest.streams] == ["models"]
+    assert backups.repository.left_out(one.manifest) == [("orders", first.manifest.id)]
+    assert backups.repository.left_out(first.manifest) == []
+    all_again = backups.take()
+    assert (all_again.bytes_written, all_again.read_anew) == (0, [])
+    assert backups.content(all_again.manifest, "orders") == backups.logs.bytes_of("orders")
+    assert backups.content(all_again.manifest, "models") == backups.logs.bytes_of("models")
+
+
 def test_ids_sort_by_time() -> None:
     first = new_id(1_700_000_000_000, ())
     assert first == "20231114T221320Z"

@@ -155,6 +155,8 @@ def get_payloads(node: Node) -> tuple[bytes, ...]:
         for offset in range(len(CONTENTS)):
             with client.read_payload("models", offset) as payload:
                 found.append(payload.read())
+        with client.read_payload("models", 0, start=2_000_000, end=2_000_010) as payload:
+            assert payload.read() == CONTENTS[0][2_000_000:2_000_010]
         return tuple(found)
 
 

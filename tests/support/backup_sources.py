@@ -125,12 +125,14 @@ class Backups:
         self.repository = Repository(LocalPlace(str(directory / "place")))
         self.now_ms = 1_700_000_000_000
 
-    def take(self, *, full: bool = False) -> Taken:
+    def take(self, *names: str, full: bool = False) -> Taken:
+        """A backup of these streams; without names, of all."""
         self.now_ms += 1_000
+        streams = [each for each in self.logs.streams() if not names or each.name in names]
         taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
-        before = None if full else self.repository.latest()
+        before = None if full else self.repository.latest_of(streams)
         usable = None if before is None else self.repository.usable(before)
-        taken = taker.take(self.logs.streams(), usable, known_ids=self.repository.ids(), jobs=2)
+        taken = taker.take(streams, usable, known_ids=self.repository.ids(), jobs=2)
         self.repository.add(taken.manifest)
         return taken
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +23,7 @@ from bascule.backup.manifest import (
 )
 from bascule.errors import ConfigError
 from bascule.host.real import RealFiles
+from bascule.model import StreamDefinition
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 STREAMS: Final = "streams"
@@ -236,6 +237,20 @@ class Repository:
         ids = self.ids()
         return self.load(ids[-1]) if ids else None
 
+    def latest_of(self, streams: Collection[StreamDefinition]) -> Manifest | None:
+        """The newest backup, with each of `streams` that it lacks as the newest one that has it;
+        None without any backup. Raises: as `load`."""
+        ids = self.ids()
+        if not ids:
+            return None
+        latest = self.load(ids.pop())
+        found = {each.decoded().id: each for each in latest.streams}
+        wanted = {each.id for each in streams}
+        while ids and not wanted <= found.keys():
+            for each in self.load(ids.pop()).streams:
+                found.setdefault(each.decoded().id, each)
+        return replace(latest, streams=tuple(found.values()))
+
     def usable(self, manifest: Manifest) -> Manifest:
         """What a new backup can build on: without the payloads whose files are gone, and without
         the records of partitions that lack a file, so that both are copied again. Raises: OSError.
@@ -269,6 +284,16 @@ class Repository:
         if found is None:
             raise ConfigError(f"{self.place.address} has no backup: take one with `bascule backup`")
         return found
+
+    def left_out(self, manifest: Manifest) -> list[tuple[str, str]]:
+        """(name, backup) of the streams that `manifest` lacks and the backup before it has: they
+        were deleted since, or it is one of chosen streams. Raises: as `load`."""
+        earlier = [each for each in self.ids() if id_order(each) < id_order(manifest.id)]
+        if not earlier:
+            return []
+        known = {each.decoded().id for each in manifest.streams}
+        before = [each.decoded() for each in self.load(earlier[-1]).streams]
+        return [(each.name, earlier[-1]) for each in before if each.id not in known]
 
     def add(self, manifest: Manifest) -> None:
         """Make the backup count; its files are there already. Raises: OSError."""

@@ -35,7 +35,7 @@ from bascule.host.real import RealClock, RealFiles, RealRandom
 if TYPE_CHECKING:
     # Imported where it is used, so that a node loads none of it.
     from bascule.backup.manifest import Manifest
-    from bascule.backup.repository import Repository
+    from bascule.backup.repository import Place, Repository
     from bascule.backup.restoring import Restored
     from bascule.backup.sources import Source
     from bascule.backup.taking import Progress as Done
@@ -92,6 +92,11 @@ def backup(
     repository = _repository(place)
     if show and check:
         raise ConfigError("--list and --verify exclude each other")
+    if keep and stream:
+        raise ConfigError(
+            "--keep with --stream would remove the backups of all other streams: give one of them, "
+            "or use a place for these streams alone"
+        )
     if at and not check:
         raise ConfigError("--at chooses the backup that --verify checks; give --verify as well")
     if show:
@@ -140,6 +145,8 @@ def restore(
             on_bytes=lambda count: bar.update(bar.task_ids[0], advance=count),
         )  # fmt: skip
         chosen = restorer.streams(stream or [])
+        if not stream:
+            _warn_of_left_out(repositories, backups, {each.name for each in chosen})
         incomplete = restorer.incomplete(chosen)
         if incomplete and not accept_loss:
             _show_incomplete(incomplete)
@@ -157,6 +164,19 @@ def restore(
             )
             raise
     _report_restored(restored, data, [manifest.id for _, manifest in backups], json=json)
+
+
+def _warn_of_left_out(
+    repositories: list[Repository], backups: list[tuple[Place, Manifest]], names: set[str]
+) -> None:
+    """Name the streams that only the backup before the chosen one has."""
+    for repository, (_, manifest) in zip(repositories, backups, strict=True):
+        for name, backup in repository.left_out(manifest):
+            if name not in names:
+                print_warning(
+                    f"backup {manifest.id} has no stream {name!r}, and {backup} has it: it was "
+                    f"deleted since, or not chosen; --at {backup} restores it"
+                )
 
 
 def _take(
@@ -179,7 +199,7 @@ def _take(
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
         chosen = [each for each in streams if not names or each.name in names]
-        before = repository.latest()
+        before = repository.latest_of(chosen)
         _check_same_cluster(repository, before, source)
         with _progress("backing up") as bar:
             task = bar.task_ids[0]
