@@ -55,6 +55,7 @@ def test_a_report_is_printed_and_drawn(tmp_path: Path) -> None:
         "seconds": 30.0,
         "acked": 560,
         "read": 1_000,
+        "consumers_stuck": 0,
         "rounds": 2,
         "flips": 0,
         "healed": 0,
