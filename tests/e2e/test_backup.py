@@ -243,6 +243,18 @@ def test_a_data_directory_in_use_and_another_cluster_are_refused(tmp_path: Path)
         assert used.returncode == 4
         assert "data" in used.stderr
         run("backup", tmp_path / "place", server=servers(cluster))
+        (manifest,) = (tmp_path / "place/manifests").iterdir()
+        damaged = tmp_path / "damaged/manifests" / manifest.name
+        damaged.parent.mkdir(parents=True)
+        damaged.write_bytes(manifest.read_bytes()[:-20])
+        command = ("backup", tmp_path / "damaged", "--server", servers(cluster))
+        refused = commands.run(*command, text=True)
+        assert refused.returncode == 6
+        assert manifest.name in refused.stderr
+        assert "--full" in refused.stderr
+        anew = commands.run(*command, "--full", text=True)
+        assert (anew.returncode, manifest.name in anew.stderr) == (0, True), anew.stderr
+    command = ("backup", tmp_path / "place")
     with running_cluster(tmp_path / "b", count=1) as cluster:
         other = commands.run(*command, "--server", servers(cluster), text=True)
         assert other.returncode == 2

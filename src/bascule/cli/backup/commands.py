@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bascule.backup.taking import Progress as Done
     from bascule.backup.taking import Taken
     from bascule.backup.verifying import Damage
+    from bascule.model import StreamDefinition
 
 JOBS: Final = 4
 SHOWN_MAX: Final = 20
@@ -199,7 +200,7 @@ def _take(
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
         chosen = [each for each in streams if not names or each.name in names]
-        before = repository.latest_of(chosen)
+        before = _before(repository, chosen, full=full)
         _check_same_cluster(repository, before, source)
         with _progress("backing up") as bar:
             task = bar.task_ids[0]
@@ -209,11 +210,29 @@ def _take(
 
             taker = BackupTaker(source, repository.place, now_ms=clock.now_ms,
                                 on_progress=on_progress)  # fmt: skip
-            usable = None if full or before is None else repository.usable(before)
+            usable = None if before is None or full else repository.usable(before)
             taken = taker.take(chosen, usable, known_ids=repository.ids(), jobs=jobs)
     repository.add(taken.manifest)
     removed = repository.forget(keep) if keep else (0, 0)
     _report(taken, removed, json=json)
+
+
+def _before(
+    repository: Repository, streams: list[StreamDefinition], *, full: bool
+) -> Manifest | None:
+    """What the new backup goes on from. Raises: CorruptData unless `full`, OSError."""
+    try:
+        return repository.latest_of(streams)
+    except CorruptData as error:
+        if not full:
+            err.print(
+                "a backup cannot go on from one whose manifest is damaged: take one with --full, "
+                "or remove that file, which gives that backup up",
+                style="dim",
+            )
+            raise
+        print_warning(f"{error}; that backup cannot be restored")
+        return None
 
 
 def _repository(place: str) -> Repository:
