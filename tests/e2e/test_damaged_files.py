@@ -14,7 +14,8 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.wire.error_codes import ErrorCode
-from support.processes import Node, RawNats, running_node
+from support.page_cache import drop_from_page_cache
+from support.processes import Node, RawNats, running_node, wait_for
 from support.raw_client import RawClient, fetch
 
 COUNT = 600
@@ -96,6 +97,31 @@ def test_a_segment_is_served_as_written_or_named(written: Path, tmp_path: Path, 
     assert "restore the file from a copy" in failure
     assert node.stop() == 0
     assert "Traceback" not in node.log.read_text()
+
+
+@pytest.mark.parametrize("at", [6, 14], ids=["base-offset", "leader-epoch"])
+def test_what_the_disk_damages_later_where_no_crc_covers_it_is_named(
+    written: Path, tmp_path: Path, at: int
+) -> None:
+    """The node has checked all of it, and the page cache does not have it any more."""
+    shutil.copytree(written / "data", tmp_path / "data")
+    path = tmp_path / f"data/streams/flights/0/{SEGMENT}"
+    node = Node(tmp_path)
+    node.start()
+    assert read_flights(node) == (VALUES, ErrorCode.NONE)
+    wait_for(lambda: "all logs checked" in node.log.read_text() or None, node.process, node.log)
+    starts = [start for _, start, _ in scan_batches(memoryview(path.read_bytes()))]
+    with path.open("r+b", buffering=0) as file:
+        file.seek(starts[1] + at)
+        byte = file.read(1)[0]
+        file.seek(starts[1] + at)
+        file.write(bytes([byte ^ 0x04]))
+        drop_from_page_cache(file.fileno())
+    values, ended = read_flights(node)
+    assert values == VALUES[: len(values)]
+    assert ended in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE)
+    assert f"{SEGMENT} is corrupt at byte {starts[1] + at // 12 * 12}" in node.log.read_text()
+    assert node.stop() == 0
 
 
 def damaged(written: Path, directory: Path, name: str, *, at: int) -> Node:

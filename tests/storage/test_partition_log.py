@@ -17,6 +17,7 @@ from bascule.errors import (
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition
+from bascule.storage.segment import FileSlice
 from support.stored_batches import (
     DIRECTORY,
     append,
@@ -223,7 +224,13 @@ def test_nowait_returns_none_instead_of_waiting_for_the_disk(files: SimFiles) ->
     assert log.plan_read(7, bytes_max=1 << 20, end=log.end) is not None
     assert log.plan_read(0, bytes_max=1, end=log.end, nowait=True) is None
     whole = log.plan_read(0, bytes_max=1 << 20, end=log.end, nowait=True)
-    assert whole is not None, "an index entry and room for the batch need no read"
+    assert whole is None, "the headers of what comes from the disk are checked"
+    files.cold = False
+    log.sync()
+    assert log.verify() is None
+    before = len(files.operations)
+    assert log.plan_read(0, bytes_max=1 << 20, end=log.end, nowait=True) is not None
+    assert len(files.operations) == before, "an index entry and room for the batch need no read"
 
 
 def test_nowait_does_not_load_segments(files: SimFiles) -> None:
@@ -494,6 +501,37 @@ def test_verify_goes_on_in_a_log_that_was_replaced(files: SimFiles) -> None:
         if log.end.offset > 9:
             with pytest.raises(CorruptData):
                 log.verify(at)
+
+
+@pytest.mark.parametrize("byte", [6, 14], ids=["base offset", "leader epoch"])
+def test_headers_that_come_from_the_disk_again_are_checked_again(
+    files: SimFiles, byte: int
+) -> None:
+    """No CRC covers them, and the disk may have damaged them since they were checked."""
+    log = open_log(files)
+    append(log, 2)
+    second = log.end.position
+    append(log, 2)
+    log.sync()
+    assert log.verify() is None
+
+    def read(*, nowait: bool = False) -> FileSlice | None:
+        return log.plan_read(0, bytes_max=1 << 20, end=log.end, nowait=nowait)
+
+    data = files._inode(f"{DIRECTORY}/{0:020d}.log").data
+    data[second + byte] ^= 4
+    assert read() is not None, "it is in the page cache, so nobody can have damaged it"
+    files.cold = True
+    assert read(nowait=True) is None
+    with pytest.raises(CorruptData):
+        read()
+    files.cold = False
+    with pytest.raises(CorruptData):
+        read()
+    data[second + byte] ^= 4
+    assert log.verify() is None
+    data[second + byte] ^= 4
+    assert read() is not None, "trusted again"
 
 
 def test_headers_are_checked_by_reads_until_all_of_a_segment_was_verified(files: SimFiles) -> None:

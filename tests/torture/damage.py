@@ -19,8 +19,9 @@ from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.host.real import RealFiles
-from bascule.storage.scan import scan_batches, walk_headers
+from bascule.storage.scan import scan_batches
 from support import http_calls
+from support.page_cache import drop_from_page_cache
 from torture.machines import Machines
 from torture.messages import STREAMS
 from torture.synced_journal import synced_sizes
@@ -30,25 +31,10 @@ UNREAD_SECONDS: Final = 2.0
 SCRUB_SECONDS: Final = 8.0
 """Between two scrubs of a stream whose damage was not found or not healed yet."""
 LOOK_SECONDS: Final = 0.5
-BASE_OFFSET_BYTES: Final = 8
 HEALS_NO_MORE: Final = "not healed: "
 """In what a node says of a failed replica, before the reason."""
 TAIL_BYTES: Final = 16 << 10
 """Half of the cuts are so near to the end of what was synced."""
-
-
-def is_in_base_offset(path: Path, position: int) -> bool:
-    """Whether a byte of a log belongs to the base offset of a batch.
-
-    No CRC covers it, so a consumer that reads it before a scrub takes it for right, and would be a
-    finding of each such run: docs/cluster.md names this limit.
-    """
-    file = RealFiles().open(str(path), write=False)
-    with contextlib.suppress(BasculeError, OSError):
-        for at, header in walk_headers(file, start=0, end=file.size()):
-            if position < at + header.total_bytes:
-                return position - at < BASE_OFFSET_BYTES
-    return False
 
 
 @dataclass
@@ -120,10 +106,7 @@ class Damage:
                 found = path.stat()
                 size = min(sizes.get(found.st_ino, 0), found.st_size)
                 if size > 0:
-                    position, mask = dice.randrange(size), 1 << dice.randrange(8)
-                    if is_in_base_offset(path, position):
-                        position += BASE_OFFSET_BYTES
-                    return self._flip_in(node, path, position, mask)
+                    return self._flip_in(node, path, dice.randrange(size), 1 << dice.randrange(8))
         return "no replica of it may be damaged"
 
     def choose(self, node: int, dice: Random) -> Path | None:
@@ -184,7 +167,9 @@ class Damage:
             byte = file.read(1)[0]
             file.seek(position)
             file.write(bytes([byte ^ mask]))
-            inode = path.stat().st_ino
+            inode = os.fstat(file.fileno()).st_ino
+            # The disk has done it, so the node gets it from there.
+            drop_from_page_cache(file.fileno())
         stream, partition = path.parts[-3], int(path.parts[-2])
         self.flips += 1
         self.damaged.append(DamagedReplica(node, stream, partition, path, position, inode, byte))

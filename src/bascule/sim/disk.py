@@ -224,7 +224,7 @@ class SimFile:
         return None if self._files.cold else self._read(position, length)
 
     def is_cached(self, start: int, end: int) -> bool:
-        return end <= self.size()
+        return end <= len(self._inode.data) and not self._files.cold
 
     def load(self, start: int, end: int) -> None:
         self._begin("load", " {} at {}", end - start, start)

@@ -349,10 +349,16 @@ class Segment:
         self.timestamp_max: int | None = None
         """Largest timestamp of a closed segment. Known once the segment was loaded."""
         self.verified = verified
-        """Whether this process wrote or checked every byte. Otherwise each read checks the batch
-        headers, because the CRC that clients check does not cover base offset and leader epoch."""
+        """Whether this process wrote or checked every byte, and what was read since was in the page
+        cache. Otherwise each read checks the batch headers, because the CRC that clients check does
+        not cover base offset and leader epoch."""
         self.checked_offset = base_offset
         """This process has checked every byte below it in order; see `PartitionLog.verify`."""
+
+    def distrust(self) -> None:
+        """Some of it comes from the disk again: check headers until the next `verify` of all."""
+        self.verified = False
+        self.checked_offset = self.base_offset
 
     def load(
         self,

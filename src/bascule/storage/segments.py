@@ -217,6 +217,9 @@ class Segments:
             length = whole
         elif location.position + length < limit:
             length = _end_of_last_batch(contents, location.position, length)
+        if length > 0 and not file.is_cached(location.position, location.position + length):
+            # The disk may have damaged it since it was checked.
+            segment.distrust()
         if length > 0 and not segment.verified:
             following = self.at(segment.base_offset)[1]
             if not check_batch_headers(
