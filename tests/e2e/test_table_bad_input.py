@@ -253,7 +253,9 @@ def test_bad_input_has_the_same_code_at_every_door(
     assert code == FAULTS[fault].codes[door], text
     for each in FAULTS[fault].names:
         assert each in text
-    assert client.table("t").get("k").value == b"2"  # type: ignore[union-attr]
+    found = client.table("t", consistency="linearizable").get("k")
+    assert found is not None
+    assert found.value == b"2"
 
 
 def test_a_wrong_version_is_named_with_what_was_found(
