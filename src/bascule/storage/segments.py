@@ -9,12 +9,13 @@ from operator import attrgetter
 from typing import Final
 
 from bascule.errors import CorruptData
-from bascule.host.api import Files
+from bascule.host.api import File, Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import BatchLocation, limit_of, locate_batch
 from bascule.storage.scan import (
+    WALK_BYTES,
     first_record,
     walk_headers,
     whole_batch,
@@ -211,15 +212,14 @@ class Segments:
         file = contents.file
         length = min(bytes_max, limit - location.position)
         if location.position + length < location.end:
+            _note_source(segment, file, location.position, location.position + HEADER_BYTES)
             whole = whole_batch(file, location.position, limit, length, nowait)
             if whole is None:
                 return None
             length = whole
         elif location.position + length < limit:
             length = _end_of_last_batch(contents, location.position, length)
-        if length > 0 and not file.is_cached(location.position, location.position + length):
-            # The disk may have damaged it since it was checked.
-            segment.distrust()
+        _note_source(segment, file, location.position, location.position + length)
         if length > 0 and not segment.verified:
             following = self.at(segment.base_offset)[1]
             if not check_batch_headers(
@@ -257,8 +257,12 @@ class Segments:
             limit = limit_of(segment, following, end)
             if offset >= end.offset:
                 return segment, contents, BatchLocation(limit, limit), limit
+            if not nowait:
+                position, _ = contents.offsets.entry_at(offset)
+                _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
             location = locate_batch(contents, offset, limit, nowait)
             if location is None:
+                segment.distrust()  # as where `_note_source` says so
                 return None
             if location.position < limit or following is None:
                 return segment, contents, location, limit
@@ -286,6 +290,7 @@ class Segments:
             limit = limit_of(segment, following, end)
             first = contents.times.offset_before(timestamp)
             position = 0 if first is None else contents.offsets.entry_at(first)[0]
+            _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
             for at, header in walk_headers(contents.file, start=position, end=limit):
                 if header.max_timestamp < timestamp or header.end_offset <= start_offset:
                     continue
@@ -330,6 +335,7 @@ class Segments:
                 largest = max(largest, largest_before)
                 position = 0 if offset is None else contents.offsets.entry_at(offset)[0]
             limit = limit_of(segment, following, end)
+            _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
             for _, header in walk_headers(contents.file, start=position, end=limit):
                 if header.end_offset > start_offset:
                     largest = max(largest, header.max_timestamp)
@@ -389,6 +395,13 @@ class Segments:
         if following is None or following.base_offset > synced.segment_base:
             return None
         return LogPosition(following.base_offset, following.base_offset, 0)
+
+
+def _note_source(segment: Segment, file: File, start: int, end: int) -> None:
+    """Bytes [start, end) are about to be read. Those that are not in the page cache come from the
+    disk, which may have damaged them since the segment was checked."""
+    if start < end and not file.is_cached(start, end):
+        segment.distrust()
 
 
 def _end_of_last_batch(contents: Contents, position: int, length: int) -> int:
