@@ -109,6 +109,12 @@ def test_tables_are_read_written_and_watched(seed: int, seconds: int, faults: st
     assert min(result.table_reads, result.table_writes, result.watched) > 0
 
 
+def test_an_operator_purges_no_table_whose_log_is_damaged() -> None:
+    """Which keys its clients use cannot be read: the simulator itself failed at it."""
+    result = run_seed(447_426, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults["bit flips"] == 1
+
+
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     """It was told that a compare-and-set had failed, which the next leader had stored."""

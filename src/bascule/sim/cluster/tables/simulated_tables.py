@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
+from bascule.errors import CorruptData
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers
@@ -189,13 +190,17 @@ class SimulatedTables:
                 yield node, partition
 
     def _purge_limit(self, node: int, partition: Partition) -> int:
-        """Before the values of keys that clients use, if it is of a table."""
+        """Before the values of keys that clients use, if it is of a table; the log start where its
+        log is damaged, which nobody may have noticed."""
         name, limit = partition.definition.name, partition.committed_offset
         if name not in self._checks:
             return limit
         busy = {client.key.encode() for client in self.clients}
         period = self._world.loop.now_ns // KEY_NS
-        fold = self._read_fold(node, partition)
+        try:
+            fold = self._read_fold(node, partition)
+        except CorruptData:
+            return partition.start_offset
         used = [fold[key][0] for key in fold if key in busy or period_of(key) >= period]
         return min(used, default=limit)
 
