@@ -13,6 +13,7 @@ from bascule.controller.plan import (
     ConfigureStream,
     NodeState,
     OpenPartitions,
+    RegisterElsewhere,
     RemoveData,
     Step,
     StreamState,
@@ -192,6 +193,19 @@ def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
         OpenPartitions(definition, (1,)),
         ApplyStates(definition, {1: LED}),
         SubscribeStream(definition, every),
+    )
+
+
+def test_a_partition_that_is_made_known_again_gets_its_state_again() -> None:
+    """As after its data could not be removed: what is registered then knows no leader."""
+    elsewhere = PartitionState((2,), (2,), leader=2, leader_epoch=3, version=7)
+    definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a"))
+    image = apply(Image(), CreateStream(definition, (elsewhere,)))
+    held = StreamState(definition, states={0: elsewhere})
+    state = NodeState(1, streams={definition.id: held}, can_subscribe=True)
+    assert plan(state, image) == (
+        RegisterElsewhere(definition, (0,)),
+        ApplyStates(definition, {0: elsewhere}),
     )
 
 

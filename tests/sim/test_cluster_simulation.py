@@ -115,6 +115,12 @@ def test_an_operator_purges_no_table_whose_log_is_damaged() -> None:
     assert result.faults["bit flips"] == 1
 
 
+def test_a_replica_that_a_full_disk_kept_from_going_is_known_elsewhere() -> None:
+    """Its node named no leader of the partition once the removal was made up for."""
+    result = run_seed(448_559, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults == {"full disk": 1, "other settings": 1}
+
+
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     """It was told that a compare-and-set had failed, which the next leader had stored."""

@@ -202,8 +202,11 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
         added = {index: since[index] for index in missing if since[index]}
         steps.append(OpenPartitions(definition, missing, MappingProxyType(added)))
     known = held.opened.keys() | held.elsewhere
-    if elsewhere := tuple(i for i in every if i not in here and i not in known):
+    elsewhere = tuple(i for i in every if i not in here and i not in known)
+    if elsewhere:
         steps.append(RegisterElsewhere(definition, elsewhere))
+    # They know of no state, also where this one was in force before: a removal has failed then.
+    unknown = {*missing, *elsewhere}
     # A leader takes `min_isr` with its state.
     has_other_min = held.definition is not definition and (
         held.definition.min_isr != definition.min_isr
@@ -212,7 +215,7 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
         i: each
         for i, each in enumerate(states)
         if held.states.get(i) != each
-        or i in missing
+        or i in unknown
         or (has_other_min and each.leader == state.node_id)
     }
     if changed:
