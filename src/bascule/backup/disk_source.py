@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from bascule.backup.repository import file_chunks
 from bascule.backup.sources import ReadExtent
 from bascule.controller.cluster.image_files.stored_image import read_stored_image
 from bascule.controller.directories import StreamDirectories
@@ -35,7 +36,6 @@ from bascule.storage.scan import (
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
 
 BLOCK_BYTES: Final = 4 << 20
-CHUNK_BYTES: Final = 1 << 20
 
 
 class DiskSource:
@@ -136,14 +136,7 @@ class StoredPartition:
             if id not in self._payloads:
                 raise PayloadMissing(id, self._directory)
             path = self._payloads[id]
-            file = self._files.open(path, write=False)
-            try:
-                position = 0
-                while chunk := file.read_at(position, CHUNK_BYTES):
-                    yield chunk
-                    position += len(chunk)
-            finally:
-                file.close()
+            yield from file_chunks(self._files, path)
         except OSError as error:
             raise PayloadDamaged(id, "file", f"{path}: {error}", "one that can be read") from error
 

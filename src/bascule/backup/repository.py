@@ -22,6 +22,7 @@ from bascule.backup.manifest import (
     manifest_name,
 )
 from bascule.errors import ConfigError
+from bascule.host.api import Files
 from bascule.host.real import RealFiles
 from bascule.model import StreamDefinition
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
@@ -58,6 +59,18 @@ class Place(Protocol):
     def names(self, directory: str) -> list[str]:
         """All files below a directory, as paths below the place, sorted; also those of writes that
         the end of a process has cut."""
+
+
+def file_chunks(files: Files, path: str) -> Iterator[bytes]:
+    """The content of a file in pieces of up to CHUNK_BYTES. Raises: OSError."""
+    file = files.open(path, write=False)
+    try:
+        position = 0
+        while chunk := file.read_at(position, CHUNK_BYTES):
+            yield chunk
+            position += len(chunk)
+    finally:
+        file.close()
 
 
 @contextmanager
@@ -107,14 +120,7 @@ class LocalPlace:
         return self._files.read_bytes(f"{self.address}/{name}")
 
     def read_chunks(self, name: str) -> Iterator[bytes]:
-        file = self._files.open(f"{self.address}/{name}", write=False)
-        try:
-            position = 0
-            while chunk := file.read_at(position, CHUNK_BYTES):
-                yield chunk
-                position += len(chunk)
-        finally:
-            file.close()
+        return file_chunks(self._files, f"{self.address}/{name}")
 
     def remove(self, name: str) -> None:
         path = f"{self.address}/{name}"

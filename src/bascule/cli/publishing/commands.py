@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
@@ -21,6 +21,8 @@ from bascule.cli.units import parse_duration
 from bascule.errors import BasculeError, ConfigError, PublishRejected
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from bascule.client import Ack, Acks, Client, Outgoing
 
 STDIN_CHUNK_BYTES: Final = 1 << 16
@@ -213,15 +215,7 @@ async def _publish_count(
         BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=err, transient=True,
         disable=count == 1 or not err.is_terminal,
     )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=count)
-
-        def on_progress(done: int) -> None:
-            notice.on_progress(done)
-            bar.update(task, completed=done)
-
-        async with notice.watching():
-            return await client.publish_many(repeated(), **options, on_progress=on_progress)
+    return await _publish_all(client, repeated(), options, notice, bar, total=count)
 
 
 async def _publish_lines(client: Client, template: Template, options: PublishOptions) -> Acks:
@@ -239,15 +233,28 @@ async def _publish_lines(client: Client, template: Template, options: PublishOpt
         SpinnerColumn(), TextColumn("{task.completed:,} acknowledged"), console=err,
         transient=True, disable=not err.is_terminal or sys.stdin.isatty(),
     )  # fmt: skip
+    return await _publish_all(client, messages(), options, notice, bar)
+
+
+async def _publish_all(
+    client: Client,
+    messages: Iterable[Outgoing] | AsyncIterable[Outgoing],
+    options: PublishOptions,
+    notice: SilenceNotice,
+    bar: Progress,
+    *,
+    total: int | None = None,
+) -> Acks:
+    """Publish, show how many are acknowledged, and say so where none is for long."""
     with bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=total)
 
         def on_progress(done: int) -> None:
             notice.on_progress(done)
             bar.update(task, completed=done)
 
         async with notice.watching():
-            return await client.publish_many(messages(), **options, on_progress=on_progress)
+            return await client.publish_many(messages, **options, on_progress=on_progress)
 
 
 async def stdin_lines() -> AsyncIterator[bytes]:
