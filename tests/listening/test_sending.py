@@ -15,6 +15,7 @@ from bascule.host.real import RealFile
 from bascule.listening.limits import ListenerStatistics
 from bascule.listening.sending import SMALL_BYTES, Sender
 from bascule.storage.partition_log import FileSlice
+from bascule.storage.segment import FileSlices
 from bascule.wire.primitives import Piece
 
 CONTENT = bytes(range(256)) * 128
@@ -78,6 +79,16 @@ def test_slices_that_are_larger_together_go_out_by_sendfile(tmp_path: Path) -> N
     received, counts = sent([b"head", first, second])
     assert received == b"head" + CONTENT[10:111] + CONTENT[: SMALL_BYTES - 100]
     assert (counts.bytes_out, counts.bytes_sendfile) == (len(received), SMALL_BYTES + 1)
+
+
+@pytest.mark.parametrize("count", [20, 20_000])
+def test_slices_of_several_segments_go_out_in_their_order(tmp_path: Path, count: int) -> None:
+    first, second = slice_of(tmp_path / "a", 10, count), slice_of(tmp_path / "b", 5, count)
+    received, _ = sent([b"head", FileSlices((first, second)), b"between", second])
+    assert received == (
+        b"head" + CONTENT[10 : 10 + count] + CONTENT[5 : 5 + count] + b"between"
+        + CONTENT[5 : 5 + count]
+    )  # fmt: skip
 
 
 def test_a_small_slice_that_is_not_in_the_page_cache_goes_out_by_sendfile(tmp_path: Path) -> None:

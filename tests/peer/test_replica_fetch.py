@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from bascule.errors import CorruptData
 from bascule.model import PartitionState
+from bascule.peer.record_slices import SEGMENTS_MAX
 from bascule.replica.roles.commitment import Commitment
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import FileSlice, PartitionLog
+from bascule.storage.scan import walk_headers
+from bascule.storage.segment import FileSlices
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.replica_fetch import (
     ForgottenPartition,
@@ -38,6 +43,74 @@ def test_records_are_sent_once_until_they_are_reported() -> None:
         leader.append(count=2)
         (second,) = await leader.fetch(follower, wait_ms=10_000)
         assert isinstance(second.records, FileSlice)
+
+    run(scene)
+
+
+def test_one_response_has_records_of_many_segments() -> None:
+    """With one segment in each, a follower of small segments stayed behind its publishers."""
+
+    async def scene(leader: Leader) -> None:
+        for _ in range(6 * SEGMENTS_MAX):
+            leader.append(count=2)
+        log = leader.log
+        assert len(log.segments_info()) > SEGMENTS_MAX
+        follower, at, responses = peer(2), 0, 0
+        await leader.fetch(follower, report(), max_bytes=1)
+        while at < log.end.offset:
+            (found,) = await leader.fetch(follower, report(responses + 2, at, last_epoch=5))
+            assert isinstance(found.records, FileSlices)
+            slices = found.records.slices
+            assert len(slices) <= SEGMENTS_MAX
+            assert {each.length for each in slices[1:-1]} <= {
+                each.bytes for each in log.segments_info()
+            }
+            offsets = [
+                header.base_offset
+                for each in slices
+                for _, header in walk_headers(
+                    each.file, start=each.position, end=each.position + each.length
+                )
+            ]
+            assert offsets == list(range(at, offsets[-1] + 1, 2))
+            at, responses = offsets[-1] + 2, responses + 1
+        assert responses == 2
+
+    run(scene)
+
+
+def test_records_of_further_segments_are_within_the_limit() -> None:
+    async def scene(leader: Leader) -> None:
+        for _ in range(20):
+            leader.append(count=2)
+        one = leader.log.segments_info()[0].bytes
+        for attempt, limit in enumerate((one, one + 1, 2 * one - 1, 2 * one, 5 * one + 7), 1):
+            (found,) = await leader.fetch(peer(2), report(attempt), max_bytes=limit)
+            assert isinstance(found.records, FileSlice | FileSlices)
+            assert limit - one < found.records.length <= limit
+
+    run(scene)
+
+
+def test_a_segment_that_cannot_be_read_ends_a_response() -> None:
+    async def scene(leader: Leader) -> None:
+        for _ in range(20):
+            leader.append(count=2)
+        plan = leader.log.plan_read
+
+        def refuse(offset: int, **more: Any) -> FileSlice | None:
+            if offset >= leader.log.segments_info()[2].base_offset:
+                raise CorruptData(leader.log.directory, 0, "a batch", "damage")
+            return plan(offset, **more)
+
+        leader.log.plan_read = refuse  # type: ignore[method-assign]
+        follower = peer(2)
+        (found,) = await leader.fetch(follower, report())
+        assert isinstance(found.records, FileSlices)
+        assert len(found.records.slices) == 2
+        end = leader.log.segments_info()[2].base_offset
+        (found,) = await leader.fetch(follower, report(end=end, last_epoch=5))
+        assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     run(scene)
 
@@ -257,8 +330,8 @@ def test_records_that_retention_removed_are_never_skipped() -> None:
         (found,) = await leader.fetch(follower, report(2, end=6, last_epoch=5))
         assert (found.error_code, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 30)
         (found,) = await leader.fetch(follower, report(3, end=30))
-        assert isinstance(found.records, FileSlice)
-        first = found.records.file.read_at(found.records.position, 8)
+        assert isinstance(found.records, FileSlices)
+        first = found.records.slices[0].file.read_at(found.records.slices[0].position, 8)
         assert int.from_bytes(first, "big") == 30
 
     run(scene)

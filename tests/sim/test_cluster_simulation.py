@@ -121,6 +121,12 @@ def test_a_replica_that_a_full_disk_kept_from_going_is_known_elsewhere() -> None
     assert result.faults == {"full disk": 1, "other settings": 1}
 
 
+def test_a_follower_of_small_segments_keeps_up() -> None:
+    """It got one batch in a round trip, as each segment had one, and never came back in sync."""
+    result = run_seed(448_477, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults == {"ring cut": 1, "split": 1}
+
+
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     """It was told that a compare-and-set had failed, which the next leader had stored."""

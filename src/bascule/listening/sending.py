@@ -21,6 +21,7 @@ from bascule.errors import Broken
 from bascule.host.api import File
 from bascule.listening.limits import ListenerStatistics
 from bascule.storage.partition_log import FileSlice
+from bascule.storage.segment import FileSlices
 from bascule.wire.primitives import Piece
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class Sender:
 
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Return when all bytes are in the socket buffer. Raises: OSError, Broken."""
-        pieces = _with_small_slices_read(pieces)
+        pieces = _with_small_slices_read(_one_by_one(pieces))
         last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             if isinstance(piece, FileSlice):
@@ -141,6 +142,17 @@ class Sender:
             self._statistics.bytes_sendfile += sent
             position += sent
         return position
+
+
+def _one_by_one(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """`pieces` with the slices of each `FileSlices` in its place."""
+    if not any(isinstance(piece, FileSlices) for piece in pieces):
+        return pieces
+    return [
+        each
+        for piece in pieces
+        for each in (piece.slices if isinstance(piece, FileSlices) else (piece,))
+    ]
 
 
 def _with_small_slices_read(pieces: Sequence[Piece]) -> Sequence[Piece]:

@@ -19,6 +19,7 @@ from bascule.host.api import Clock
 from bascule.model import Cleanup, PartitionState
 from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.peer.listener import PeerSession
+from bascule.peer.record_slices import plan_records
 from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
 from bascule.replica.metrics import ReplicaFetchCounts
 from bascule.replica.partition import Partition
@@ -26,6 +27,7 @@ from bascule.replica.partitions import Partitions
 from bascule.replica.purgatory import Purgatory
 from bascule.replica.roles.batch_positions import position_of
 from bascule.storage.partition_log import FileSlice, PartitionLog
+from bascule.storage.segment import FileSlices
 from bascule.wire.error_codes import ErrorCode, code_of
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
@@ -239,7 +241,7 @@ class ReplicaFetchHandler:
                 continue
             if response is None and fetched.is_checked:
                 response = await self._read(session, fetched, left, peer.node_id)
-                if response is not None and isinstance(response.records, FileSlice):
+                if response is not None and isinstance(response.records, FileSlice | FileSlices):
                     left -= response.records.length
             elif response is not None:
                 self._forget(session, fetched.key, peer)
@@ -344,7 +346,7 @@ class ReplicaFetchHandler:
         """Records, and what else is new of the partition; None if nothing is."""
         partition, store = fetched.partition, fetched.partition.log
         assert store is not None
-        piece: FileSlice | None = None
+        piece: FileSlice | FileSlices | None = None
         if 0 <= fetched.fetch_offset < store.end.offset:
             state = partition.state
             throttle, is_catching_up = self.throttle, state is not None and node not in state.isr
@@ -386,13 +388,15 @@ class ReplicaFetchHandler:
             records=b"" if piece is None else piece,
         )
 
-    async def _plan_read(self, store: PartitionLog, offset: int, bytes_max: int) -> FileSlice:
+    async def _plan_read(
+        self, store: PartitionLog, offset: int, bytes_max: int
+    ) -> FileSlice | FileSlices:
         start = store.start_offset
         if offset < start:
             if offset < await self._first_offset(store, start):
                 raise OffsetOutOfRange(offset, start, store.end.offset)
             offset = start
-        read = partial(store.plan_read, offset, bytes_max=bytes_max, end=store.end)
+        read = partial(plan_records, store, offset, bytes_max=bytes_max, end=store.end)
         piece = read(nowait=True)
         if piece is None:
             piece = await self._on_thread(read)

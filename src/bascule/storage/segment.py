@@ -63,6 +63,20 @@ class FileSlice:
     file: File
     position: int
     length: int
+    following: int = -1
+    """The base offset of the next segment if the range ends with its own, and records are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlices:
+    """Ranges that follow each other in a log: the end of a segment, whole ones, part of one."""
+
+    slices: tuple[FileSlice, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes of all."""
+        return sum(piece.length for piece in self.slices)
 
 
 class LogPosition(NamedTuple):

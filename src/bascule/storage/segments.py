@@ -220,16 +220,19 @@ class Segments:
         elif location.position + length < limit:
             length = _end_of_last_batch(contents, location.position, length)
         _note_source(segment, file, location.position, location.position + length)
-        if length > 0 and not segment.verified:
+        to_its_end = location.position + length == limit and segment.base_offset < end.segment_base
+        following = None
+        if length > 0 and (to_its_end or not segment.verified):
             following = self.at(segment.base_offset)[1]
-            if not check_batch_headers(
-                file, start=location.position, end=location.position + length, limit=limit,
-                offset=max(offset, segment.base_offset),
-                end_offset=end.offset if following is None else following.base_offset,
-                epochs=epochs, gaps=contents.offsets if self.gaps_allowed else None, nowait=nowait,
-            ):  # fmt: skip
-                return None
-        return FileSlice(file, location.position, length)
+        next_base = end.offset if following is None else following.base_offset
+        if length > 0 and not segment.verified and not check_batch_headers(
+            file, start=location.position, end=location.position + length, limit=limit,
+            offset=max(offset, segment.base_offset), end_offset=next_base, epochs=epochs,
+            gaps=contents.offsets if self.gaps_allowed else None, nowait=nowait,
+        ):  # fmt: skip
+            return None
+        has_more = to_its_end and next_base < end.offset
+        return FileSlice(file, location.position, length, next_base if has_more else -1)
 
     def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
