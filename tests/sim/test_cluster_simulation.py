@@ -121,6 +121,12 @@ def test_a_replica_that_a_full_disk_kept_from_going_is_known_elsewhere() -> None
     assert result.faults == {"full disk": 1, "other settings": 1}
 
 
+def test_a_log_is_damaged_behind_the_scrubber_that_reads_it() -> None:
+    """That pass ended behind the damage, and counted as one that had looked for it."""
+    result = run_seed(460_495, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults["bit flips"] == 1
+
+
 def test_a_follower_of_small_segments_keeps_up() -> None:
     """It got one batch in a round trip, as each segment had one, and never came back in sync."""
     result = run_seed(448_477, ClusterOptions(seconds=3, streams=1, groups=0))

@@ -352,12 +352,7 @@ class ClusterFaults:
         by_ms = int(self._prng.log_uniform(10, JUMP_MS_MAX)) * self._prng.pick((1, -1))
         if abs(machine.clock_ahead_ms + by_ms) > JUMP_MS_MAX:
             by_ms = -machine.clock_ahead_ms
-        self._world.note(machine.node, f"has a clock that jumps by {by_ms} ms")
-        machine.clock_ahead_ms += by_ms
-        if machine.damaged_ms:
-            machine.damaged_ms = (
-                machine.now_ms
-            )  # what was scrubbed by the clock of before is unknown
+        machine.jump(by_ms)
         return True
 
     def _drop_nats(self) -> bool:

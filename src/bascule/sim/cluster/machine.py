@@ -25,6 +25,8 @@ from bascule.node.node import Node
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.scrub.progress import Key
+from bascule.replica.scrub.schedule import key_of
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import rack_of
 from bascule.sim.cluster.tables.databases import TableDatabases
@@ -111,6 +113,16 @@ class SimulatedNode(Node):
         """When the scrubber has read a log last."""
         return 0 if self._scrubber is None else self._scrubber.known(partition).finished_ms
 
+    def is_scrubbing(self, partition: Partition) -> bool:
+        """Whether the scrubber, or that of an earlier process, is in the middle of a log."""
+        if self._scrubber is None:
+            return True
+        report = self._scrubber.known(partition).report
+        if report is not None:
+            return not report.is_done
+        progress = self._scrubber._schedule.progress.get(key_of(partition))
+        return progress is not None and progress.next is not None
+
     @property
     def voters(self) -> int:
         """How many voters the metadata group has, as this node knows."""
@@ -159,6 +171,10 @@ class Machine:
         self.damaged_ms = 0
         """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine
         loses no power: what was synced behind the last synced mark would count as torn."""
+        self._between_passes: set[Key] = set()
+        """The logs that the scrubber was not reading then: the next end of a pass tells enough."""
+        self._passes_ended_ms: dict[Key, int] = {}
+        """When it had read another log at first since then: from where, is not known."""
         self.damaged_payloads: dict[str, None] = {}
         """The ids of those whose files on the disk were damaged."""
 
@@ -307,7 +323,7 @@ class Machine:
         done = (cut_end if cuts else flip_bit)(self.files, directory, self.world.prng)
         if done:
             self.world.note(self.node, f"has a damaged disk: {done}")
-            self.damaged_ms = self.now_ms
+            self._note_damage()
         return bool(done)
 
     def damage_payload(self, stream: str, partition: int) -> bool:
@@ -318,9 +334,27 @@ class Machine:
         done, id = flip_payload(self.files, directory, self.world.prng)
         if done:
             self.world.note(self.node, f"has a damaged payload: {done}")
-            self.damaged_ms = self.now_ms
+            self._note_damage()
             self.damaged_payloads[id] = None
         return bool(done)
+
+    def jump(self, by_ms: int) -> None:
+        """Set the wall clock forward, or back."""
+        self.world.note(self.node, f"has a clock that jumps by {by_ms} ms")
+        self.clock_ahead_ms += by_ms
+        if self.damaged_ms:
+            self._note_damage()  # what was scrubbed by the clock of before is unknown
+
+    def _note_damage(self) -> None:
+        self.damaged_ms = self.now_ms
+        self._passes_ended_ms = {}
+        running = self.running
+        self._between_passes = {
+            key_of(partition)
+            for partitions in (running.partitions.streams().values() if running else ())
+            for partition in partitions
+            if running and not running.is_scrubbing(partition)
+        }
 
     def remove_aside(self) -> None:
         """An operator has looked at what a node has put aside: it heals such a log once only."""
@@ -334,6 +368,8 @@ class Machine:
             return ""
         finished_ms = self.running.scrubbed_ms(partition)
         is_scrubbed = self.damaged_ms < finished_ms <= self.now_ms
+        if is_scrubbed and (key := key_of(partition)) not in self._between_passes:
+            is_scrubbed = finished_ms > self._passes_ended_ms.setdefault(key, finished_ms)
         return "" if is_scrubbed else f"node {self.node} has not scrubbed yet"
 
     def pause(self) -> None:
