@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bascule.errors import Broken
 from bascule.host.real import RealFile
-from bascule.listening.limits import ListenerStatistics
-from bascule.listening.sending import SMALL_BYTES, Sender
+from bascule.listening.sending import SMALL_BYTES
 from bascule.storage.partition_log import FileSlice
 from bascule.storage.segment import FileSlices
-from bascule.wire.primitives import Piece
+from support.sent_pieces import sent
 
 CONTENT = bytes(range(256)) * 128
 
@@ -33,34 +29,6 @@ class AwayFile(RealFile):
 def slice_of(path: Path, position: int, length: int, kind: type[RealFile] = RealFile) -> FileSlice:
     path.write_bytes(CONTENT)
     return FileSlice(kind(os.open(path, os.O_RDWR), str(path)), position, length)
-
-
-async def never() -> None:
-    raise AssertionError("the socket has room for all")
-
-
-def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
-    """What the other side receives, and what is counted."""
-    statistics = ListenerStatistics()
-
-    async def scene() -> bytes:
-        here, there = socket.socketpair()
-        with here, there:
-            here.setblocking(False)
-            sender = Sender(
-                here,
-                statistics=statistics,
-                run_on_thread=lambda function: asyncio.get_running_loop().run_in_executor(
-                    None, function
-                ),
-                writable=never,
-                progress=lambda: None,
-            )
-            await sender.send(pieces)
-            here.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: there.recv(1 << 16), b""))
-
-    return asyncio.run(scene()), statistics
 
 
 def test_small_slices_go_out_with_the_bytes_around_them(tmp_path: Path) -> None:

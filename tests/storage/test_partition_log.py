@@ -18,7 +18,7 @@ from bascule.errors import (
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
-from bascule.storage.segment import FileSlice
+from bascule.storage.segment import INDEX_INTERVAL_BYTES, FileSlice
 from support.stored_batches import (
     DIRECTORY,
     append,
@@ -545,7 +545,7 @@ def test_headers_that_come_from_the_disk_again_are_checked_again(
 def test_headers_are_checked_by_reads_until_all_of_a_segment_was_verified(files: SimFiles) -> None:
     """A pass that goes on where the process before was has not seen the first part."""
     log = open_log(files)
-    append(log, 2)
+    append(log, 2, size=INDEX_INTERVAL_BYTES)
     at = log.end
     append(log, 2)
     log.close()

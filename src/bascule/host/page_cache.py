@@ -1,13 +1,15 @@
 """Tells whether a range of a file is in the page cache, reads it into it, and writes it back.
 
 Linux 6.5 added cachestat(2), one system call for a range. Without it the range is probed: one byte
-in every `PROBE_BYTES` is read with RWF_NOWAIT, which fails if the read would wait for the disk.
+in every `PROBE_BYTES` is read with RWF_NOWAIT, which fails if the read would wait for the disk. And
+mincore(2) has to say that each page is there: pages leave the page cache one by one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -45,6 +47,9 @@ def _load_libc() -> ctypes.PyDLL | None:
         return None
 
 
+_Call = Callable[..., int]
+
+
 def _load_sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """It gives the interpreter lock away: it waits for the disk."""
     try:
@@ -55,7 +60,26 @@ def _load_sync_file_range() -> Callable[[int, int, int, int], int] | None:
     return cast("Callable[[int, int, int, int], int]", found)
 
 
+def _load_mapping_calls(libc: ctypes.PyDLL | None) -> tuple[_Call, _Call, _Call] | None:
+    """mmap, mincore, munmap."""
+    try:
+        if libc is None:
+            return None
+        map_, resident, unmap = libc.mmap, libc.mincore, libc.munmap
+    except AttributeError:
+        return None
+    map_.restype = ctypes.c_void_p
+    map_.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+    )  # fmt: skip
+    resident.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return map_, resident, unmap
+
+
 _LIBC = _load_libc()
+_MAPPING_CALLS: Final = _load_mapping_calls(_LIBC)
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _SYNC_FILE_RANGE: Final = _load_sync_file_range()
 
 
@@ -74,7 +98,7 @@ def is_cached(fd: int, start: int, end: int) -> bool:
         ):
             pages = (end - 1) // _PAGE_BYTES - start // _PAGE_BYTES + 1
             return bool(found.cached >= pages)
-    return _probe(fd, start, end)
+    return _probe(fd, start, end) and _is_resident(fd, start, end)
 
 
 def load(fd: int, start: int, end: int) -> None:
@@ -115,3 +139,21 @@ def _probe(fd: int, start: int, end: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _is_resident(fd: int, start: int, end: int) -> bool:
+    """Whether the kernel has each page of [start, end), as it says to the file's owner."""
+    if _MAPPING_CALLS is None:
+        return False
+    map_, resident, unmap = _MAPPING_CALLS
+    first = start - start % _PAGE_BYTES
+    length = end - first
+    address = map_(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, first)
+    if address == _MAP_FAILED:
+        return False
+    pages = -(-length // _PAGE_BYTES)
+    found = ctypes.create_string_buffer(pages)
+    try:
+        return not resident(address, length, found) and all(byte & 1 for byte in found.raw)
+    finally:
+        unmap(address, length)

@@ -17,7 +17,7 @@ from functools import partial
 from os import sendfile
 from typing import Final, Protocol, TypeVar
 
-from bascule.errors import Broken
+from bascule.errors import Broken, CorruptData
 from bascule.host.api import File
 from bascule.listening.limits import ListenerStatistics
 from bascule.storage.partition_log import FileSlice
@@ -85,7 +85,7 @@ class Sender:
         last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             if isinstance(piece, FileSlice):
-                await self._send_file(piece.file, piece.position, piece.position + piece.length)
+                await self._send_slice(piece)
             else:
                 assert isinstance(piece, (bytes, bytearray, memoryview))
                 await self._send_bytes(piece, socket.MSG_MORE if number < last else 0)
@@ -110,13 +110,17 @@ class Sender:
             self._statistics.bytes_out += sent
             view = view[sent:]
 
-    async def _send_file(self, file: File, position: int, end: int) -> None:
-        next_yield = position + YIELD_BYTES
+    async def _send_slice(self, piece: FileSlice) -> None:
+        file, position = piece.file, piece.position
+        end, next_yield = position + piece.length, position + YIELD_BYTES
         while position < end:
             stop = min(end, position + SENDFILE_CHUNK_BYTES)
             if not file.is_cached(position, stop):
                 self._statistics.cold_reads += 1
-                await self._run_on_thread(partial(file.load, position, stop))
+                try:
+                    await self._run_on_thread(partial(piece.load, position))
+                except CorruptData as error:
+                    raise Broken(str(error)) from error
             position = await self._send_chunk(file, position, stop)
             if position >= next_yield:
                 next_yield = position + YIELD_BYTES

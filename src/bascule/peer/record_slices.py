@@ -9,11 +9,17 @@ from bascule.storage.partition_log import FileSlice, LogPosition, PartitionLog
 from bascule.storage.segment import FileSlices
 
 SEGMENTS_MAX: Final = 64
-"""Segments in one response. Each is a look-up, and one sendfile where it is not small."""
+"""Segments of one log in a response. Each is a look-up, and one sendfile where it is not small."""
 
 
 def plan_records(
-    store: PartitionLog, offset: int, *, bytes_max: int, end: LogPosition, nowait: bool = False
+    store: PartitionLog,
+    offset: int,
+    *,
+    bytes_max: int,
+    end: LogPosition,
+    segments_max: int = SEGMENTS_MAX,
+    nowait: bool = False,
 ) -> FileSlice | FileSlices | None:
     """Plan a read from `offset` that goes on in the segments that follow.
 
@@ -22,11 +28,12 @@ def plan_records(
     later ones a log of small segments, as compaction leaves them, would cost its followers a round
     trip for each of them.
     """
+    truncations = store.truncation_version
     first = store.plan_read(offset, bytes_max=bytes_max, end=end, nowait=nowait)
     if first is None or first.following < 0:
         return first
     found, left = [first], bytes_max - first.length
-    while left > 0 and found[-1].following >= 0 and len(found) < SEGMENTS_MAX:
+    while left > 0 and found[-1].following >= 0 and len(found) < segments_max:
         try:
             piece = store.plan_read(found[-1].following, bytes_max=left, end=end, nowait=nowait)
         except (BasculeError, OSError):
@@ -35,4 +42,6 @@ def plan_records(
             break
         found.append(piece)
         left -= piece.length
-    return FileSlices(tuple(found)) if len(found) > 1 else first
+    if len(found) == 1 or truncations % 2 or store.truncation_version != truncations:
+        return first  # records from before and from behind a truncation do not follow each other
+    return FileSlices(tuple(found))

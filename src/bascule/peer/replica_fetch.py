@@ -19,7 +19,7 @@ from bascule.host.api import Clock
 from bascule.model import Cleanup, PartitionState
 from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.peer.listener import PeerSession
-from bascule.peer.record_slices import plan_records
+from bascule.peer.record_slices import SEGMENTS_MAX, plan_records
 from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
 from bascule.replica.metrics import ReplicaFetchCounts
 from bascule.replica.partition import Partition
@@ -49,8 +49,11 @@ takes."""
 STUCK_POLL_SECONDS: Final = 0.1
 REMOVAL_POLL_SECONDS: Final = 0.05
 """Before a log is looked at again whose segments are being replaced, which takes some syncs."""
-YIELD_PARTITIONS: Final = 200
-"""Partitions looked at before the event loop may run other connections."""
+YIELD_LOOKS: Final = 200
+"""Partitions and segments looked at before the event loop may run other connections."""
+FURTHER_SEGMENTS_MAX: Final = 1_024
+"""Segments of a response beyond the first of each partition: each has a file open until it is
+sent."""
 
 
 class WantedIsr(NamedTuple):
@@ -230,9 +233,11 @@ class ReplicaFetchHandler:
     ) -> list[ReplicaFetchPartitionResponse]:
         """What there is to say of the partitions that have changed."""
         responses: list[ReplicaFetchPartitionResponse] = []
-        left = bytes_max
-        for number, fetched in enumerate(session.take_changed()):
-            if number % YIELD_PARTITIONS == YIELD_PARTITIONS - 1:
+        left, looks, further = bytes_max, 0, FURTHER_SEGMENTS_MAX
+        for fetched in session.take_changed():
+            looks += 1
+            if looks >= YIELD_LOOKS:
+                looks = 0
                 await asyncio.sleep(0)
             if session.fetched.get(fetched.key) is not fetched:
                 continue
@@ -240,9 +245,12 @@ class ReplicaFetchHandler:
             if session.fetched.get(fetched.key) is not fetched:
                 continue
             if response is None and fetched.is_checked:
-                response = await self._read(session, fetched, left, peer.node_id)
+                response = await self._read(session, fetched, left, further, peer.node_id)
                 if response is not None and isinstance(response.records, FileSlice | FileSlices):
                     left -= response.records.length
+                    if isinstance(response.records, FileSlices):
+                        looks += len(response.records.slices) - 1
+                        further -= len(response.records.slices) - 1
             elif response is not None:
                 self._forget(session, fetched.key, peer)
             if response is not None:
@@ -341,7 +349,12 @@ class ReplicaFetchHandler:
         return found.offset
 
     async def _read(
-        self, session: ReplicaSession, fetched: FetchedPartition, bytes_left: int, node: int
+        self,
+        session: ReplicaSession,
+        fetched: FetchedPartition,
+        bytes_left: int,
+        further: int,
+        node: int,
     ) -> ReplicaFetchPartitionResponse | None:
         """Records, and what else is new of the partition; None if nothing is."""
         partition, store = fetched.partition, fetched.partition.log
@@ -359,7 +372,8 @@ class ReplicaFetchHandler:
                 session.changed[fetched.key] = None
             else:
                 try:
-                    piece = await self._plan_read(store, fetched.fetch_offset, bytes_left)
+                    offset = fetched.fetch_offset
+                    piece = await self._plan_read(store, offset, bytes_left, 1 + further)
                     if is_catching_up:
                         throttle.spend(piece.length, is_move=is_move)
                     else:
@@ -389,14 +403,17 @@ class ReplicaFetchHandler:
         )
 
     async def _plan_read(
-        self, store: PartitionLog, offset: int, bytes_max: int
+        self, store: PartitionLog, offset: int, bytes_max: int, segments_max: int
     ) -> FileSlice | FileSlices:
         start = store.start_offset
         if offset < start:
             if offset < await self._first_offset(store, start):
                 raise OffsetOutOfRange(offset, start, store.end.offset)
             offset = start
-        read = partial(plan_records, store, offset, bytes_max=bytes_max, end=store.end)
+        read = partial(
+            plan_records, store, offset, bytes_max=bytes_max, end=store.end,
+            segments_max=min(segments_max, SEGMENTS_MAX),
+        )  # fmt: skip
         piece = read(nowait=True)
         if piece is None:
             piece = await self._on_thread(read)

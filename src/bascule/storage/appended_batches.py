@@ -20,6 +20,7 @@ from bascule.storage import _hot
 from bascule.storage.compaction import clean_offset
 from bascule.storage.epochs import OFFSET_END, LeaderEpochs
 from bascule.storage.scan import check_header
+from bascule.storage.segment import LogConfig
 
 GAPS_FILE_NAME: Final = "gaps"
 """Name of an empty file. If it exists, offsets may be missing anywhere in the log: the follower has
@@ -29,6 +30,8 @@ ENTRIES_MAX: Final = 4_096
 
 _STAMPED: Final = Struct(">qiib6xi8xq18x")
 """The header fields that the log needs. Unpacking all fields takes three times as long."""
+_LIMITED: Final = Struct(">qi11xi8xq")
+"""Base offset, length, last offset delta and largest timestamp of a batch."""
 NO_BASE_OFFSET: Final = -1
 """Stands for a missing base offset. No log ends at it, so every log refuses the batch."""
 
@@ -73,6 +76,31 @@ class CheckedBatches(NamedTuple):
     entries: array[int]
     """Index entries: see `Contents.index_checked_batches`."""
     next_entry_at: int
+
+
+def split_for_segments(data: memoryview, config: LogConfig) -> list[memoryview]:
+    """Parts of batches, back to back, that a segment may hold by the limits of its log.
+
+    A batch that exceeds a limit by itself is a part alone. A leader's response may have what is in
+    several of its segments. What is not a whole batch is in the last part.
+    """
+    parts, start, at, base, since = [], 0, 0, 0, 0
+    while len(data) - at >= HEADER_BYTES:
+        base_offset, length, delta, timestamp = _LIMITED.unpack_from(data, at)
+        stop = at + length + LENGTH_PREFIX_BYTES
+        if length < 0 or (stop >= len(data) and not at):
+            break
+        if at > start and (
+            stop - start > config.segment_bytes_max
+            or base_offset + delta + 1 - base > config.segment_messages_max
+            or timestamp - since >= config.segment_age_ms_max
+        ):
+            parts.append(data[start:at])
+            start = at
+        if at == start:
+            base, since = base_offset, timestamp
+        at = stop
+    return [*parts, data[start:]]
 
 
 def read_first_header(data: memoryview, directory: str) -> BatchHeader:

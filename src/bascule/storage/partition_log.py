@@ -67,7 +67,7 @@ class PartitionLog:
     ) -> None:
         """Use `open`."""
         self._files = files
-        self._config = config
+        self.config = config
         self._clock = clock
         self.directory = directory
         self._segments = Segments(
@@ -190,7 +190,7 @@ class PartitionLog:
     def configure(self, config: LogConfig) -> None:
         """Change segment size and age. Gaps stay allowed if they were. Any thread may call it."""
         self._segments.gaps_allowed |= config.gaps_allowed
-        self._config = config
+        self.config = config
 
     def allow_gaps(self) -> None:
         """Allow missing offsets between batches from now on, because compaction begins."""
@@ -297,9 +297,8 @@ class PartitionLog:
         self._epochs.fence(epoch)
         end = self.sync()
         offset_min = max(self.start_offset, high_watermark)
-        plan = None
-        if offset_min <= offset < end.offset:
-            plan = self._retry_lookup(lambda _: plan_truncation(self._segments, offset, self._tail))
+        look = partial(plan_truncation, self._segments, offset, self._tail, self.epochs)
+        plan = self._retry_lookup(lambda _: look()) if offset_min <= offset < end.offset else None
         new_end = min(offset, end.offset) if plan is None else plan.end.offset
         if new_end < offset_min:
             raise OffsetOutOfRange(offset, offset_min, end.offset)
@@ -358,7 +357,7 @@ class PartitionLog:
         except OSError as error:
             raise self._fail(f"reset to offset {offset} failed: {error}") from error
         self._gaps_marked = False
-        self._segments.gaps_allowed = self._config.gaps_allowed
+        self._segments.gaps_allowed = self.config.gaps_allowed
         self.replacement.reset()
         self._synced_mark.release()
         return self.end
@@ -374,14 +373,14 @@ class PartitionLog:
         self, kept: Sequence[Segment], file: File, offset: int, timestamp_max: int
     ) -> None:
         """Publish the segments `kept` and a new active segment. Everything in them is synced."""
-        contents = Contents(file, self._config.index_interval_bytes)
+        contents = Contents(file, self.config.index_interval_bytes)
         self._segments.truncate(kept, Segment(offset, 0, contents))
         self._active = contents
         self._synced = self._tail = Tail(LogPosition(offset, offset, 0), timestamp_max, -1)
 
     def _is_roll_due(self, size: int, end_offset: int, timestamp: int) -> bool:
         """Whether `size` bytes that end at `end_offset` must go to a new segment."""
-        end, config = self._tail.end, self._config
+        end, config = self._tail.end, self.config
         return end.position > 0 and (
             end.position + size > config.segment_bytes_max
             or end_offset - end.segment_base > config.segment_messages_max
@@ -418,7 +417,7 @@ class PartitionLog:
         end = tail.end
         try:
             contents = create_segment(
-                self._files, self.directory, end.offset, self._config.index_interval_bytes
+                self._files, self.directory, end.offset, self.config.index_interval_bytes
             )
         except PartialSegment as error:
             raise self._fail(str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
@@ -15,6 +15,7 @@ from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered, Decoded, IndexT
 from bascule.storage.index.time_index import TimeIndex
+from bascule.storage.index.trusted_file import Trust, TrustedFile, unchecked
 from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches, walk_headers
 
 LOG_SUFFIX: Final = ".log"
@@ -65,6 +66,18 @@ class FileSlice:
     length: int
     following: int = -1
     """The base offset of the next segment if the range ends with its own, and records are there."""
+    check: Callable[[], object] | None = field(default=None, compare=False, repr=False)
+    """Checks the batch headers, on a thread, where the range left the page cache before it was
+    sent. Raises: CorruptData, OSError."""
+
+    def load(self, start: int) -> None:
+        """Read the range from `start` on into the page cache, and check it. Waits for the disk.
+
+        Raises: CorruptData, OSError.
+        """
+        self.file.load(start, self.position + self.length)
+        if self.check is not None:
+            self.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +224,10 @@ class Contents:
 
         Raises: OSError.
         """
-        position = start
+        position, file = start, unchecked(self.file)
         stop = end if bytes_max is None else min(end, start + bytes_max)
         while position < stop:
-            data = memoryview(self.file.read_at(position, min(SCAN_BYTES, end - position)))
+            data = memoryview(file.read_at(position, min(SCAN_BYTES, end - position)))
             reached, offset = self._scan_window(data, position, offset, epochs, gaps_allowed)
             size = reached - position
             if not size:
@@ -258,7 +271,7 @@ class Contents:
         """Index one batch, or raise an error with its damage. Raises: TornBatch, OSError."""
         path = self.file.path
         try:
-            _, header = next(scan_batches(self.file, start=position, end=end))
+            _, header = next(scan_batches(unchecked(self.file), start=position, end=end))
             check_offset(header, path, position, offset=offset, gaps_allowed=gaps_allowed)
             if epochs is not None:
                 check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
@@ -350,7 +363,7 @@ class Contents:
 class Segment:
     """A segment of a log, open or unloaded."""
 
-    __slots__ = ("base_offset", "checked_offset", "contents", "size", "timestamp_max", "verified")
+    __slots__ = ("base_offset", "contents", "size", "timestamp_max", "trust")
 
     def __init__(
         self, base_offset: int, size: int, contents: Contents | None, *, verified: bool = True
@@ -362,17 +375,19 @@ class Segment:
         """None if the segment is unloaded."""
         self.timestamp_max: int | None = None
         """Largest timestamp of a closed segment. Known once the segment was loaded."""
-        self.verified = verified
-        """Whether this process wrote or checked every byte, and what was read since was in the page
-        cache. Otherwise each read checks the batch headers, because the CRC that clients check does
+        self.trust = Trust(base_offset, is_whole=verified)
+        """Without it each read checks the batch headers, because the CRC that clients check does
         not cover base offset and leader epoch."""
-        self.checked_offset = base_offset
-        """This process has checked every byte below it in order; see `PartitionLog.verify`."""
+        if contents is not None:
+            if isinstance(contents.file, TrustedFile):
+                self.trust = contents.file.trust
+            else:
+                contents.file = TrustedFile(contents.file, self.trust)
 
-    def distrust(self) -> None:
-        """Some of it comes from the disk again: check headers until the next `verify` of all."""
-        self.verified = False
-        self.checked_offset = self.base_offset
+    @property
+    def verified(self) -> bool:
+        """See `Trust.is_whole`."""
+        return self.trust.is_whole
 
     def load(
         self,
@@ -388,12 +403,14 @@ class Segment:
         Raises: CorruptData if the file is damaged, OSError.
         """
         path = segment_path(directory, self.base_offset)
-        contents = Contents(files.open(path), index_interval_bytes)
+        file = TrustedFile(files.open(path), self.trust)
+        contents = Contents(file, index_interval_bytes)
         covered = contents.load_indexes(files, directory, self.base_offset, limit=None)
         size = contents.file.size()
         if size != self.size or covered.position > size:
             expected = max(self.size, covered.position)
             raise CorruptData(path, min(size, expected), f"{expected} bytes", f"{size} bytes")
+        file.note(covered.position, size)  # the epochs are not checked here
         _, end_offset, damage = contents.scan(
             start=covered.position,
             end=size,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from bascule.errors import CorruptData
-from bascule.host.api import File, Files
-from bascule.record.header import HEADER_BYTES, read_header
+from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import BatchLocation, limit_of, locate_batch
+from bascule.storage.index.trusted_file import unchecked
 from bascule.storage.scan import (
-    WALK_BYTES,
+    SCAN_BYTES,
     first_record,
     walk_headers,
     whole_batch,
@@ -32,6 +33,9 @@ from bascule.storage.segment import (
 
 OPEN_SEGMENTS_MAX: Final = 4
 """Segments of one log kept open for readers, besides those whose indexes are not yet saved."""
+COLD_BYTES_MAX: Final = 4 << 20
+"""Bytes that one look-up reads from the disk, and checks, before they are sent; a batch may be
+larger."""
 BASE_OFFSET: Final = attrgetter("base_offset")
 
 
@@ -208,39 +212,45 @@ class Segments:
         found = self._find(offset, end=end, nowait=nowait)
         if found is None:
             return None
-        segment, contents, location, limit = found
-        file = contents.file
-        length = min(bytes_max, limit - location.position)
-        if location.position + length < location.end:
-            _note_source(segment, file, location.position, location.position + HEADER_BYTES)
-            whole = whole_batch(file, location.position, limit, length, nowait)
+        segment, following, contents, location, limit = found
+        file, position = contents.file, location.position
+        length = min(bytes_max, limit - position)
+        if position + length < location.end:
+            whole = whole_batch(file, position, limit, length, nowait)
             if whole is None:
                 return None
             length = whole
-        elif location.position + length < limit:
-            length = _end_of_last_batch(contents, location.position, length)
-        _note_source(segment, file, location.position, location.position + length)
-        to_its_end = location.position + length == limit and segment.base_offset < end.segment_base
-        following = None
-        if length > 0 and (to_its_end or not segment.verified):
-            following = self.at(segment.base_offset)[1]
-        next_base = end.offset if following is None else following.base_offset
-        if length > 0 and not segment.verified and not check_batch_headers(
-            file, start=location.position, end=location.position + length, limit=limit,
-            offset=max(offset, segment.base_offset), end_offset=next_base, epochs=epochs,
-            gaps=contents.offsets if self.gaps_allowed else None, nowait=nowait,
-        ):  # fmt: skip
+        elif position + length < limit:
+            length = _end_of_last_batch(contents, position, length)
+        is_cached = length <= 0 or file.is_cached(position, position + length)
+        if not is_cached and nowait:
+            segment.trust.lose()
             return None
-        has_more = to_its_end and next_base < end.offset
-        return FileSlice(file, location.position, length, next_base if has_more else -1)
+        if not is_cached and length > COLD_BYTES_MAX:
+            least = max(COLD_BYTES_MAX, location.end - position)
+            length = min(length, _end_of_last_batch(contents, position, least))
+        next_base = end.offset if following is None else following.base_offset
+        check = partial(
+            check_batch_headers, file, contents.offsets, start=position, end=position + length,
+            limit=limit, base_offset=segment.base_offset, end_offset=next_base,
+            epochs=epochs, gaps_allowed=self.gaps_allowed,
+        )  # fmt: skip
+        has_more = position + length == limit and next_base < end.offset
+        piece = FileSlice(file, position, length, next_base if has_more else -1, check)
+        if not is_cached:
+            piece.load(position)
+        elif length > 0 and not segment.verified and not check(nowait=nowait):
+            return None
+        return piece
 
     def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
-    ) -> tuple[Segment, Contents, BatchLocation, int] | None:
+    ) -> tuple[Segment, Segment | None, Contents, BatchLocation, int] | None:
         """Find the batch that holds `offset`; if `offset` is in a gap, the first batch after it.
 
-        Returns the segment, its contents, the batch's location, and the end of the bytes below
-        `end` in that file. None if `nowait` is set and the lookup would wait for the disk.
+        Returns the segment and the one that follows it in the same state of the log, the contents,
+        the batch's location, and the end of the bytes below `end` in that file. None if `nowait` is
+        set and the lookup would wait for the disk.
 
         Raises: SegmentGone, CorruptData, OSError.
         """
@@ -259,16 +269,20 @@ class Segments:
             contents.used = True
             limit = limit_of(segment, following, end)
             if offset >= end.offset:
-                return segment, contents, BatchLocation(limit, limit), limit
-            if not nowait:
-                position, _ = contents.offsets.entry_at(offset)
-                _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
+                return segment, following, contents, BatchLocation(limit, limit), limit
+            next_base = end.offset if following is None else following.base_offset
+            if segment.base_offset < end.segment_base and next_base > end.offset:
+                # The segment of `end` was merged into this one.
+                last = locate_batch(contents, end.offset, limit, nowait)
+                if last is None:
+                    return None
+                limit = last.position
             location = locate_batch(contents, offset, limit, nowait)
             if location is None:
-                segment.distrust()  # as where `_note_source` says so
+                segment.trust.lose()
                 return None
             if location.position < limit or following is None:
-                return segment, contents, location, limit
+                return segment, following, contents, location, limit
             offset = following.base_offset
 
     def find_timestamp(
@@ -293,7 +307,6 @@ class Segments:
             limit = limit_of(segment, following, end)
             first = contents.times.offset_before(timestamp)
             position = 0 if first is None else contents.offsets.entry_at(first)[0]
-            _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
             for at, header in walk_headers(contents.file, start=position, end=limit):
                 if header.max_timestamp < timestamp or header.end_offset <= start_offset:
                     continue
@@ -338,7 +351,6 @@ class Segments:
                 largest = max(largest, largest_before)
                 position = 0 if offset is None else contents.offsets.entry_at(offset)[0]
             limit = limit_of(segment, following, end)
-            _note_source(segment, contents.file, position, min(position + WALK_BYTES, limit))
             for _, header in walk_headers(contents.file, start=position, end=limit):
                 if header.end_offset > start_offset:
                     largest = max(largest, header.max_timestamp)
@@ -362,21 +374,54 @@ class Segments:
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
         position, offset = start.position, start.offset
-        is_first_part = offset <= segment.checked_offset
+        trust = segment.trust
+        losses, is_first_part = trust.losses, offset <= trust.checked_offset
         if position > 0 and (self.gaps_allowed or not is_first_part):
             # Compaction keeps the offsets of batch boundaries, but not their byte positions. Nor
-            # does another log, which may have taken the place of the one of which `start` is.
-            location = locate_batch(contents, offset, limit, nowait=False)
-            assert location is not None, "only nowait finds nothing"
-            position = location.position
-            if position < limit and not self.gaps_allowed:
-                header = read_header(contents.file.read_at(position, HEADER_BYTES))
-                offset = min(offset, header.base_offset)
-        begin = offset
+            # does another log, which may have taken the place of the one of which `start` is. The
+            # headers between an entry of the index and the offset may be damaged.
+            at = contents.offsets.entry_at(offset)[0]
+            offset, position = contents.offsets.last_at(at) or (base, 0)
+            bytes_max += contents.index_interval_bytes  # the entry is less than that below `start`
+        if not contents.file.is_cached(position, min(limit, position + bytes_max + SCAN_BYTES)):
+            trust.suspend()
+        try:
+            reached, offset = self._verify(
+                segment, contents, LogPosition(offset, base, position), limit,
+                end_offset=synced.offset if following is None else following.base_offset,
+                epochs=epochs, bytes_max=bytes_max, observe=observe,
+            )  # fmt: skip
+        except CorruptData:
+            trust.lose()
+            raise
+        if is_first_part:
+            trust.confirm(losses, below=offset, is_whole=reached >= limit)
+        if reached < limit:
+            return LogPosition(offset, base, reached)
+        if following is None or following.base_offset > synced.segment_base:
+            return None
+        return LogPosition(following.base_offset, following.base_offset, 0)
+
+    def _verify(
+        self,
+        segment: Segment,
+        contents: Contents,
+        start: LogPosition,
+        limit: int,
+        *,
+        end_offset: int,
+        epochs: LeaderEpochs,
+        bytes_max: int,
+        observe: Observer | None,
+    ) -> tuple[int, int]:
+        """Check some batches of a segment; return position and offset behind them.
+
+        Raises: CorruptData, OSError.
+        """
         reached, offset, damage = Contents(contents.file, limit + 1).scan(
-            start=position,
+            start=start.position,
             end=limit,
-            offset=offset,
+            offset=start.offset,
             epochs=epochs,
             gaps_allowed=self.gaps_allowed,
             bytes_max=bytes_max,
@@ -384,27 +429,13 @@ class Segments:
         )
         if damage is not None:
             raise damage
-        if self.gaps_allowed and reached > position:
+        if self.gaps_allowed and reached > start.position:
             check_batch_headers(
-                contents.file, start=position, end=reached, limit=limit, offset=begin,
-                end_offset=synced.offset if following is None else following.base_offset,
-                epochs=epochs, gaps=contents.offsets,
+                unchecked(contents.file), contents.offsets, start=start.position, end=reached,
+                limit=limit, base_offset=segment.base_offset, end_offset=end_offset, epochs=epochs,
+                gaps_allowed=True,
             )  # fmt: skip
-        if is_first_part:
-            segment.checked_offset = max(segment.checked_offset, offset)
-        if reached < limit:
-            return LogPosition(offset, base, reached)
-        segment.verified |= is_first_part
-        if following is None or following.base_offset > synced.segment_base:
-            return None
-        return LogPosition(following.base_offset, following.base_offset, 0)
-
-
-def _note_source(segment: Segment, file: File, start: int, end: int) -> None:
-    """Bytes [start, end) are about to be read. Those that are not in the page cache come from the
-    disk, which may have damaged them since the segment was checked."""
-    if start < end and not file.is_cached(start, end):
-        segment.distrust()
+        return reached, offset
 
 
 def _end_of_last_batch(contents: Contents, position: int, length: int) -> int:

@@ -22,6 +22,7 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
+from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.truncation.partial_copy import NOT_TOLD
@@ -289,7 +290,8 @@ class FollowedPartition:
         if store.end.offset != start:
             # A gap would be taken for one that compaction left.
             raise UnexpectedOffset(store.end.offset, start)
-        self.partition.append_replicated(data, flags)
+        for part in split_for_segments(data, store.config):
+            self.partition.append_replicated(part, flags)
         self.partition.on_leader_watermark(self.leader_watermark)
         self.failures.end()
         return True

@@ -21,6 +21,7 @@ from bascule.storage.compaction.clean_offset import (
 from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.segment_writer import SegmentWriter
 from bascule.storage.compaction.windows import Window, windows
+from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import locate_batch
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.segment import INDEX_INTERVAL_BYTES, Contents, Segment
@@ -193,6 +194,12 @@ class Compaction:
             position = location.position
             if position < segment.size:
                 offset = read_header(contents.file.read_at(position, HEADER_BYTES)).base_offset
+            if not segment.verified:
+                check_batch_headers(
+                    contents.file, contents.offsets, start=position, end=position + 1,
+                    limit=segment.size, base_offset=segment.base_offset, end_offset=end_offset,
+                    epochs=self._log.epochs, gaps_allowed=True,
+                )  # fmt: skip
         return windows(
             contents,
             start=position,
@@ -200,7 +207,7 @@ class Compaction:
             offset=offset,
             end_offset=end_offset,
             epochs=self._log.epochs,
-            verified=segment.verified,
+            trust=segment.trust,
         )
 
     def _replace(self, group: list[Closed], batch_filter: BatchFilter) -> Iterator[int]:

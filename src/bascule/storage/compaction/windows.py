@@ -10,6 +10,7 @@ from bascule.errors import CorruptData
 from bascule.record.header import HEADER_BYTES
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.index.trusted_file import Trust
 from bascule.storage.scan import check_epoch, check_offset, scan_batches
 from bascule.storage.segment import Contents
 
@@ -37,12 +38,12 @@ def windows(
     offset: int,
     end_offset: int,
     epochs: LeaderEpochs,
-    verified: bool,
+    trust: Trust,
 ) -> Iterator[Window]:
     """Read the batches of bytes [start, end) of a segment, with offsets in [offset, end_offset).
 
-    Checks the CRCs and what they do not cover: the order of offsets and the leader epochs. Unless
-    the segment is `verified`, checks that each batch after a gap has an index entry.
+    Checks the CRCs and what they do not cover: the order of offsets and the leader epochs. Without
+    `trust` in the segment, checks that each batch after a gap has an index entry.
 
     Raises: CorruptData naming the file and the first damaged byte, OSError.
     """
@@ -66,7 +67,7 @@ def windows(
             reached, after = len(data), header.end_offset
             count = int(header.base_offset != offset)
             entries[0], entries[1] = header.base_offset, 0
-        if not verified:
+        if not trust.is_whole:  # asked now: this read may have ended it
             _check_gaps(contents, position, entries[: count * _hot.ENTRY_FIELDS])
         if after > end_offset:
             raise CorruptData(file.path, position, f"batches up to offset {end_offset}", str(after))

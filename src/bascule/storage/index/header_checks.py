@@ -21,26 +21,32 @@ from bascule.storage.scan import (
 
 def check_batch_headers(
     file: File,
+    index: OffsetIndex,
     *,
     start: int,
     end: int,
     limit: int,
-    offset: int,
+    base_offset: int,
     end_offset: int,
     epochs: LeaderEpochs,
-    gaps: OffsetIndex | None,
+    gaps_allowed: bool,
     nowait: bool = False,
 ) -> bool:
-    """Check the headers of bytes [start, end), which are the result of a read of `offset`.
+    """Check the headers of bytes [start, end) of a segment, where `start` is a batch boundary.
 
-    The last batch may end as late as byte `limit`. No batch may end beyond `end_offset`.
+    The check begins at the last batch at or before `start` of which `index`, the segment's, has an
+    entry, since only of such a batch the offset is known; without any it begins at the segment's
+    beginning and `base_offset`. The last batch may end as late as byte `limit`. No batch may end
+    beyond `end_offset`.
 
-    `gaps` is the segment's offset index if offsets may be missing between batches, else None. The
-    index has an entry for each batch after a gap, so the position of these batches is known, too.
+    Where `gaps_allowed`, offsets may be missing between batches. The index has an entry for each
+    batch after a gap, so the position of these batches is known, too.
 
     False if `nowait` is set and a read would wait for the disk. Raises: CorruptData, OSError.
     """
-    window, window_at, position, first = b"", start, start, True
+    offset, position = index.last_at(start) or (base_offset, 0)
+    gaps = index if gaps_allowed else None
+    window, window_at, first = b"", position, True
     while position < end:
         if position + HEADER_BYTES > window_at + len(window):
             data = read_headers(file, position, min(WALK_BYTES, limit - position), nowait)
@@ -60,7 +66,7 @@ def check_batch_headers(
                 continue
         header = read_header(window, position - window_at)
         check_header(header, file.path, position, limit)
-        _check_base_offset(header, file.path, position, offset, first=first, gaps=gaps)
+        _check_base_offset(header, file.path, position, offset, gaps=gaps)
         check_epoch(header, file.path, position, epoch=epochs.at(header.base_offset))
         position, offset, first = position + header.total_bytes, header.end_offset, False
     if offset > end_offset:
@@ -74,16 +80,12 @@ def _check_base_offset(
     position: int,
     offset: int,
     *,
-    first: bool,
     gaps: OffsetIndex | None,
 ) -> None:
     base = header.base_offset
-    # The first batch contains the requested offset, or follows the gap that contains it.
-    holds = first and base <= offset < header.end_offset
-    expected = base if holds else offset
-    check_offset(header, path, position, offset=expected, gaps_allowed=gaps is not None)
+    check_offset(header, path, position, offset=offset, gaps_allowed=gaps is not None)
     if gaps is not None:
         key = gaps.key_of(position)
-        if key != base and (key is not None or base != expected):
+        if key != base and (key is not None or base != offset):
             entry = "no batch after a gap" if key is None else f"base offset {key}"
             raise CorruptData(path, position, f"{entry}, by the index", f"base offset {base}")

@@ -37,6 +37,12 @@ class OffsetIndex(SparseIndex):
         at = self.count_below(end + 1) - 1
         return values[at] if 0 <= at < count and values[at] > start else None
 
+    def last_at(self, position: int) -> tuple[int, int] | None:
+        """(base offset, position) of the last entry at or below `position`, None without one."""
+        keys, values, count = self._view
+        at = self.count_below(position + 1) - 1
+        return (keys[at], values[at]) if 0 <= at < count else None
+
     def key_of(self, position: int) -> int | None:
         """The base offset of the batch at `position`, None if that batch has no entry."""
         keys, values, count = self._view

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from bascule.host.api import Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.checkpoint import NEW_SUFFIX
+from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import limit_of, locate_batch
 from bascule.storage.segment import (
     LOG_SUFFIX,
@@ -36,7 +38,9 @@ class TruncationPlan(NamedTuple):
         return self.end.offset > self.segment.base_offset
 
 
-def plan_truncation(segments: Segments, offset: int, tail: Tail) -> TruncationPlan:
+def plan_truncation(
+    segments: Segments, offset: int, tail: Tail, epochs: LeaderEpochs
+) -> TruncationPlan:
     """Plan the truncation of a log to `offset`, which is below its end.
 
     If a batch contains `offset`, the new end is that batch's base offset.
@@ -52,6 +56,14 @@ def plan_truncation(segments: Segments, offset: int, tail: Tail) -> TruncationPl
     if location.position < limit:
         header = read_header(contents.file.read_at(location.position, HEADER_BYTES))
         end_offset = min(offset, header.base_offset)
+    if not segment.verified:
+        # A damaged base offset would cut off records below `offset`.
+        check_batch_headers(
+            contents.file, contents.offsets, start=location.position,
+            end=min(location.position + 1, limit), limit=limit, base_offset=segment.base_offset,
+            end_offset=tail.end.offset if following is None else following.base_offset,
+            epochs=epochs, gaps_allowed=segments.gaps_allowed,
+        )  # fmt: skip
     end = LogPosition(end_offset, segment.base_offset, location.position)
     return TruncationPlan(
         end,
@@ -71,11 +83,9 @@ def kept_segments(segments: Segments, plan: TruncationPlan) -> tuple[Segment, ..
     if not plan.keeps_segment:
         return kept
     contents = plan.contents.truncated(plan.end, plan.tail.segment_timestamp_max)
-    last = Segment(
-        plan.segment.base_offset, plan.end.position, contents, verified=plan.segment.verified
-    )
+    last = Segment(plan.segment.base_offset, plan.end.position, contents)  # as trusted as before
     last.timestamp_max = plan.tail.segment_timestamp_max
-    last.checked_offset = min(plan.segment.checked_offset, plan.end.offset)
+    last.trust.checked_offset = min(last.trust.checked_offset, plan.end.offset)
     return (*kept, last)
 
 
