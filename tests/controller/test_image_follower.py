@@ -96,6 +96,29 @@ def test_a_replica_that_has_failed_resigns_once_an_eligible_node_is_back(
     assert deciding.state("s").isr == (other,)
 
 
+def test_a_replica_that_has_failed_is_not_eligible_any_more() -> None:
+    """It would be elected once the leader is lost."""
+    deciding = DecidingController()
+    deciding.register(1, 2)
+    deciding.create("s", replicas=2)
+    leader, other = deciding.state("s").replicas
+    deciding.set_isr("s", leader)
+    assert deciding.state("s").eligible == (other,)
+
+    async def scene() -> None:
+        partitions = Partitions()
+        group = Group(deciding, lost=0)
+        follower = ImageFollower(other, partitions, cast(Any, None), cast(Any, group))
+        failed = SimpleNamespace(definition=deciding.image.streams["s"], index=0, deleted=False)
+        partitions.on_failed(cast(Any, failed))
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: not deciding.state("s").eligible)
+        await follower.close()
+
+    asyncio.run(scene())
+    assert (deciding.state("s").leader, deciding.state("s").isr) == (leader, (leader,))
+
+
 def test_a_replica_that_has_failed_resigns_also_if_it_is_taken_into_the_isr_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from bascule.controller.plan import (
     plan,
 )
 from bascule.controller.replica_removal import ReplicaRemoval
+from bascule.errors import Broken
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -32,6 +34,7 @@ from bascule.metadata.commands import (
 from bascule.metadata.image import Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
+from bascule.replica.partition import Partition
 from bascule.sim.disk import SHORT, SimFiles
 from support import controlled_node
 from support.controlled_node import ControlledNode
@@ -236,6 +239,74 @@ def test_a_stream_that_moved_and_was_deleted_meanwhile_is_removed(operation: int
             assert not files.exists(place)
             assert plan(node.reconciler.state, image) == ()
             assert not node.reconciler.state.closed
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_replica_is_removed_however_often_that_fails(is_added: bool, failures: int) -> None:
+    """Whether the node has had it from the beginning, or has known it elsewhere before."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+    states = [state(THERE), replace(state(HERE, 1), since=((1, 1),)), state(THERE, 2)]
+    if not is_added:
+        states = [state(HERE), state(THERE, 1)]
+
+    async def run() -> None:
+        files = SimFiles(RealRandom(1))
+        async with ControlledNode(files) as node:
+            place = f"{controlled_node.DATA}/streams/s/0"
+            image = apply(node.controller.image, CreateStream(definition, (states[0],)))
+            for each in states[1:]:
+                assert await node.reconciler.reconcile(image) == {}
+                image = apply(image, ChangePartitions((PartitionChange(ONE, 0, each),)))
+            assert files.exists(place)
+            rename = files.rename
+
+            def fail(source: str, target: str) -> None:
+                raise OSError(errno.ENOSPC, "no space left on device", source)
+
+            files.rename = fail  # type: ignore[method-assign]
+            for _ in range(failures):
+                assert await node.reconciler.reconcile(image, [ONE])
+            files.rename = rename  # type: ignore[method-assign]
+            assert await node.reconciler.reconcile(image, () if failures else [ONE]) == {}
+            assert node.reconciler.pending(image) == ()
+            assert not files.exists(place)
+            (partition,) = node.partitions.stream("s") or ()
+            assert (partition.log, partition.state) == (None, states[-1])
+            await node.reconciler.reconcile(node.controller.image)
+
+    asyncio.run(run())
+
+
+def test_a_replica_is_not_removed_before_it_has_heard_that_it_is_none() -> None:
+    """Until then it may lead, and append what others publish."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+
+    async def run() -> None:
+        files = SimFiles(RealRandom(1))
+        async with ControlledNode(files) as node:
+            image = apply(node.controller.image, CreateStream(definition, (state(HERE),)))
+            await node.reconciler.reconcile(image)
+            (partition,) = node.partitions.stream("s") or ()
+            image = apply(image, ChangePartitions((PartitionChange(ONE, 0, state(THERE, 1)),)))
+            set_role = node.reconciler.roles._set_role
+
+            def refuse(_: Partition, __: PartitionState) -> Future[None]:
+                refused: Future[None] = Future()
+                refused.set_exception(Broken("not now"))
+                return refused
+
+            node.reconciler.roles._set_role = refuse
+            assert await node.reconciler.reconcile(image)
+            assert files.exists(f"{controlled_node.DATA}/streams/s/0")
+            assert node.partitions.stream("s") == (partition,)
+            assert not partition.deleted
+            node.reconciler.roles._set_role = set_role
+            assert await node.reconciler.reconcile(image, ()) == {}
+            assert not files.exists(f"{controlled_node.DATA}/streams/s/0")
+            await node.reconciler.reconcile(node.controller.image)
 
     asyncio.run(run())
 

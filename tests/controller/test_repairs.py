@@ -83,3 +83,29 @@ def test_records_are_given_up_only_by_a_replica_that_is_not_in_sync(
     else:
         asyncio.run(repairing.answer_repair(body))
         assert given_up[0] == tuple(sorted({1, 2, 3} - {number}))
+
+
+def test_records_are_given_up_only_by_a_replica_that_is_not_eligible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be elected once the leader is lost."""
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    deciding.create("s", replicas=3)
+    leader, number, third = deciding.state("s").replicas
+    deciding.set_isr("s", leader)
+    assert set(deciding.state("s").eligible) == {number, third}
+    node = Node(deciding, number, overtaken=1)
+    given_up: list[tuple[int, ...]] = []
+
+    def keep_readable(*_: Any, **__: Any) -> bool:
+        given_up.append(deciding.state("s").eligible)
+        node.failed.failure = None
+        return True
+
+    monkeypatch.setattr(repairs, "keep_readable", keep_readable)
+    part = cast(Any, node)
+    repairing = Repairs(number, part, part, part, part, part, part)
+    body = msgspec.msgpack.encode(RepairTask(deciding.image.streams["s"].id, 0, True))
+    asyncio.run(repairing.answer_repair(body))
+    assert given_up[0] == (third,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bascule.cluster_version import REPLICAS_SINCE
@@ -14,7 +16,7 @@ from bascule.errors import (
     UnknownPartition,
 )
 from bascule.metadata.commands import SetClusterVersion
-from bascule.metadata.replicas.reassignment import due_moves
+from bascule.metadata.replicas.reassignment import due_moves, reassign
 from bascule.metadata.requests import (
     Admit,
     Alter,
@@ -26,6 +28,7 @@ from bascule.metadata.requests import (
     FinishMoves,
     IsrChange,
     Leave,
+    MoveReplicas,
     Reassign,
     RegisterProcess,
     Resume,
@@ -182,6 +185,53 @@ def test_another_move_gives_up_what_the_first_one_added(controller: DecidingCont
     assert (controller.state("a").replicas, controller.state("a").target) == ((first,), ())
 
 
+def test_another_move_keeps_what_the_first_one_added_and_is_eligible(
+    controller: DecidingController,
+) -> None:
+    """Beside the leader nobody else has every committed record."""
+    controller.register(4, 5)
+    controller.create("a", replicas=3)
+    leader, *others = controller.state("a").replicas
+    first, second = (node for node in range(1, 6) if node not in (leader, *others))
+    controller.submit(Reassign("a", None, (leader, first, second)))
+    enter_isr(controller, "a", first)
+    controller.set_isr("a", leader, first)
+    controller.set_isr("a", leader)
+    state = controller.state("a")
+    assert (state.isr, state.eligible) == ((leader,), (first,))
+    controller.submit(Reassign("a", None, (leader, *others)))
+    state = controller.state("a")
+    assert state.replicas == (leader, *others, first)
+    assert (state.isr, state.eligible) == ((leader,), (first,))
+
+
+def test_a_move_is_planned_for_one_version_of_a_state(controller: DecidingController) -> None:
+    """Another change may have come first: the replicas that it counts on may not be in sync."""
+    controller.create("a", replicas=2)
+    join(controller, 4)
+    leaving = controller.state("a").replicas[-1]
+    controller.submit(Leave(leaving, force=False))
+    moves = due_moves(controller.image, count_max=10)
+    assert [move.partition for move in moves] == [0]
+    controller.set_isr("a", controller.state("a").leader)
+    assert decide(controller.image, MoveReplicas(moves)) == ()
+    again = due_moves(controller.image, count_max=10)
+    assert again != moves
+    assert decide(controller.image, MoveReplicas(again)) != ()
+
+
+def test_replicas_in_sync_change_places_while_nobody_leads(controller: DecidingController) -> None:
+    """None of them leaves, so there is nothing to wait for."""
+    controller.create("a", replicas=3)
+    definition, state = controller.image.streams["a"], controller.state("a")
+    order = tuple(reversed(state.replicas))
+    leaderless = replace(state, leader=NO_LEADER)
+    after = reassign(controller.image, definition, leaderless, order)
+    assert (after.replicas, after.target, after.leader) == (order, (), NO_LEADER)
+    fewer = reassign(controller.image, definition, leaderless, order[:2])
+    assert (fewer.replicas, fewer.target) == (state.replicas, order[:2]), "those may be lost"
+
+
 def test_a_replica_that_is_added_again_has_been_one_since_then(
     controller: DecidingController,
 ) -> None:
@@ -207,6 +257,11 @@ def test_a_replica_that_is_added_again_has_been_one_since_then(
     controller.submit(Reassign("a", None, (first,)))
     assert controller.state("a").replica_since(first) == controller.state("a").version
     assert controller.state("a").replica_since(third) == other.version
+    enter_isr(controller, "a", first)
+    controller.finish_moves()
+    after = controller.state("a")
+    assert after.replicas == (first,)
+    assert [node for node, _ in after.since] == [first], "the other one has left"
 
 
 def test_which_replicas_were_added_waits_for_its_version(controller: DecidingController) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchRequest,
 )
 from support.fetched_leader import STREAM, Leader, peer, report, run, turn, wanted_isrs
-from support.replica_group import LAG_NS
+from support.replica_group import LAG_NS, message
 from support.replicas import decode_acks
 
 
@@ -111,6 +112,81 @@ def test_a_segment_that_cannot_be_read_ends_a_response() -> None:
         end = leader.log.segments_info()[2].base_offset
         (found,) = await leader.fetch(follower, report(end=end, last_epoch=5))
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(scene)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "EIO"), CorruptData("s", 0, "a batch", "damage")])
+def test_what_was_found_before_a_segment_that_cannot_be_read_is_sent(error: Exception) -> None:
+    async def scene(leader: Leader) -> None:
+        for _ in range(20):
+            leader.append(count=2)
+        plan, third = leader.log.plan_read, leader.log.segments_info()[2].base_offset
+
+        def refuse(offset: int, **more: Any) -> FileSlice | None:
+            if offset >= third:
+                raise error
+            return plan(offset, **more)
+
+        leader.log.plan_read = refuse  # type: ignore[method-assign]
+        (found,) = await leader.fetch(peer(2), report())
+        assert isinstance(found.records, FileSlices)
+        assert len(found.records.slices) == 2
+
+    run(scene)
+
+
+def test_no_segment_of_a_response_is_waited_for_on_the_event_loop() -> None:
+    async def scene(leader: Leader) -> None:
+        for _ in range(20):
+            leader.append(count=2)
+        plan, loop_thread = leader.log.plan_read, threading.get_ident()
+        waited = []
+
+        def note(offset: int, *, nowait: bool = False, **more: Any) -> FileSlice | None:
+            if not nowait and threading.get_ident() == loop_thread:
+                waited.append(offset)
+            return plan(offset, nowait=nowait, **more)
+
+        leader.log.plan_read = note  # type: ignore[method-assign]
+        await leader.fetch(peer(2), report())
+        assert waited == []
+
+    run(scene)
+
+
+@pytest.mark.parametrize("batches", [1, 20])
+def test_the_partitions_of_a_response_share_its_limit(batches: int) -> None:
+    """With records of one segment, or of several. What has no room comes with the next one."""
+
+    async def scene(leader: Leader) -> None:
+        other = leader.add_partition()
+        for _ in range(batches):
+            leader.append(count=2)
+            other.append(message(b"", 2))
+            other.sync()
+        assert other.log is not None
+        sizes = [sum(each.bytes for each in log.segments_info()) for log in (leader.log, other.log)]
+        follower = peer(2)
+        both = report(), report(partition=1)
+        first = await leader.fetch(follower, *both, max_bytes=sizes[0])
+        lengths = [each.records.length for each in first if each.records]  # type: ignore[union-attr]
+        assert lengths == sizes[:1]
+        assert leader.handler.counts.bytes == sizes[0]
+        second = await leader.fetch(follower, max_bytes=sizes[1])
+        assert [each.partition for each in second if each.records] == [1]
+        assert leader.handler.counts.bytes == sum(sizes)
+
+    run(scene)
+
+
+def test_a_follower_without_room_for_a_batch_gets_one() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        leader.append(count=3)
+        (found,) = await leader.fetch(peer(2), report(), max_bytes=0)
+        assert isinstance(found.records, FileSlice)
+        assert found.records.length > 0
 
     run(scene)
 
@@ -280,6 +356,18 @@ def test_a_diverging_log_does_not_count_before_it_is_truncated() -> None:
     run(scene)
 
 
+def test_a_log_diverges_that_has_fewer_records_than_the_first_epoch_and_some_of_another() -> None:
+    """Those of epoch 3 are in the place of some that the leader has of epoch 0."""
+
+    async def scene(leader: Leader) -> None:
+        leader.append(count=10)
+        leader.lead(epoch=8)
+        (found,) = await leader.fetch(peer(2), report(end=8, last_epoch=3, epoch=8))
+        assert (found.diverging_epoch, found.diverging_end) == (0, 10)
+
+    run(scene, epoch=0)
+
+
 def test_an_epoch_that_begins_during_the_comparison_hides_no_divergence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -389,6 +477,18 @@ def test_only_a_follower_that_is_heard_of_is_wanted_in_sync() -> None:
         assert wanted.state == leader.state
         third.close()
         assert [w.isr for w in wanted_isrs(leader.handler)] == []
+
+    run(scene)
+
+
+def test_a_follower_that_catches_up_while_nothing_is_appended_is_wanted_in_sync() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.handler.watch(leader.partition)
+        await leader.fetch(peer(2), report())
+        assert wanted_isrs(leader.handler) == []
+        assert list(leader.handler.wanted_isrs()) == [], "there is nothing to look at"
+        await leader.fetch(peer(3), report())
+        assert [wanted.isr for wanted in wanted_isrs(leader.handler)] == [(1, 2, 3)]
 
     run(scene)
 

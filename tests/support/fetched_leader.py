@@ -42,9 +42,9 @@ async def turn() -> None:
 
 
 class Leader:
-    """Node 1, which leads one partition in epoch 5, and its handler."""
+    """Node 1, which leads one partition, and its handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
         clock = self.clock = SimClock(1_000)
         self.catch_up_rate = 0
         self.partitions = Partitions()
@@ -66,8 +66,22 @@ class Leader:
             send_acks=lambda acks: setattr(self, "acks", acks),
             catch_up_rate=lambda: self.catch_up_rate,
         )
-        self.state = PartitionState((1, 2, 3), (1, 2), 1, 5, 1)
-        self.lead()
+        self.state = PartitionState((1, 2, 3), (1, 2), 1, epoch, 1)
+        self.lead(epoch)
+
+    def add_partition(self) -> Partition:
+        """Another partition of the stream, which this node leads as well."""
+        first = self.partition
+        sizes = LogConfig(segment_bytes_max=400)
+        log = PartitionLog.open(SimFiles(RealRandom(2)), DIRECTORY, sizes, self.clock)
+        added = Partition(
+            first.definition, 1, log=log, failure=None, clock=self.clock,
+            on_changed=self.partitions.notify_watchers, on_appended=self.partitions.notify_replicas,
+            hash_key=HashKey(bytes(16)),
+        )  # fmt: skip
+        self.partitions.add((first, added))
+        added.set_role(self.state, 1, lag_ns_max=LAG_NS)
+        return added
 
     def lead(self, epoch: int = 5, leader: int = 1) -> None:
         self.state = replace(
@@ -95,16 +109,18 @@ def report(
     attempt: int = 1, end: int = 0, *, last_epoch: int = -1, epoch: int = 5, **changes: int
 ) -> ReplicaFetchPartition:
     return ReplicaFetchPartition(
-        STREAM, 0, attempt, epoch, last_epoch,
+        STREAM, changes.get("partition", 0), attempt, epoch, last_epoch,
         fetch_offset=changes.get("fetch_offset", end),
         log_end=end,
         synced_end=changes.get("synced_end", end),
     )  # fmt: skip
 
 
-def run(scene: Callable[[Leader], Awaitable[None]]) -> None:
+def run(scene: Callable[[Leader], Awaitable[None]], *, epoch: int = 5) -> None:
+    """The leader begins with this leader epoch."""
+
     async def main() -> None:
-        leader = Leader()
+        leader = Leader(epoch)
         try:
             await scene(leader)
         finally:
