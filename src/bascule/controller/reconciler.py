@@ -391,7 +391,7 @@ class Reconciler:
         """Add opened partitions to the registry, before messages are routed to them."""
         definition = step.definition
         present = self._partitions.stream_by_id(definition.id) or ()
-        every = self._add_partitions(present, [partition for partition, _ in opened])
+        every = self._add_partitions(definition, [partition for partition, _ in opened])
         self._interval_syncs.end(present)
         self._interval_syncs.configure(every)
         done = {
@@ -420,36 +420,49 @@ class Reconciler:
     async def _register_all_elsewhere(
         self, steps: Sequence[RegisterElsewhere], failures: dict[bytes, Exception]
     ) -> None:
+        if not steps:
+            return
         names = {step.definition.name for step in steps}
+        present: dict[str, set[int]] | None = None
         try:
-            present = await asyncio.to_thread(self._directories.present, names) if steps else {}
+            present = await asyncio.to_thread(self._directories.present, names)
         except OSError as error:
             failures.update((step.definition.id, error) for step in steps)
             log.error(
                 "directories of streams not listed; it is tried again", extra={"error": str(error)}
             )
-            return
         for number, step in enumerate(steps):
             if number % CHANGED_AT_A_TIME == CHANGED_AT_A_TIME - 1:
                 await asyncio.sleep(0)
-            there = present.get(step.definition.name, set())
+            there = None if present is None else present.get(step.definition.name, set())
             await self._register_elsewhere(step, there, failures)
 
     async def _register_elsewhere(
-        self, step: RegisterElsewhere, there: set[int], failures: dict[bytes, Exception]
+        self, step: RegisterElsewhere, there: set[int] | None, failures: dict[bytes, Exception]
     ) -> None:
         """Make partitions known that have no log here, so that listeners can name their leader.
 
         Data of a replica that has moved away while this node was down is removed, and what an
-        opening that failed has left. `there` are the partitions with a directory.
+        opening that failed has left. `there` are the partitions with a directory; None: these are
+        not known, so nothing is removed and the step is not done.
         """
         definition = step.definition
         present = self._partitions.stream_by_id(definition.id) or ()
-        unheld = [self._opener.without_log(definition, index) for index in step.indexes]
-        self._add_partitions(present, unheld)
-        await self._give_up([each for each in present if each.index in step.indexes])
-        left = there.intersection(step.indexes) | self._removal.left_of(definition, step.indexes)
-        kept = left - await self._removal.remove_replicas(definition, left, failures)
+        # Others have no log already: they are known since another partition was opened.
+        closed = [
+            each
+            for each in present
+            if each.index in step.indexes and (each.log is not None or each.failure is not None)
+        ]
+        unheld = self._without_logs(definition, [each.index for each in closed])
+        self._add_partitions(definition, unheld)
+        await self._give_up(closed)
+        if there is None:
+            kept = set(step.indexes)
+        else:
+            left = there.intersection(step.indexes)
+            left |= self._removal.left_of(definition, step.indexes)
+            kept = left - await self._removal.remove_replicas(definition, left, failures)
         held = self.state.streams.get(definition.id) or StreamState(definition)
         elsewhere = held.elsewhere | set(step.indexes) - kept
         self.state.streams[definition.id] = replace(held, elsewhere=elsewhere)
@@ -462,8 +475,8 @@ class Reconciler:
         chosen = {i for i, each in in_force.items() if self.state.node_id not in each.replicas}
         present = self._partitions.stream_by_id(definition.id) or ()
         dropped = [partition for partition in present if partition.index in chosen]
-        unheld = [self._opener.without_log(definition, index) for index in sorted(chosen)]
-        self._add_partitions(present, unheld)
+        unheld = self._without_logs(definition, sorted(chosen))
+        self._add_partitions(definition, unheld)
         await self._give_up(dropped)
         removed = await self._removal.remove_replicas(definition, chosen, failures)
         for partition in unheld:
@@ -482,11 +495,23 @@ class Reconciler:
         if dropped:
             await asyncio.to_thread(self.close_logs, dropped)
 
+    def _without_logs(
+        self, definition: StreamDefinition, indexes: Iterable[int]
+    ) -> list[Partition]:
+        return [self._opener.without_log(definition, index) for index in indexes]
+
     def _add_partitions(
-        self, present: Iterable[Partition], added: Iterable[Partition]
+        self, definition: StreamDefinition, added: Iterable[Partition]
     ) -> tuple[Partition, ...]:
-        """Register `added` in place of those of the same index; return every one by index."""
+        """Register `added` in place of those of the same index; return every one by index.
+
+        Partitions that are not known yet are registered without a log, so that each one is in the
+        place of its index, whatever fails before they are made known.
+        """
+        present = self._partitions.stream_by_id(definition.id) or ()
         by_index = {partition.index: partition for partition in (*present, *added)}
+        missing = [i for i in range(definition.partition_count) if i not in by_index]
+        by_index.update((each.index, each) for each in self._without_logs(definition, missing))
         every = tuple(by_index[index] for index in sorted(by_index))
         self._partitions.add(every)
         return every

@@ -51,11 +51,10 @@ class RoleSetter:
         """Lead, follow or do neither. Handovers between living nodes take some time; they go on
         beside each other, and after everything else."""
         changes = [
-            RoleChange(partitions[index], state, partitions[index].state)
+            RoleChange(partition, state, partition.state)
             for step in steps
-            if (partitions := self._partitions.stream_by_id(step.definition.id))
-            for index, state in step.states.items()
-            if index < len(partitions)
+            for partition in self._partitions.stream_by_id(step.definition.id) or ()
+            if (state := step.states.get(partition.index)) is not None
         ]
         taken: list[RoleChange] = []
         given: list[RoleChange] = []

@@ -57,8 +57,10 @@ class Partitions:
     def add(self, partitions: tuple[Partition, ...]) -> None:
         """Add a stream's partitions, or replace them by all of its partitions.
 
+        Each one is in the place of its index: readers take them by number.
         Who watches a partition that is replaced watches the new one from now on, and is told.
         """
+        assert [each.index for each in partitions] == list(range(len(partitions)))
         definition = partitions[0].definition
         self.changes += 1
         present = {partition.index: partition for partition in self._by_id.get(definition.id, ())}

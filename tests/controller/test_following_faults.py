@@ -1,0 +1,155 @@
+"""A node follows its image also where something fails between two steps of a plan."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.host.real import RealRandom
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import (
+    CreateStream,
+)
+from bascule.metadata.image import Image
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
+from bascule.replica.log_identity import LogIdentity, read_identity
+from bascule.sim.disk import SHORT, SimFiles
+from support.controlled_node import DATA, ControlledNode
+from support.decided_images import CHANGE, NODE, ROUNDS, Change, Decisions
+
+ONE, TWO = b"1" * 16, b"2" * 16
+ALONE: Final = PartitionState((1,), (1,), 1, 1, 1)
+THERE: Final = PartitionState((2, 3), (2, 3), 2, 7, 9)
+
+
+def run(scene: Callable[[ControlledNode, SimFiles], Awaitable[None]]) -> None:
+    files = SimFiles(RealRandom(1))
+
+    async def go() -> None:
+        async with ControlledNode(files) as node:
+            await scene(node, files)
+            # The image of its own controller, which knows no stream.
+            await node.reconciler.reconcile(node.controller.image)
+
+    asyncio.run(go())
+
+
+async def follow(node: ControlledNode, image: Image) -> None:
+    """Follow `image` until nothing is left to do."""
+    for _ in range(3):
+        assert await node.reconciler.reconcile(image) == {}
+    assert node.reconciler.pending(image) == ()
+
+
+def check_states(node: ControlledNode, image: Image, name: str) -> None:
+    """Each partition is known under its index, with the state that the image gives it."""
+    present = node.partitions.stream(name) or ()
+    states = image.partitions[image.streams[name].id]
+    assert [each.index for each in present] == list(range(len(states)))
+    assert [each.state for each in present] == list(states)
+
+
+def test_a_partition_does_not_get_the_state_of_one_that_could_not_be_made_known() -> None:
+    """Nor is it in its place meanwhile: readers take partitions by number."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", partitions=2))
+    image = apply(Image(), CreateStream(definition, (THERE, ALONE)))
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        list_dir = files.list_dir
+
+        def fail(path: str) -> list[str]:
+            if path == f"{DATA}/streams":
+                raise OSError(errno.EMFILE, "too many open files", path)
+            return list_dir(path)
+
+        def check_places(_: StreamDefinition) -> None:
+            assert [each.index for each in node.partitions.stream("s") or ()] == [0, 1]
+
+        node.partitions.on_changed.add(check_places)
+        files.list_dir = fail  # type: ignore[method-assign]
+        assert await node.reconciler.reconcile(image)
+        check_states(node, image, "s")
+        files.list_dir = list_dir  # type: ignore[method-assign]
+        await follow(node, image)
+        check_states(node, image, "s")
+        node.partitions.on_changed.discard(check_places)
+
+    run(scene)
+
+
+KINDS: Final = ("list streams", "list", "read", "create", "rename", "remove", "sync", "append")
+"""Operations on files that may fail: how they begin."""
+
+
+class FailingFiles(SimFiles):
+    """All operations of one kind fail while it says so."""
+
+    failing = ""
+
+    def begin(self, what: str, path: str, rest: str = "", *fields: object) -> None:
+        if self.failing and f"{what} {path.rpartition('/')[2]}".startswith(self.failing):
+            raise OSError(errno.EIO, "EIO", path)
+        super().begin(what, path, rest, *fields)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(CHANGE, max_size=3),
+            st.sampled_from([errno.ENOSPC, errno.EIO, SHORT]),
+            st.frozensets(st.integers(1, 40), max_size=2),
+            st.sampled_from(["", "", *KINDS]),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_the_reconciler_follows_the_image_whatever_moves_and_fails(
+    history: list[tuple[list[Change], int, frozenset[int], str]],
+) -> None:
+    """Some file operations fail, or all of a kind; the image is followed in between."""
+
+    async def run() -> None:
+        files = FailingFiles(RealRandom(1))
+        async with ControlledNode(files) as node:
+            decisions = Decisions(node.controller.image)
+            for decided, error, operations, files.failing in history:
+                for change in decided:
+                    decisions.decide(change)
+                for operation in operations:
+                    files.fail(operation, error)
+                await node.reconciler.reconcile(decisions.image)
+                files.forget_faults()
+                files.failing = ""
+            for _ in range(ROUNDS):
+                await node.reconciler.reconcile(decisions.image)
+            check_node(node, decisions.image)
+            await node.reconciler.reconcile(node.controller.image)
+
+    asyncio.run(run())
+
+
+def check_node(node: ControlledNode, image: Image) -> None:
+    """Each partition is known with the state of the image, and has the log that it says."""
+    assert node.reconciler.pending(image) == ()
+    assert node.partitions.streams().keys() == set(image.streams)
+    for name, definition in image.streams.items():
+        present = node.partitions.stream(name) or ()
+        states = image.partitions[definition.id]
+        assert [each.index for each in present] == list(range(len(states)))
+        for partition, state in zip(present, states, strict=True):
+            assert partition.failure is None
+            assert partition.state == state
+            directory = f"{DATA}/streams/{name}/{partition.index}"
+            if NODE in state.replicas:
+                expected = LogIdentity(definition.id, partition.index, state.replica_since(NODE))
+                assert partition.log is not None
+                assert read_identity(node.files, directory) == expected
+            else:
+                assert partition.log is None
+                assert not node.files.exists(directory)
