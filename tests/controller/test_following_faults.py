@@ -7,17 +7,21 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bascule.controller.directories import StreamDirectories
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
     CreateStream,
+    DeleteStream,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
-from bascule.replica.log_identity import LogIdentity, read_identity
+from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
+from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
 from bascule.sim.disk import SHORT, SimFiles
 from support.controlled_node import DATA, ControlledNode
 from support.decided_images import CHANGE, NODE, ROUNDS, Change, Decisions
@@ -80,6 +84,78 @@ def test_a_partition_does_not_get_the_state_of_one_that_could_not_be_made_known(
         node.partitions.on_changed.discard(check_places)
 
     run(scene)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_deleted_stream_takes_nothing_of_the_next_one_of_its_name_along(is_gone: bool) -> None:
+    """The deletion is recorded until the last node is done, and each start carries it out again;
+    the identity of the log is damaged, or gone, meanwhile."""
+    old, new = (StreamDefinition("s", id, 0, StreamConfig("s")) for id in (ONE, TWO))
+    both = PartitionState((1, 2), (1, 2), 1, 1, 1)
+    image = apply(apply(Image(), CreateStream(old, (both,))), DeleteStream("s", ONE))
+    image = apply(image, CreateStream(new, (ALONE,)))
+    assert ONE in image.deletions
+    place = f"{DATA}/streams/s/0"
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        await follow(node, image)
+        await node.publish("s", [b"kept"])
+        await node.reconciler.let_go(new, [0])
+        logs = [name for name in files.list_dir(place) if name.endswith(".log")]
+        if is_gone:
+            files.remove(f"{place}/{IDENTITY_FILE}")
+        else:
+            file = files.open(f"{place}/{IDENTITY_FILE}")
+            file.truncate(8)
+            file.close()
+        node.reconciler.state.removed.clear()  # as after a start
+        await node.reconciler.reconcile(image)
+        kept = [
+            f"{at}/{name}"
+            for at in (place, f"{DATA}/aside/s.1/0")
+            if files.exists(at)
+            for name in files.list_dir(at)
+            if name in logs
+        ]
+        assert kept, files.list_dir(f"{DATA}/streams")
+
+    run(scene)
+
+
+def test_a_deleted_stream_takes_nothing_along_where_the_list_of_held_partitions_is_lost() -> None:
+    """The directory of the next stream of the name is put aside then."""
+    files = SimFiles(RealRandom(1))
+    directories = StreamDirectories(files, DATA)
+    directories.prepare(Image())
+    place = f"{DATA}/streams/s/0"
+    files.make_dirs(place)
+    files.open(f"{place}/kept.log", create=True).close()
+    new = StreamDefinition("s", TWO, 0, StreamConfig("s"))
+    directories.remove(ONE, "s", is_taken=True)
+    assert files.exists(f"{place}/kept.log")
+    directories.free_name(new, {ONE: Deletion("s", (1, 2))})
+    assert files.exists(f"{DATA}/aside/s.1/0/kept.log")
+    assert not files.exists(place)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("named", [(), (ONE,), (TWO,), (ONE, TWO)])
+def test_data_is_removed_with_the_stream_that_it_names(
+    named: tuple[bytes, ...], is_taken: bool
+) -> None:
+    """Data that names no stream is removed where no later stream has the name."""
+    files = SimFiles(RealRandom(1))
+    directories = StreamDirectories(files, DATA)
+    directories.prepare(Image())
+    for index, stream_id in enumerate((*named, None)):
+        place = f"{DATA}/streams/s/{index}"
+        files.make_dirs(place)
+        if stream_id is not None:
+            write_identity(files, place, LogIdentity(stream_id, index))
+    directories.remove(ONE, "s", is_taken=is_taken)
+    is_removed = named == (ONE,) or (not named and not is_taken)
+    assert files.exists(f"{DATA}/streams/s") is not is_removed
+    assert files.list_dir(f"{DATA}/removed") == []
 
 
 KINDS: Final = ("list streams", "list", "read", "create", "rename", "remove", "sync", "append")

@@ -120,7 +120,7 @@ class StreamDirectories:
     def free_name(self, definition: StreamDefinition, deletions: Mapping[bytes, Deletion]) -> None:
         """Move away what another stream has in the directory of a stream that is to be created.
 
-        Data of a recorded deletion is moved to `removed`, anything else to `aside`.
+        Data that names a recorded deletion is moved to `removed`, anything else to `aside`.
         Raises: OSError.
         """
         name = definition.name
@@ -129,7 +129,7 @@ class StreamDirectories:
             return
         for stream_id, deleted in deletions.items():
             if deleted.name == name:
-                self._move_removed(stream_id, name)
+                self._move_removed(stream_id, name, is_taken=True)
         if self.files.exists(f"{self._streams}/{name}"):
             self._put_aside(name)
 
@@ -145,9 +145,13 @@ class StreamDirectories:
             raise InvalidName("stream name", name, why) from None
         self.files.remove_tree(probed)
 
-    def remove(self, stream_id: bytes, name: str) -> None:
-        """Remove the data of a deleted stream; idempotent. Raises: OSError."""
-        self._move_removed(stream_id, name)
+    def remove(self, stream_id: bytes, name: str, *, is_taken: bool) -> None:
+        """Remove the data of a deleted stream; idempotent.
+
+        `is_taken`: a later stream has the name. What does not say whose it is stays then.
+        Raises: OSError.
+        """
+        self._move_removed(stream_id, name, is_taken=is_taken)
         target = f"{self._removed}/{stream_id.hex()}"
         if self.files.exists(target):
             self.files.remove_tree(target)
@@ -192,10 +196,12 @@ class StreamDirectories:
         if self.files.exists(target):
             self.files.remove_tree(target)
 
-    def _move_removed(self, stream_id: bytes, name: str) -> None:
+    def _move_removed(self, stream_id: bytes, name: str, *, is_taken: bool) -> None:
         """Move a stream's directory to `removed` with one rename, if it belongs to that stream."""
         source, target = f"{self._streams}/{name}", f"{self._removed}/{stream_id.hex()}"
-        if not self.files.exists(source) or not self._belongs(source, stream_id):
+        if not self.files.exists(source):
+            return
+        if not self._belongs(source, stream_id, is_taken=is_taken):
             return
         if self.files.exists(target):
             self.files.remove_tree(target)
@@ -213,8 +219,14 @@ class StreamDirectories:
                 return False
         return True
 
-    def _belongs(self, directory: str, stream_id: bytes) -> bool:
-        """Whether no identity file in `directory` names another stream."""
+    def _belongs(self, directory: str, stream_id: bytes, *, is_taken: bool) -> bool:
+        """Whether no identity file in `directory` names another stream, and one names this stream
+        where another one has the name.
+
+        A directory has the partitions of one stream: see `free_name`. Without a readable identity
+        it may be that of the later stream, whose files are damaged.
+        """
+        is_named = False
         for index in self.files.list_dir(directory):
             try:
                 found = read_identity(self.files, f"{directory}/{index}")
@@ -222,7 +234,8 @@ class StreamDirectories:
                 continue
             if found is not None and found.stream_id != stream_id:
                 return False
-        return True
+            is_named = is_named or found is not None
+        return is_named or not is_taken
 
     def put_partition_aside(self, name: str, index: int) -> str | None:
         """Move a partition's directory to `aside`; return where it is now, None: there was none.

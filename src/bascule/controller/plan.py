@@ -60,6 +60,8 @@ class RemoveData:
 
     stream_id: bytes
     name: str
+    is_taken: bool = False
+    """Whether a later stream has the name. Data that does not say whose it is may be its."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,15 @@ def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -
         if held is not None:
             closings.append(CloseStream(held.definition))
         deletion = image.deletions.get(stream_id)
+        name: str | None = None
         if deletion is not None and stream_id not in state.removed:
-            removals.append(RemoveData(stream_id, deletion.name))
+            name = deletion.name
         elif deletion is None and held is not None:
-            removals.append(RemoveData(stream_id, held.definition.name))
-        elif deletion is None and stream_id in state.closed:
-            removals.append(RemoveData(stream_id, state.closed[stream_id]))
+            name = held.definition.name
+        elif deletion is None:
+            name = state.closed.get(stream_id)
+        if name is not None:
+            removals.append(RemoveData(stream_id, name, is_taken=name in image.streams))
     return (*closings, *removals, *others)
 
 

@@ -284,7 +284,9 @@ class Reconciler:
 
     async def _remove(self, step: RemoveData, failures: dict[bytes, Exception]) -> None:
         try:
-            await asyncio.to_thread(self._removal.remove_stream, step.stream_id, step.name)
+            await asyncio.to_thread(
+                self._removal.remove_stream, step.stream_id, step.name, is_taken=step.is_taken
+            )
         except OSError as error:
             failures[step.stream_id] = error
             log.error(

@@ -24,9 +24,12 @@ class ReplicaRemoval:
         self._unfinished: set[tuple[bytes, int]] = set()
         """Stream id and partition of removals that failed. The next start finishes them, too."""
 
-    def remove_stream(self, stream_id: bytes, name: str) -> None:
-        """Remove the data of a deleted stream. Blocks on the disk. Raises: OSError."""
-        self._directories.remove(stream_id, name)
+    def remove_stream(self, stream_id: bytes, name: str, *, is_taken: bool) -> None:
+        """Remove the data of a deleted stream. Blocks on the disk.
+
+        `is_taken`: a later stream has the name. Raises: OSError.
+        """
+        self._directories.remove(stream_id, name, is_taken=is_taken)
         self._held.release(stream_id)
 
     def remove_earlier(self, definition: StreamDefinition, since: Mapping[int, int]) -> None:
