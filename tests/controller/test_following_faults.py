@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.controller.directories import StreamDirectories
+from bascule.errors import Broken
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
+    AlterStream,
     CreateStream,
     DeleteStream,
 )
@@ -118,6 +120,33 @@ def test_a_deleted_stream_takes_nothing_of_the_next_one_of_its_name_along(is_gon
             if name in logs
         ]
         assert kept, files.list_dir(f"{DATA}/streams")
+
+    run(scene)
+
+
+def test_max_payload_is_raised_again_where_that_failed_while_partitions_were_opened() -> None:
+    """The node leads none of those that are opened, so it does not subscribe anew."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s"))
+    created = apply(Image(), CreateStream(definition, (ALONE,)))
+    config = StreamConfig("s", partitions=2, message_bytes_max=2 << 20)
+    followed = PartitionState((2, 1), (1, 2), 2, 1, 1)
+    image = apply(created, AlterStream("s", ONE, config, (followed,)))
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        raised: list[int] = []
+        errors: list[Exception] = []
+
+        async def raise_max_payload(size: int) -> None:
+            if errors:
+                raise errors.pop()
+            raised.append(size)
+
+        await follow(node, created)
+        node.reconciler._set_max_payload = raise_max_payload
+        errors.append(Broken("not now"))
+        assert await node.reconciler.reconcile(image)
+        await follow(node, image)
+        assert raised[-1:] == [config.message_bytes_max]
 
     run(scene)
 

@@ -412,7 +412,7 @@ class Reconciler:
         states = {index: each for index, each in held.states.items() if index not in indexes}
         self.state.streams[definition.id] = replace(
             held,
-            definition=definition,
+            # `_configure` notes a definition once all of it is in force.
             opened={**held.opened, **done},
             elsewhere=held.elsewhere - indexes,
             # A partition that was opened has no role until its state is applied.
