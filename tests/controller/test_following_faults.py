@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -12,18 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.controller.directories import StreamDirectories
-from bascule.errors import Broken
+from bascule.errors import Broken, PartitionFailed
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
     AlterStream,
+    ChangePartitions,
     CreateStream,
     DeleteStream,
+    PartitionChange,
 )
 from bascule.metadata.image import Deletion, Image
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
 from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
+from bascule.replica.partition import Partition
 from bascule.sim.disk import SHORT, SimFiles
 from support.controlled_node import DATA, ControlledNode
 from support.decided_images import CHANGE, NODE, ROUNDS, Change, Decisions
@@ -147,6 +152,39 @@ def test_max_payload_is_raised_again_where_that_failed_while_partitions_were_ope
         assert await node.reconciler.reconcile(image)
         await follow(node, image)
         assert raised[-1:] == [config.message_bytes_max]
+
+    run(scene)
+
+
+def test_a_partition_made_known_again_gets_its_state_also_where_that_fails_once() -> None:
+    """As after a removal that has failed, where the partition has failed, too."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s"))
+    created = apply(Image(), CreateStream(definition, (ALONE,)))
+    moved = replace(THERE, version=ALONE.version + 1)
+    image = apply(created, ChangePartitions((PartitionChange(ONE, 0, moved),)))
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        await follow(node, created)
+        rename, set_role = files.rename, node.reconciler.roles._set_role
+
+        def fail(source: str, target: str) -> None:
+            raise OSError(errno.ENOSPC, "no space left on device", source)
+
+        def not_now(partition: Partition, state: PartitionState) -> Future[None]:
+            done: Future[None] = Future()
+            done.set_exception(Broken("not now"))
+            return done
+
+        files.rename = fail  # type: ignore[method-assign]
+        assert await node.reconciler.reconcile(image)
+        files.rename = rename  # type: ignore[method-assign]
+        (partition,) = node.partitions.stream("s") or ()
+        partition.failure = PartitionFailed("s", 0, "by this test")
+        node.reconciler.roles._set_role = not_now
+        assert await node.reconciler.reconcile(image)
+        node.reconciler.roles._set_role = set_role
+        await follow(node, image)
+        check_states(node, image, "s")
 
     run(scene)
 

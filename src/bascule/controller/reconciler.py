@@ -466,8 +466,12 @@ class Reconciler:
             left |= self._removal.left_of(definition, step.indexes)
             kept = left - await self._removal.remove_replicas(definition, left, failures)
         held = self.state.streams.get(definition.id) or StreamState(definition)
-        elsewhere = held.elsewhere | set(step.indexes) - kept
-        self.state.streams[definition.id] = replace(held, elsewhere=elsewhere)
+        self.state.streams[definition.id] = replace(
+            held,
+            elsewhere=held.elsewhere | set(step.indexes) - kept,
+            # Those that were closed have no state, whatever was in force before.
+            states={i: each for i, each in held.states.items() if i not in step.indexes},
+        )
 
     async def _drop(self, step: DropReplicas, failures: dict[bytes, Exception]) -> None:
         """Close partitions whose replicas are on other nodes now, and remove their data."""
