@@ -225,6 +225,49 @@ def test_data_is_removed_with_the_stream_that_it_names(
     assert files.list_dir(f"{DATA}/removed") == []
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("identity", ["damaged", "missing", "of another stream"])
+def test_a_replica_that_has_moved_away_and_has_no_identity_is_put_aside(
+    caplog: pytest.LogCaptureFixture, identity: str, is_open: bool
+) -> None:
+    """It may be the log of another stream. `is_open`: that has happened since it was opened."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s"))
+    created = apply(Image(), CreateStream(definition, (ALONE,)))
+    moved = replace(THERE, version=ALONE.version + 1)
+    image = apply(created, ChangePartitions((PartitionChange(ONE, 0, moved),)))
+    place, aside = f"{DATA}/streams/s/0", f"{DATA}/aside/s-0.1"
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        await follow(node, created)
+        await node.publish("s", [b"kept"])
+        logs = [name for name in files.list_dir(place) if name.endswith(".log")]
+        if identity == "missing":
+            files.remove(f"{place}/{IDENTITY_FILE}")
+        elif identity == "damaged":
+            file = files.open(f"{place}/{IDENTITY_FILE}")
+            file.truncate(8)
+            file.close()
+        else:
+            write_identity(files, place, LogIdentity(TWO, 0))
+        if not is_open:
+            await node.reconciler.let_go(definition, [0])
+            await node.reconciler.reconcile(created)
+            assert [each.failure is None for each in node.partitions.stream("s") or ()] == [False]
+        await follow(node, image)
+        check_states(node, image, "s")
+        kept = place if identity == "of another stream" else aside
+        assert set(logs) <= set(files.list_dir(kept))
+        warned = [each for each in caplog.records if "is put aside" in each.message]
+        assert [vars(each)["moved_to"] for each in warned] == [aside] * (kept == aside)
+        if kept == aside:
+            back = replace(ALONE, version=moved.version + 1, since=((1, moved.version + 1),))
+            again = apply(image, ChangePartitions((PartitionChange(ONE, 0, back),)))
+            await follow(node, again)
+            check_node(node, again)
+
+    run(scene)
+
+
 KINDS: Final = ("list streams", "list", "read", "create", "rename", "remove", "sync", "append")
 """Operations on files that may fail: how they begin."""
 

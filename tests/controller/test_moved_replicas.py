@@ -356,7 +356,9 @@ def test_what_a_node_has_left_that_ended_while_it_opened_a_log_is_removed() -> N
             files.open(f"{streams}/2/00000000000000000000.log", create=True)
             image = apply(node.controller.image, CreateStream(definition, states))
             assert await node.reconciler.reconcile(image) == {}
-            assert files.list_dir(streams) == ["2"], "a log that does not say whose it is"
+            assert files.list_dir(streams) == []
+            aside = f"{controlled_node.DATA}/aside"
+            assert files.list_dir(aside) == ["s-2.1"], "a log that does not say whose it is"
             await node.reconciler.reconcile(node.controller.image)
 
     asyncio.run(run())

@@ -7,7 +7,8 @@
     <data>/removed/<stream id>/   data of a deleted stream, about to be removed
     <data>/removed/<stream id>-<n>/  a partition whose replica moved to another node, likewise
     <data>/aside/<name>.<k>/      a directory found in streams/ that belonged to no known stream
-    <data>/aside/<name>-<n>.<k>/  a partition whose records were given up by a repair
+    <data>/aside/<name>-<n>.<k>/  a partition whose records were given up by a repair, or that has
+                                  moved away and does not say of which stream it is
     <data>/aside/damage.<k>       bytes of a damaged log that was healed; see `healing`
     <data>/held-partitions        see `held_partitions`
 """
@@ -175,26 +176,38 @@ class StreamDirectories:
             return False
         return found.since < identity.since
 
-    def remove_partition(self, stream_id: bytes, name: str, index: int) -> None:
+    def remove_partition(self, stream_id: bytes, name: str, index: int) -> str | None:
         """Remove the data of one partition, if it is that of this stream, or what is left of a
         creation that failed; idempotent.
 
-        Raises: OSError, CorruptData where the directory does not say whose it is.
+        Data that does not say whose it is may be that of another stream, and is moved to `aside`.
+        Returns where it is now; None: there was none. Raises: OSError.
         """
         source = self.partition(name, index)
         target = f"{self._removed}/{stream_id.hex()}-{index}"
+        moved_to = None
         if self.files.exists(source):
-            found = read_identity(self.files, source)
-            if found is None and not _UNFINISHED.issuperset(self.files.list_dir(source)):
-                return
+            try:
+                found = read_identity(self.files, source)
+                is_known = found is not None or self._is_unfinished(source)
+            except CorruptData:
+                found, is_known = None, False
             if found is not None and found.stream_id != stream_id:
-                return
+                return None
+            if not is_known:
+                moved_to = self.put_partition_aside(name, index)
+        if self.files.exists(source):
             if self.files.exists(target):
                 self.files.remove_tree(target)
             self.files.rename(source, target)
             self.files.sync_dir(f"{self._streams}/{name}")
         if self.files.exists(target):
             self.files.remove_tree(target)
+        return moved_to
+
+    def _is_unfinished(self, directory: str) -> bool:
+        """Whether a creation failed before the identity file was there."""
+        return _UNFINISHED.issuperset(self.files.list_dir(directory))
 
     def _move_removed(self, stream_id: bytes, name: str, *, is_taken: bool) -> None:
         """Move a stream's directory to `removed` with one rename, if it belongs to that stream."""

@@ -78,8 +78,14 @@ class ReplicaRemoval:
         # First: a replica that comes back finds its old log and removes it, but a log that is held
         # and is not there is taken for lost.
         self._held.drop(definition.id, index)
-        self._directories.remove_partition(definition.id, definition.name, index)
+        moved_to = self._directories.remove_partition(definition.id, definition.name, index)
         self._unfinished.discard((definition.id, index))
+        if moved_to is not None:
+            log.warning(
+                "data of a replica that has moved away is put aside: its identity is not readable",
+                extra={"stream": definition.name, "partition": index, "moved_to": moved_to},
+            )
+            return
         log.info(
             "replica removed; its partition is on other nodes",
             extra={"stream": definition.name, "partition": index},
