@@ -7,14 +7,14 @@ import errno
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.controller.directories import StreamDirectories
-from bascule.errors import Broken, PartitionFailed
+from bascule.errors import Broken, Closed, PartitionFailed
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -264,6 +264,37 @@ def test_a_replica_that_has_moved_away_and_has_no_identity_is_put_aside(
             again = apply(image, ChangePartitions((PartitionChange(ONE, 0, back),)))
             await follow(node, again)
             check_node(node, again)
+
+    run(scene)
+
+
+def test_a_log_is_closed_that_could_not_be_noted_as_held() -> None:
+    """Also where the next attempt fails before it opens the log again."""
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s"))
+    image = apply(Image(), CreateStream(definition, (ALONE,)))
+
+    async def scene(node: ControlledNode, files: SimFiles) -> None:
+        def failing(operation: Callable[..., Any], end: str) -> Callable[..., Any]:
+            def call(path: str, **options: bool) -> Any:
+                if path.endswith(end):
+                    raise OSError(errno.EMFILE, "too many open files", path)
+                return operation(path, **options)
+
+            return call
+
+        open_file, list_dir = files.open, files.list_dir
+        files.open = failing(open_file, "/held-partitions")  # type: ignore[method-assign]
+        assert await node.reconciler.reconcile(image)
+        (first,) = node.partitions.stream("s") or ()
+        assert first.log is not None
+        files.list_dir = failing(list_dir, "/streams/s")  # type: ignore[method-assign]
+        assert await node.reconciler.reconcile(image)
+        assert first not in (node.partitions.stream("s") or ())
+        with pytest.raises(Closed):
+            first.log.check_open()
+        files.open, files.list_dir = open_file, list_dir  # type: ignore[method-assign]
+        await follow(node, image)
+        check_node(node, image)
 
     run(scene)
 

@@ -339,6 +339,10 @@ class Reconciler:
 
     def _open(self, step: OpenPartitions) -> list[tuple[Partition, bool]]:
         definition = step.definition
+        for partition in self._partitions.stream_by_id(definition.id) or ():
+            if partition.index in step.indexes:
+                # An earlier attempt may have failed after it opened the log.
+                close_partition(partition)
         try:
             self._free_name(definition)
             self._removal.remove_earlier(definition, step.since)
@@ -347,11 +351,6 @@ class Reconciler:
             for partition, _ in opened:
                 self._opener.fail(partition, error)
             return opened
-        present = self._partitions.stream_by_id(definition.id) or ()
-        for partition in present:
-            if partition.index in step.indexes:
-                # An earlier attempt may have failed after it opened the log.
-                close_partition(partition)
         opened = [
             self._opener.open(
                 definition,
