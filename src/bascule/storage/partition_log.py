@@ -32,7 +32,6 @@ from bascule.storage.segment import (
     SegmentInfo,
     Tail,
     create_segment,
-    segment_path,
 )
 from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
@@ -317,7 +316,7 @@ class PartitionLog:
                 kept = kept_segments(self._segments, plan)
                 self._publish_segments(kept, file, new_end, plan.tail.timestamp_max)
                 truncate_files(self._files, self.directory, plan, later)
-                self._active.file = self._files.open(segment_path(self.directory, new_end))
+                self._segments.reopen_last()
         except OSError as error:
             cause = f"truncation to offset {new_end} failed: {error}"
             raise self._fail(cause) from error
@@ -353,7 +352,7 @@ class PartitionLog:
                 self._epochs.reset()
                 self._maintenance.reset(checkpoint)
                 reset.finish(self._files, self.directory)
-                self._active.file = self._files.open(segment_path(self.directory, offset))
+                self._segments.reopen_last()
         except OSError as error:
             raise self._fail(f"reset to offset {offset} failed: {error}") from error
         self._gaps_marked = False

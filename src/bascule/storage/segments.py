@@ -14,7 +14,7 @@ from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.header_checks import check_batch_headers
 from bascule.storage.index.segment_lookup import BatchLocation, limit_of, locate_batch
-from bascule.storage.index.trusted_file import unchecked
+from bascule.storage.index.trusted_file import TrustedFile, unchecked
 from bascule.storage.scan import (
     SCAN_BYTES,
     first_record,
@@ -29,6 +29,7 @@ from bascule.storage.segment import (
     Segment,
     SegmentInfo,
     Tail,
+    segment_path,
 )
 
 OPEN_SEGMENTS_MAX: Final = 4
@@ -95,6 +96,15 @@ class Segments:
             self.all = (*kept, active)
             self.bytes_before_last = sum(segment.size for segment in kept)
             self._loaded = tuple(segment for segment in self._loaded if segment in self.all)
+
+    def reopen_last(self) -> None:
+        """Open the file of the last segment again, which has its final name now. Raises: OSError.
+
+        For the appending thread only."""
+        last = self.all[-1]
+        assert last.contents is not None, "the last segment is always open"
+        path = segment_path(self._directory, last.base_offset)
+        last.contents.file = TrustedFile(self._files.open(path), last.trust)
 
     def holds(self, segment: Segment) -> bool:
         """Whether the segment is still in the log."""
@@ -383,6 +393,10 @@ class Segments:
             at = contents.offsets.entry_at(offset)[0]
             offset, position = contents.offsets.last_at(at) or (base, 0)
             bytes_max += contents.index_interval_bytes  # the entry is less than that below `start`
+            following_at = contents.offsets.entry_after(position)
+            if following_at is not None:
+                # A gap is between the entries if `offset` is: go beyond it, whatever is before it.
+                bytes_max = max(bytes_max, following_at + 1 - position)
         if not contents.file.is_cached(position, min(limit, position + bytes_max + SCAN_BYTES)):
             trust.suspend()
         try:

@@ -196,8 +196,9 @@ class Compaction:
                 offset = read_header(contents.file.read_at(position, HEADER_BYTES)).base_offset
             if not segment.verified:
                 check_batch_headers(
-                    contents.file, contents.offsets, start=position, end=position + 1,
-                    limit=segment.size, base_offset=segment.base_offset, end_offset=end_offset,
+                    contents.file, contents.offsets, start=position,
+                    end=min(position + 1, segment.size), limit=segment.size,
+                    base_offset=segment.base_offset, end_offset=end_offset,
                     epochs=self._log.epochs, gaps_allowed=True,
                 )  # fmt: skip
         return windows(
