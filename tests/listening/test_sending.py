@@ -70,3 +70,34 @@ def test_a_small_slice_behind_the_end_of_its_file_is_an_error(tmp_path: Path) ->
     piece = slice_of(tmp_path / "a", len(CONTENT) - 50, 100)
     with pytest.raises(Broken, match=f"ends at byte {len(CONTENT)}, expected at least"):
         sent([b"head", piece])
+
+
+class SmallCacheFile(RealFile):
+    """A file of which the page cache keeps nothing."""
+
+    __slots__ = ("bytes_loaded",)
+
+    def __init__(self, fd: int, path: str) -> None:
+        super().__init__(fd, path)
+        self.bytes_loaded = 0
+
+    def is_cached(self, start: int, end: int) -> bool:
+        return False
+
+    def load(self, start: int, end: int) -> None:
+        self.bytes_loaded += end - start
+
+
+def test_a_page_cache_that_keeps_nothing_does_not_make_each_chunk_read_all(tmp_path: Path) -> None:
+    size, checked = 24 << 20, []
+    path = tmp_path / "a"
+    with path.open("wb") as created:
+        created.truncate(size)
+    file = SmallCacheFile(os.open(path, os.O_RDWR), str(path))
+
+    def check(*, start: int, end: int) -> None:
+        checked.append(end - start)
+
+    received, counts = sent([FileSlice(file, 0, size, check=check)])
+    assert len(received) == counts.bytes_sendfile == size
+    assert file.bytes_loaded == sum(checked) <= 4 * size

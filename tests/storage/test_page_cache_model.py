@@ -126,7 +126,7 @@ class ReadMachine(RuleBasedStateMachine):
             assert nowait
             return
         if not piece.file.is_cached(piece.position, piece.position + piece.length):
-            piece.load(piece.position)  # as the sender does
+            piece.load(piece.position, piece.position + piece.length)  # as the sender does
         got = piece.file.read_at(piece.position, piece.length)
         rest = [b for b, h in zip(self.batches, headers, strict=True) if h.end_offset > offset]
         found = [

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 from bascule.listening.limits import ListenerStatistics
 from bascule.listening.sending import Sender
 from bascule.wire.primitives import Piece
-
-
-async def never() -> None:
-    raise AssertionError("the socket has room for all")
 
 
 def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
@@ -23,17 +20,28 @@ def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
         here, there = socket.socketpair()
         with here, there:
             here.setblocking(False)
+            loop = asyncio.get_running_loop()
+            on_thread = partial(loop.run_in_executor, None)
+
+            async def writable() -> None:
+                ready = asyncio.Event()
+                loop.add_writer(here, ready.set)
+                await ready.wait()
+                loop.remove_writer(here)
+
+            received = on_thread(lambda: b"".join(iter(lambda: there.recv(1 << 16), b"")))
             sender = Sender(
                 here,
                 statistics=statistics,
-                run_on_thread=lambda function: asyncio.get_running_loop().run_in_executor(
-                    None, function
-                ),
-                writable=never,
+                run_on_thread=on_thread,
+                writable=writable,
                 progress=lambda: None,
             )
-            await sender.send(pieces)
-            here.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: there.recv(1 << 16), b""))
+            try:
+                await sender.send(pieces)
+            finally:
+                here.shutdown(socket.SHUT_WR)
+                found = await received
+            return found
 
     return asyncio.run(scene()), statistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
@@ -57,6 +57,12 @@ class LogConfig:
     gaps, it always allows them."""
 
 
+class Check(Protocol):
+    """Checks the headers of the batches that begin in bytes [start, end)."""
+
+    def __call__(self, *, start: int, end: int) -> object: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileSlice:
     """A range of bytes in a segment file, for sendfile."""
@@ -66,18 +72,19 @@ class FileSlice:
     length: int
     following: int = -1
     """The base offset of the next segment if the range ends with its own, and records are there."""
-    check: Callable[[], object] | None = field(default=None, compare=False, repr=False)
-    """Checks the batch headers, on a thread, where the range left the page cache before it was
-    sent. Raises: CorruptData, OSError."""
+    check: Check | None = field(default=None, compare=False, repr=False)
+    """Checks the batch headers of a part of it, on a thread, where that left the page cache before
+    it was sent. Raises: CorruptData, OSError."""
 
-    def load(self, start: int) -> None:
-        """Read the range from `start` on into the page cache, and check it. Waits for the disk.
+    def load(self, start: int, end: int) -> None:
+        """Read bytes [start, end) of the file into the page cache, and check them. Waits for the
+        disk.
 
         Raises: CorruptData, OSError.
         """
-        self.file.load(start, self.position + self.length)
+        self.file.load(start, end)
         if self.check is not None:
-            self.check()
+            self.check(start=start, end=end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def check_batch_headers(
     gaps_allowed: bool,
     nowait: bool = False,
 ) -> bool:
-    """Check the headers of bytes [start, end) of a segment, where `start` is a batch boundary.
+    """Check the headers of the batches that begin in bytes [start, end) of a segment.
 
     The check begins at the last batch at or before `start` of which `index`, the segment's, has an
     entry, since only of such a batch the offset is known; without any it begins at the segment's
