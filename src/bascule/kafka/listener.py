@@ -106,4 +106,8 @@ class ClientListener(FrameListener):
             config=self._config,
             streams=self._streams,
             tables=self._tables,
+            note_cold_read=self._note_cold_read,
         )
+
+    def _note_cold_read(self) -> None:
+        self._statistics.cold_reads += 1

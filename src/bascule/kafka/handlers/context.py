@@ -263,6 +263,8 @@ class Context:
     streams: TopicAdministration
     tables: ServedTables | None = None
     """None: this listener serves none."""
+    note_cold_read: Callable[[], None] = lambda: None
+    """Called where records have to be read by a thread before they are sent."""
 
     def address_of(self, node: NodeRegistration) -> tuple[str, int]:
         """This node where the client has reached it, any other where it says."""

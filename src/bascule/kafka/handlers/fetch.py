@@ -215,7 +215,10 @@ async def _plan_read(
         return None
     read = partial(records.plan_read, offset, bytes_max=max(limit, 0), end=mark)
     piece = read(nowait=True)
-    return piece if piece is not None else await context.run_on_thread(read)
+    if piece is None:
+        context.note_cold_read()
+        piece = await context.run_on_thread(read)
+    return piece
 
 
 def _include(
