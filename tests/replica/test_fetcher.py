@@ -40,7 +40,7 @@ class Followed:
     key = STREAM, 0
     is_in_force = True
     partition = SimpleNamespace(
-        needs_sync=False, definition=SimpleNamespace(name="orders"), index=0
+        needs_sync=False, failure=None, definition=SimpleNamespace(name="orders"), index=0
     )
 
     def __init__(self) -> None:
@@ -81,7 +81,9 @@ class Followed:
     def advance(self, attempt: int, end_offset: int) -> int:
         return 0
 
-    def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
+    def append(
+        self, attempt: int, start: int, data: memoryview, flags: LogFlags, arrived: object
+    ) -> bool:
         assert data == RECORDS
         if self.bug is not None:
             raise self.bug

@@ -9,8 +9,9 @@ from bascule.model import Cleanup
 from bascule.peer.replica_session import NOTHING_SAID
 from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
 from bascule.replica.roles.commitment import LogFlags
+from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
-from bascule.storage.partition_log import PartitionLog
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
@@ -42,6 +43,48 @@ def test_the_batch_that_is_cut_short_is_left() -> None:
     assert whole_batches(memoryview(first + second))[:3] == (len(first + second), 15, 5)
     with pytest.raises(RemoteProtocolError):
         whole_batches(memoryview(first)[:-1])
+
+
+@pytest.mark.parametrize("limit", ["segment_bytes_max", "segment_messages_max", "age"])
+def test_a_response_is_divided_by_the_limits_of_segments(limit: str) -> None:
+    """A leader sends what is in several of its segments."""
+    batches = [
+        make_batch(4 * n, 4, timestamp=1_000 + 100 * n, size=20, leader_epoch=1) for n in range(9)
+    ]
+    data, size = memoryview(b"".join(batches)), len(batches[0])
+    limits = {
+        "segment_bytes_max": LogConfig(segment_bytes_max=2 * size + 1),
+        "segment_messages_max": LogConfig(segment_messages_max=11),
+        "age": LogConfig(segment_age_ms_max=200),
+    }[limit]
+    arrived = whole_batches(data)
+    assert (arrived.offsets, arrived.age_ms) == (36, 800)
+    assert arrived.fit_into_one(LogConfig())
+    assert not arrived.fit_into_one(limits)
+    parts = split_for_segments(data, limits)
+    assert [len(part) for part in parts] == [2 * size] * 4 + [size]
+    assert all(whole_batches(part).fit_into_one(limits) for part in parts)
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    log = group.replicas[2].log
+    log.configure(limits)
+    assert follower.append(follower.attempt, 0, data, NO_FLAGS, arrived)
+    assert [info.bytes for info in log.segments_info()] == [2 * size] * 4 + [size]
+
+
+def test_batches_before_a_damaged_one_are_appended_part_by_part() -> None:
+    first, second = make_batch(0, 4, leader_epoch=1), bytearray(make_batch(4, 4, leader_epoch=1))
+    second[-1] ^= 1
+    data = memoryview(first + second)
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    log = group.replicas[2].log
+    log.configure(LogConfig(segment_bytes_max=len(first)))
+    with pytest.raises(CorruptData):
+        follower.append(follower.attempt, 0, data, NO_FLAGS, whole_batches(data))
+    assert log.end.offset == 4
 
 
 def test_records_are_appended_where_they_were_asked_for_or_not_at_all() -> None:

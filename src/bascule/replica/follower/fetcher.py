@@ -469,7 +469,7 @@ class FollowerFetcher:
         else:
             buffer.retain()
         flags = LogFlags(response.may_have_ids, response.may_have_gaps)
-        return partial(self._append, followed, attempt, start, data, flags, buffer)
+        return partial(self._append, followed, attempt, start, data, arrived, flags, buffer)
 
     def _before_missing_payloads(
         self, followed: FollowedPartition, records: memoryview, arrived: WholeBatches
@@ -497,6 +497,7 @@ class FollowerFetcher:
         attempt: int,
         start: int,
         data: memoryview,
+        arrived: WholeBatches,
         flags: LogFlags,
         buffer: ReceiveBuffer | None,
     ) -> None:
@@ -504,7 +505,7 @@ class FollowerFetcher:
             with self._reported(followed):
                 if self._writer.is_disk_full:
                     raise OSError(ENOSPC, "the disk is full")
-                if not followed.append(attempt, start, data, flags):
+                if not followed.append(attempt, start, data, flags, arrived):
                     return
                 if followed.partition.needs_sync:
                     self._syncer.request(followed.partition)
@@ -540,6 +541,8 @@ class FollowerFetcher:
 
     def _attempt_failed(self, followed: FollowedPartition, error: Exception) -> None:
         followed.end_attempt()
+        if followed.partition.failure is None and followed.partition.needs_sync:
+            self._syncer.request(followed.partition)  # what came before the error is appended
         followed.fail(error, self._send_acks)
         if isinstance(error, CorruptData) and followed.is_damaged_again():
             partition = followed.partition

@@ -24,7 +24,7 @@ from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
 from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
-from bascule.storage.partition_log import PartitionLog
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.truncation.partial_copy import NOT_TOLD
 from bascule.wire.messages.peer.replica_fetch import (
     ReplicaFetchPartition,
@@ -33,8 +33,9 @@ from bascule.wire.messages.peer.replica_fetch import (
 
 log = logging.getLogger("bascule.replica")
 
-_BATCH: Final = Struct(">qii5xhi")
-"""Base offset, length, leader epoch, attributes, offset of the last record from the base."""
+_BATCH: Final = Struct(">qii5xhi8xq")
+"""Base offset, length, leader epoch, attributes, offset of the last record from the base, largest
+timestamp."""
 
 
 class WholeBatches(NamedTuple):
@@ -47,6 +48,18 @@ class WholeBatches(NamedTuple):
     """The leader epoch of the last one."""
     has_links: bool = False
     """Whether records among them have payloads; see `record.payload_links`."""
+    offsets: int = 0
+    """From the first base offset to `end_offset`."""
+    age_ms: int = 0
+    """From the largest timestamp of the first batch to that of all."""
+
+    def fit_into_one(self, config: LogConfig) -> bool:
+        """Whether one segment of a log may hold them."""
+        return (
+            self.size <= config.segment_bytes_max
+            and self.offsets <= config.segment_messages_max
+            and self.age_ms < config.segment_age_ms_max
+        )
 
 
 def whole_batches(records: memoryview) -> WholeBatches:
@@ -55,16 +68,22 @@ def whole_batches(records: memoryview) -> WholeBatches:
     Raises: RemoteProtocolError if there is none.
     """
     at, end_offset, epoch, size, kinds = 0, -1, -1, len(records), 0
+    first = since = newest = -1
     while at + HEADER_BYTES <= size:
-        base, length, number, attributes, delta = _BATCH.unpack_from(records, at)
+        base, length, number, attributes, delta, timestamp = _BATCH.unpack_from(records, at)
         stop = at + LENGTH_PREFIX_BYTES + length
         if length < 0 or stop > size:
             break
+        if not at:
+            first, since, newest = base, timestamp, timestamp
         at, end_offset, epoch = stop, base + delta + 1, number
         kinds |= attributes
+        if timestamp > newest:
+            newest = timestamp
     if not at:
         raise RemoteProtocolError(f"{size} bytes of records without a whole batch")
-    return WholeBatches(at, end_offset, epoch, kinds & PAYLOAD_LINKS != 0)
+    has_links = kinds & PAYLOAD_LINKS != 0
+    return WholeBatches(at, end_offset, epoch, has_links, end_offset - first, newest - since)
 
 
 def has_whole_log(state: PartitionState, node_id: int) -> bool:
@@ -279,10 +298,18 @@ class FollowedPartition:
         partition.told_start_offset = max(partition.told_start_offset, response.log_start_offset)
         partition.on_leader_watermark(self.leader_watermark)
 
-    def append(self, attempt: int, start: int, data: memoryview, flags: LogFlags) -> bool:
-        """Append batches of an attempt, which follow offset `start`; False if they are dropped.
+    def append(
+        self,
+        attempt: int,
+        start: int,
+        data: memoryview,
+        flags: LogFlags,
+        arrived: WholeBatches | None = None,
+    ) -> bool:
+        """Append the batches `data` of an attempt, which follow offset `start`; False if they are
+        dropped. `arrived` says whether one segment may hold them.
 
-        Raises: BasculeError, OSError. Begin another attempt then.
+        Raises: BasculeError, OSError; some of them may be appended. Begin another attempt then.
         """
         store = self.partition.log
         if attempt != self.attempt or not self.is_in_force or store is None:
@@ -290,7 +317,8 @@ class FollowedPartition:
         if store.end.offset != start:
             # A gap would be taken for one that compaction left.
             raise UnexpectedOffset(store.end.offset, start)
-        for part in split_for_segments(data, store.config):
+        fits = arrived is not None and arrived.fit_into_one(store.config)
+        for part in (data,) if fits else split_for_segments(data, store.config):
             self.partition.append_replicated(part, flags)
         self.partition.on_leader_watermark(self.leader_watermark)
         self.failures.end()
