@@ -422,48 +422,6 @@ class StreamInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairedPartition:
-    """What a repair did to one partition that had failed."""
-
-    partition: int
-    failure_before: str
-    failure: str | None
-    """Why it is still failed; None: it serves."""
-    start_offset: int
-    end_offset: int
-    moved_to: str | None
-    """Where its old directory is, if its records were given up and there was one."""
-    node: int = 0
-    """The node that holds this replica."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubbedReplica:
-    """What the scrubber has found in one replica, or how far it is."""
-
-    partition: int
-    node: int
-    result: str
-    """`waiting`, `running`, `ok`, `corrupt`, `differs` from another replica, `failed`, or
-    `unreachable`."""
-    records: int = 0
-    bytes: int = 0
-    """Read so far."""
-    bytes_total: int = 0
-    """Of the log when the scrub began."""
-    seconds: float = 0.0
-    """Spent on reading."""
-    finished_ms: int = 0
-    """When the last scrub ended, in Unix milliseconds; 0: never."""
-    found: str = ""
-    """The damage, the difference, or why the log was not read to its end."""
-
-    @property
-    def is_done(self) -> bool:
-        return self.result not in ("waiting", "running")
-
-
-@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """One running node: its addresses, versions and state."""
 
@@ -508,6 +466,10 @@ class PartitionRef:
     """See `PartitionState.shown_unclean_epoch`."""
     waits: str = ""
     """Why nobody leads it; empty: it has a leader."""
+    wanted: int = 0
+    """How many replicas it is to have; 0: an earlier release does not say."""
+    short: str = ""
+    """Why it has fewer than `wanted`, and what helps; empty: it has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +503,8 @@ class ClusterInfo:
     under_min_isr: tuple[PartitionRef, ...]
     """Partitions with fewer replicas in sync than messages need."""
     under_replicated: tuple[PartitionRef, ...]
-    """Partitions with a replica that is not in sync."""
+    """Partitions with a replica that is not in sync, or with fewer replicas than their streams ask
+    for."""
     unclean: tuple[PartitionRef, ...] = ()
     """Partitions that may have lost committed records in an unclean election, until an operator
     has acknowledged it."""
@@ -559,6 +522,9 @@ class ClusterInfo:
     under_replicated_count: int = 0
     unclean_count: int = 0
     failed_count: int = 0
+    short_count: int = 0
+    """Of the partitions in `under_replicated`: those that lack nothing but a node. The replicas
+    that they have are in sync, and there is no node for more."""
     catch_up_rate: int = 0
     """Bytes a second that each node sends at most to replicas that are not in sync; 0: no limit."""
     is_balancing: bool = False

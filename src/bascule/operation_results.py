@@ -111,3 +111,45 @@ class BalancePlan:
     """Of the listed moves."""
     replicas: dict[int, int]
     """Node -> replicas that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedPartition:
+    """What a repair did to one partition that had failed."""
+
+    partition: int
+    failure_before: str
+    failure: str | None
+    """Why it is still failed; None: it serves."""
+    start_offset: int
+    end_offset: int
+    moved_to: str | None
+    """Where its old directory is, if its records were given up and there was one."""
+    node: int = 0
+    """The node that holds this replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbedReplica:
+    """What the scrubber has found in one replica, or how far it is."""
+
+    partition: int
+    node: int
+    result: str
+    """`waiting`, `running`, `ok`, `corrupt`, `differs` from another replica, `failed`, or
+    `unreachable`."""
+    records: int = 0
+    bytes: int = 0
+    """Read so far."""
+    bytes_total: int = 0
+    """Of the log when the scrub began."""
+    seconds: float = 0.0
+    """Spent on reading."""
+    finished_ms: int = 0
+    """When the last scrub ended, in Unix milliseconds; 0: never."""
+    found: str = ""
+    """The damage, the difference, or why the log was not read to its end."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.result not in ("waiting", "running")

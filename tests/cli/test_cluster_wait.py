@@ -33,7 +33,10 @@ def test_nodes_that_are_away_are_named() -> None:
     [
         ({"controller": 0}, "no controller"),
         ({"leaderless_count": 2}, "2 partitions without a leader"),
-        ({"under_replicated_count": 3}, "3 partitions with a replica that is not in sync"),
+        (
+            {"under_replicated_count": 3},
+            "3 partitions with a replica that is not in sync, or is yet to be made",
+        ),
         ({"failed_count": 1}, "1 failed replica"),
     ],
 )
@@ -45,3 +48,31 @@ def test_each_part_that_is_missing_is_named(changed: dict[str, int], text: str) 
 def test_a_node_of_an_earlier_release_only_lists_what_is_missing(listed: str) -> None:
     """As the first node that is replaced in a rolling upgrade: its counts are 0."""
     assert missing_parts(replace(WHOLE, **{listed: (REF,)}))  # type: ignore[arg-type]
+
+
+SHORT = replace(
+    WHOLE,
+    under_replicated=(
+        PartitionRef(
+            "flights", 0, 1, (1, 2), (1, 2), wanted=3,
+            short="it has 2 of 3 replicas, for want of a node: add a node with `bascule node join`",
+        ),
+    ),
+    under_replicated_count=2,
+    short_count=2,
+)  # fmt: skip
+
+
+def test_replicas_that_there_is_no_node_for_are_missing_with_what_helps() -> None:
+    assert missing_parts(SHORT) == [
+        "2 partitions with fewer replicas than asked for, and no node for more: flights 0: it has "
+        "2 of 3 replicas, for want of a node: add a node with `bascule node join`"
+    ]
+
+
+def test_a_cluster_may_be_known_to_run_short() -> None:
+    assert missing_parts(SHORT, allow_short=True) == []
+    also_behind = replace(SHORT, under_replicated_count=3)
+    assert missing_parts(also_behind, allow_short=True) == [
+        "1 partition with a replica that is not in sync, or is yet to be made"
+    ]

@@ -121,7 +121,7 @@ def test_a_node_of_a_cluster_shows_what_is_wrong_there() -> None:
     sample = sample_of(text(1, cluster=CLUSTER), at_s=1.0)
     view = view_of(sample, sample)
     shown = drawn(view, list(view.rows), width=80, height=20).splitlines()
-    expected = "node 1  nodes 2 of 3  controller 2  no leader 4  below min_isr 5  not in sync 6"
+    expected = "node 1  nodes 2 of 3  controller 2  no leader 4  below min_isr 5  few copies 6"
     assert shown[2] == expected
     others = drawn(alone, list(alone.rows), width=80, height=20).splitlines()
     assert len(others) == len(shown) - 1

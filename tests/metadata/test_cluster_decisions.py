@@ -84,8 +84,7 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
     """What holds in every image, and from one to the next. `rebooted` has lost writes between.
     `are_compared`: after the logs of all replicas that may be elected uncleanly."""
     assert image.removed.isdisjoint(image.nodes)
-    names = {definition.id: name for name, definition in image.streams.items()}
-    assert image.index == index_of(names, image.partitions)
+    assert image.index == index_of([*image.streams.values()], image.partitions)
     found, counts = find_troubles(image), count_troubles(image)
     for item in fields(counts):
         assert getattr(counts, item.name) == len(getattr(found, item.name)), item.name

@@ -59,12 +59,11 @@ from bascule.model import (
     ClusterInfo,
     NodeInfo,
     PartHealth,
-    RepairedPartition,
-    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
 )
+from bascule.operation_results import RepairedPartition, ScrubbedReplica
 from bascule.version import __version__
 from bascule.wire.subjects import check_subject
 

@@ -17,10 +17,9 @@ from bascule.model import (
     NodeInfo,
     PartHealth,
     PartitionInfo,
-    RepairedPartition,
-    ScrubbedReplica,
     StreamInfo,
 )
+from bascule.operation_results import RepairedPartition, ScrubbedReplica
 
 Sync = Literal["always", "interval", "never"]
 PartitionBy = Literal["group", "subject", "key", "mapping"]
@@ -229,6 +228,10 @@ class PartitionRefBody(Struct, kw_only=True):
     isr: list[int]
     unclean_epoch: int
     waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
+    wanted: Annotated[int, Meta(description="How many replicas it is to have.")]
+    short: Annotated[
+        str, Meta(description="Why it has fewer, and what helps; empty: it has as many.")
+    ]
 
 
 class FailedReplicaBody(Struct, kw_only=True):
@@ -252,7 +255,13 @@ class ClusterBody(Struct, kw_only=True):
     partitions: Annotated[int, Meta(description="Partitions of all streams.")]
     leaderless: list[PartitionRefBody]
     under_min_isr: list[PartitionRefBody]
-    under_replicated: list[PartitionRefBody]
+    under_replicated: Annotated[
+        list[PartitionRefBody],
+        Meta(
+            description="Have a replica that is not in sync, or fewer replicas than their streams "
+            "ask for."
+        ),
+    ]
     unclean: Annotated[
         list[PartitionRefBody],
         Meta(description="May have lost committed records in an unclean election."),
@@ -274,6 +283,13 @@ class ClusterBody(Struct, kw_only=True):
     under_replicated_count: int
     unclean_count: int
     failed_count: int
+    short_count: Annotated[
+        int,
+        Meta(
+            description="Of under_replicated: lack nothing but a node. All replicas that they have "
+            "are in sync, and there is no node for more."
+        ),
+    ]
     catch_up_rate: Annotated[
         int,
         Meta(

@@ -121,7 +121,7 @@ def _delete(image: Image, present: StreamDefinition) -> Image:
         streams=image.streams.remove(present.name),
         deletions=image.deletions.insert(present.id, _deletion(image, present)),
         partitions=image.partitions.discard(present.id),
-        index=index.with_states([(present.id, image.partitions.get(present.id, ()), ())]),
+        index=index.with_states([(present.id, 0, image.partitions.get(present.id, ()), ())]),
     )
 
 
@@ -153,7 +153,7 @@ def _alter(image: Image, command: AlterStream) -> Image:
         return image
     streams = image.streams.insert(command.name, replace(present, config=command.config))
     altered = replace(image, streams=streams)
-    if not command.added:
+    if not command.added and present.config.replicas == command.config.replicas:
         return altered
     return _with_states(altered, {command.id: states + command.added})
 
@@ -233,6 +233,13 @@ def _with_states(image: Image, changed: dict[bytes, StreamStates]) -> Image:
         image,
         partitions=before.update(changed),
         index=image.index.with_states(
-            (stream_id, before.get(stream_id, ()), after) for stream_id, after in changed.items()
+            (stream_id, _asked(image, stream_id), before.get(stream_id, ()), after)
+            for stream_id, after in changed.items()
         ),
     )
+
+
+def _asked(image: Image, stream_id: bytes) -> int:
+    """How many replicas the definition of a stream asks for."""
+    definition = image.stream_of(stream_id)
+    return 0 if definition is None else definition.config.replicas

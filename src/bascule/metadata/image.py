@@ -69,7 +69,6 @@ class Image:
         cluster_version: int = 1,
     ) -> Image:
         """The image with these parts."""
-        names = {definition.id: name for name, definition in streams.items()}
         return cls(
             HashTrieMap(streams),
             HashTrieMap(deletions or {}),
@@ -80,7 +79,7 @@ class Image:
             catch_up_rate,
             is_balancing,
             cluster_version,
-            index_of(names, partitions or {}),
+            index_of(streams.values(), partitions or {}),
         )
 
     def stream_of(self, stream_id: bytes) -> StreamDefinition | None:

@@ -6,14 +6,14 @@ the streams that a command touches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from rpds import HashTrieMap, HashTrieSet
 
-from bascule.model import NO_LEADER, PartitionState
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
 StreamStates: TypeAlias = tuple[PartitionState, ...]
 """The states of a stream's partitions, by index."""
@@ -39,6 +39,9 @@ class ImageIndex:
     """The ids of streams with a partition for which `is_troubled` is true."""
     away: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
     """The ids of streams with a partition that another node leads than its preferred leader."""
+    short: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
+    """The ids of streams with a partition that has fewer replicas than the stream's definition asks
+    for, or is to have fewer once it has moved."""
     partitions: int = 0
     """How many partitions have a state."""
 
@@ -59,13 +62,15 @@ class ImageIndex:
         return replace(self, names=self.names.discard(stream_id))
 
     def with_states(
-        self, changes: Iterable[tuple[bytes, StreamStates, StreamStates]]
+        self, changes: Iterable[tuple[bytes, int, StreamStates, StreamStates]]
     ) -> ImageIndex:
-        """After changes of partition states: stream id, all its states before, and after."""
+        """After changes of partition states: stream id, the replicas that its definition asks for,
+        all its states before, and after."""
         held: dict[int, int] = {}
         led: dict[int, int] = {}
-        troubled, away, partitions = self.troubled, self.away, self.partitions
-        for stream_id, before, after in changes:
+        troubled, away, short = self.troubled, self.away, self.short
+        partitions = self.partitions
+        for stream_id, wanted, before, after in changes:
             partitions += len(after) - len(before)
             for earlier, state in zip_longest(before, after):
                 # A change of few partitions of a stream leaves the other states as they are.
@@ -74,8 +79,10 @@ class ImageIndex:
                     _count(held, led, state, 1)
             troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
             away = _marked(away, stream_id, any(map(_is_away, after)))
+            is_short = any(len(state.target or state.replicas) < wanted for state in after)
+            short = _marked(short, stream_id, is_short)
         if not held:
-            return ImageIndex(self.names, self.loads, troubled, away, partitions)
+            return ImageIndex(self.names, self.loads, troubled, away, short, partitions)
         loads = self.loads
         for node in held.keys() | led.keys():
             replicas, leaders = held.get(node, 0), led.get(node, 0)
@@ -83,13 +90,19 @@ class ImageIndex:
                 present = loads.get(node, NodeLoad())
                 load = NodeLoad(present.replicas + replicas, present.led + leaders)
                 loads = loads.insert(node, load) if any(load) else loads.discard(node)
-        return ImageIndex(self.names, loads, troubled, away, partitions)
+        return ImageIndex(self.names, loads, troubled, away, short, partitions)
 
 
-def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates]) -> ImageIndex:
-    """The index of a whole image: the names and the partition states of its streams by id."""
-    empty = ImageIndex(names=HashTrieMap(names))
-    return empty.with_states((stream_id, (), states) for stream_id, states in partitions.items())
+def index_of(
+    streams: Collection[StreamDefinition], partitions: Mapping[bytes, StreamStates]
+) -> ImageIndex:
+    """The index of a whole image: its streams, and their partition states by stream id."""
+    wanted = {each.id: each.config.replicas for each in streams}
+    empty = ImageIndex(names=HashTrieMap({each.id: each.name for each in streams}))
+    return empty.with_states(
+        (stream_id, wanted.get(stream_id, 0), (), states)
+        for stream_id, states in partitions.items()
+    )
 
 
 def is_troubled(state: PartitionState) -> bool:

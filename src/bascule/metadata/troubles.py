@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import is_troubled
+from bascule.metadata.replicas.reassignment import wanted_count
 from bascule.model import NO_LEADER, PartitionRef, PartitionState, StreamDefinition
 
 
@@ -18,6 +22,9 @@ class Troubles:
     under_min_isr: tuple[PartitionRef, ...]
     under_replicated: tuple[PartitionRef, ...]
     unclean: tuple[PartitionRef, ...]
+    short: tuple[PartitionRef, ...]
+    """Those of `under_replicated` that lack nothing but a node: all replicas that they have are in
+    sync, and there is no node for more."""
 
 
 def how_to_repair(
@@ -45,21 +52,23 @@ def how_to_repair(
 
 def find_troubles(image: Image) -> Troubles:
     """Look at the partitions of the streams that have any, sorted by stream name."""
-    leaderless, under_min_isr, under_replicated, unclean = [], [], [], []
-    names = image.index.names
-    for name in sorted(names[stream_id] for stream_id in image.index.troubled):
-        definition = image.streams[name]
+    leaderless, under_min_isr, under_replicated, unclean, short = [], [], [], [], []
+    takers = {*image.usable()}
+    for definition in sorted(_suspects(image), key=attrgetter("name")):
+        wanted = wanted_count(image, definition)
         for index, state in enumerate(image.partitions[definition.id]):
-            if not is_troubled(state):
+            if not is_troubled(state) and not _is_short(state, wanted):
                 continue
             ref = PartitionRef(
-                name,
+                definition.name,
                 index,
                 state.leader,
                 state.replicas,
                 state.isr,
                 unclean_epoch=state.shown_unclean_epoch,
                 waits=why_leaderless(image, definition, state),
+                wanted=wanted,
+                short=_why_short(image, state, wanted, takers),
             )
             if ref.unclean_epoch:
                 unclean.append(ref)
@@ -67,11 +76,66 @@ def find_troubles(image: Image) -> Troubles:
                 leaderless.append(ref)
             if len(state.isr) < definition.needed_in_sync(state):
                 under_min_isr.append(ref)
-            if len(state.isr) < len(state.replicas):
+            if _is_under_replicated(state, wanted):
                 under_replicated.append(ref)
+            if _lacks_only_a_node(image, state, wanted, takers):
+                short.append(ref)
     return Troubles(
-        tuple(leaderless), tuple(under_min_isr), tuple(under_replicated), tuple(unclean)
+        tuple(leaderless),
+        tuple(under_min_isr),
+        tuple(under_replicated),
+        tuple(unclean),
+        tuple(short),
     )
+
+
+def _suspects(image: Image) -> Iterator[StreamDefinition]:
+    """The streams that may have a partition in trouble."""
+    names, troubled = image.index.names, image.index.troubled
+    for stream_id in chain(troubled, (id for id in image.index.short if id not in troubled)):
+        yield image.streams[names[stream_id]]
+
+
+def _is_short(state: PartitionState, wanted: int) -> bool:
+    """Whether a partition has fewer replicas than it is to have, or will once it has moved."""
+    return len(state.target or state.replicas) < wanted
+
+
+def _is_under_replicated(state: PartitionState, wanted: int) -> bool:
+    return len(state.isr) < len(state.replicas) or _is_short(state, wanted)
+
+
+def _lacks_only_a_node(
+    image: Image, state: PartitionState, wanted: int, takers: Collection[int]
+) -> bool:
+    """Whether a partition has fewer replicas than it is to have, all of them in sync, and there is
+    no node for more: `takers` are the nodes that may get replicas."""
+    is_all = _is_short(state, wanted) and len(state.isr) == len(state.replicas)
+    return is_all and _nodes_for(image, state, takers) < wanted
+
+
+def _nodes_for(image: Image, state: PartitionState, takers: Collection[int]) -> int:
+    """How many nodes there are for the replicas of a partition."""
+    # As `choose_target`: the other replicas stay where they are, also on a drained node.
+    base = state.target or state.replicas
+    staying = (n for n in base if n in image.nodes and not image.nodes[n].gives_replicas)
+    return len({*takers, *staying})
+
+
+def _why_short(image: Image, state: PartitionState, wanted: int, takers: Collection[int]) -> str:
+    """Why a partition has fewer replicas than it is to have, and what helps; empty: it has not."""
+    if not _is_short(state, wanted):
+        return ""
+    base = state.target or state.replicas
+    has = f"it has {len(base)} of {wanted} replicas"
+    if _nodes_for(image, state, takers) >= wanted:
+        return f"{has}; another node is about to copy it"
+    others = [(n, node) for n, node in sorted(image.nodes.items()) if n not in base]
+    lost = [str(n) for n, node in others if not node.alive and not node.is_leaving]
+    ways = [f"start node {' or '.join(lost)}"] if lost else []
+    ways += [f"`bascule node resume {n}`" for n, node in others if node.alive and node.is_drained]
+    ways.append("add a node with `bascule node join`")
+    return f"{has}, for want of a node: {', or '.join(ways)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +146,19 @@ class TroubleCounts:
     under_min_isr: int = 0
     under_replicated: int = 0
     unclean: int = 0
+    short: int = 0
 
 
 def count_troubles(image: Image) -> TroubleCounts:
     """As `find_troubles`, at less cost where there are many."""
-    leaderless = under_min_isr = under_replicated = unclean = 0
-    for stream_id, _, state in image.troubled_states():
-        definition = image.stream_of(stream_id)
-        assert definition is not None, "only streams of the image are troubled"
-        leaderless += state.leader == NO_LEADER
-        under_min_isr += len(state.isr) < definition.needed_in_sync(state)
-        under_replicated += len(state.isr) < len(state.replicas)
-        unclean += state.shown_unclean_epoch > 0
-    return TroubleCounts(leaderless, under_min_isr, under_replicated, unclean)
+    leaderless = under_min_isr = under_replicated = unclean = short = 0
+    takers = {*image.usable()}
+    for definition in _suspects(image):
+        wanted = wanted_count(image, definition)
+        for state in image.partitions[definition.id]:
+            leaderless += state.leader == NO_LEADER
+            under_min_isr += len(state.isr) < definition.needed_in_sync(state)
+            under_replicated += _is_under_replicated(state, wanted)
+            unclean += state.shown_unclean_epoch > 0
+            short += _lacks_only_a_node(image, state, wanted, takers)
+    return TroubleCounts(leaderless, under_min_isr, under_replicated, unclean, short)

@@ -19,7 +19,7 @@ from bascule.cli.cluster.operations import (
     throttle,
     wait_left,
 )
-from bascule.cli.cluster.whole import wait
+from bascule.cli.cluster.whole import short_text, wait
 from bascule.cli.exit_codes import FAILED
 from bascule.cli.output import (
     JsonOption,
@@ -29,6 +29,7 @@ from bascule.cli.output import (
     out,
     print_error,
     print_json,
+    print_warning,
 )
 from bascule.cli.units import counted
 from bascule.errors import ConfigError, UnknownNode
@@ -82,9 +83,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         info.under_min_isr,
         info.under_min_isr_count,
     )
-    _show_trouble(
-        "with a replica that is not in sync", info.under_replicated, info.under_replicated_count
-    )
+    _show_under_replicated(info)
     _show_failed(info)
     if info.differing:
         out.print(f"[red]{counted(len(info.differing), 'differing replica')}")
@@ -194,9 +193,11 @@ def remove_node(
     with bascule.connect_sync(server) as client:
         held = client.remove_node(number, force=force)
         stays = wait_left(client, number) if wait else None
+        info = client.cluster() if force else None
     if json:
         left = [asdict(each) for each in stays.left] if stays else []
-        print_json({"node_id": number, "replicas": held} | ({"left": left} if wait else {}))
+        short = {"short_count": info.short_count} if info else {}
+        print_json({"node_id": number, "replicas": held} | ({"left": left} if wait else {}) | short)
     elif stays:
         out.print(left_table(stays))
         stuck = counted(stays.stuck_count, "partition")
@@ -206,6 +207,7 @@ def remove_node(
         )
     elif wait or force:
         out.print(f"[green]✓[/green] node {number} is removed")
+        _warn_of_copies(info)
     else:
         out.print(
             f"[green]✓[/green] node {number} leaves: {counted(held, 'replica')} to move first; "
@@ -213,6 +215,19 @@ def remove_node(
         )
     if stays:
         raise typer.Exit(FAILED)
+
+
+def _warn_of_copies(info: ClusterInfo | None) -> None:
+    """Say what a removal by force has left with fewer copies."""
+    if info is None:
+        return
+    if info.short_count:
+        print_warning(f"{counted(info.short_count, 'partition')}{short_text(info)}")
+    if count := info.under_replicated_count - info.short_count:
+        print_warning(
+            f"{counted(count, 'partition')} with fewer replicas in sync than asked for, until "
+            "other nodes have copied them: `bascule cluster wait` waits for that"
+        )
 
 
 def _ask(server: str | None) -> ClusterInfo:
@@ -279,6 +294,22 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
     return ", ".join(words)
 
 
+def _show_under_replicated(info: ClusterInfo) -> None:
+    """Those that are behind, and those that have fewer replicas than their streams ask for."""
+    short = tuple(each for each in info.under_replicated if each.short)
+    behind = tuple(each for each in info.under_replicated if not each.short)
+    # Only those that are listed are known to be one or the other.
+    count = max(info.under_replicated_count, len(info.under_replicated))
+    _show_trouble("with a replica that is not in sync", behind, len(behind) if short else count)
+    _show_trouble(
+        "with fewer replicas than their streams ask for",
+        short,
+        len(short) if behind else count,
+    )
+    if behind and short and count > len(info.under_replicated):
+        out.print(f"  and {count - len(info.under_replicated):,} more of these two kinds")
+
+
 def _show_failed(info: ClusterInfo) -> None:
     if not info.failed:
         return
@@ -302,8 +333,7 @@ def _show_trouble(what: str, partitions: tuple[PartitionRef, ...], told: int) ->
         text = f"{leader}, in sync {list(each.isr)} of {list(each.replicas)}"
         if each.unclean_epoch:
             text += f", leader epoch {each.unclean_epoch} began without one that was in sync"
-        if each.waits:
-            text += f"; {each.waits}"
+        text += "".join(f"; {why}" for why in (each.waits, each.short) if why)
         out.print(f"  {each.stream} {each.partition}: {text}", markup=False)
     if count > SHOWN_MAX:
         out.print(f"  and {count - SHOWN_MAX:,} more")

@@ -21,16 +21,25 @@ def wait(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.")
     ] = TIMEOUT_SECONDS,
+    allow_short: Annotated[
+        bool,
+        typer.Option(
+            "--allow-short",
+            help="Do not wait for replicas that no node is there for, as after `node remove "
+            "--force` without a spare node.",
+        ),
+    ] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Wait until all nodes are alive, all replicas in sync, and each partition has a leader.
+    """Wait until all nodes are alive, all replicas in sync, and each partition has a leader, and as
+    many replicas as its stream asks for.
 
     Run it before you stop the next node. It exits with 1 where something is missing after the
     timeout, and says what.
     """
     began, lines = time.monotonic(), ProgressLines()
-    while missing := _missing(server):
+    while missing := _missing(server, allow_short=allow_short):
         if time.monotonic() - began >= timeout:
             break
         if not json:
@@ -47,26 +56,28 @@ def wait(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _missing(server: str | None) -> list[str]:
+def _missing(server: str | None, *, allow_short: bool) -> list[str]:
     import bascule
 
     try:
         with bascule.connect_sync(server) as client:
-            return missing_parts(client.cluster())
+            return missing_parts(client.cluster(), allow_short=allow_short)
     except Broken as error:
         return [str(error)]
 
 
-def missing_parts(info: ClusterInfo) -> list[str]:
-    """What keeps a cluster from being whole, for people; empty: nothing does."""
+def missing_parts(info: ClusterInfo, *, allow_short: bool = False) -> list[str]:
+    """What keeps a cluster from being whole, for people; empty: nothing does. With `allow_short`
+    partitions may lack replicas that there is no node for."""
     away = [str(each.node_id) for each in info.nodes if not each.alive]
     nodes = "node" if len(away) == 1 else "nodes"
     # The counts are 0 where an earlier release answers, which lists all of them.
     leaderless = max(info.leaderless_count, len(info.leaderless))
-    behind = max(info.under_replicated_count, len(info.under_replicated))
+    behind = max(info.under_replicated_count, len(info.under_replicated)) - info.short_count
     counts = (
         (leaderless, "partition", " without a leader"),
-        (behind, "partition", " with a replica that is not in sync"),
+        (behind, "partition", " with a replica that is not in sync, or is yet to be made"),
+        (0 if allow_short else info.short_count, "partition", short_text(info)),
         (max(info.failed_count, len(info.failed)), "failed replica", ""),
     )
     return [
@@ -74,3 +85,12 @@ def missing_parts(info: ClusterInfo) -> list[str]:
         *([f"not alive: {nodes} {', '.join(away)}"] if away else []),
         *(f"{counted(count, what)}{rest}" for count, what, rest in counts if count),
     ]
+
+
+def short_text(info: ClusterInfo) -> str:
+    """What is said of the partitions that lack nothing but a node, with what helps."""
+    text = " with fewer replicas than asked for, and no node for more"
+    for each in info.under_replicated:
+        if each.short and len(each.isr) == len(each.replicas):
+            return f"{text}: {each.stream} {each.partition}: {each.short}"
+    return f"{text}: add one with `bascule node join`"

@@ -15,7 +15,7 @@ from bascule.cli.cluster.waiting import ProgressLines, wait_while
 from bascule.cli.exit_codes import CORRUPT, FAILED
 from bascule.cli.output import JsonOption, ServerOption, StreamArgument, err, out, print_json
 from bascule.cli.units import bytes_text
-from bascule.model import ScrubbedReplica
+from bascule.operation_results import ScrubbedReplica
 
 WRONG: Final = ("corrupt", "differs")
 _COLOURS: Final = {"ok": "green", "corrupt": "red", "differs": "red"}

@@ -16,10 +16,10 @@ from bascule.model import (
     CommittedOffset,
     DuplicateStream,
     PartitionInfo,
-    RepairedPartition,
     StreamConfig,
     StreamInfo,
 )
+from bascule.operation_results import RepairedPartition
 
 if TYPE_CHECKING:
     from bascule.client import PurgedPartition

@@ -121,7 +121,7 @@ def _append_cluster(text: Text, view: RateView) -> None:
     for title, count in (
         ("no leader", node.leaderless),
         ("below min_isr", node.under_min_isr),
-        ("not in sync", node.under_replicated),
+        ("few copies", node.under_replicated),
     ):
         text.append(f"  {title} ")
         text.append(f"{count:.0f}", style="red" if count else "")

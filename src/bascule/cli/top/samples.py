@@ -175,8 +175,8 @@ class StreamRow:
     bytes: int
     sync_lag_s: float
     state: str
-    """`ok`, `paused` (or read-only), `no NATS` (refused there), `stopped`, `lagging` (replicas of
-    a partition that this node leads are not in sync)."""
+    """`ok`, `paused` (or read-only), `no NATS` (refused there), `stopped`, `lagging` (a
+    partition that this node leads has replicas that are not in sync, or too few)."""
 
 
 @dataclass(frozen=True, slots=True)

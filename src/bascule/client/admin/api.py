@@ -29,13 +29,18 @@ from bascule.model import (
     NodeInfo,
     Overlap,
     PartitionInfo,
-    RepairedPartition,
-    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
 )
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
+from bascule.operation_results import (
+    BalancePlan,
+    LeaderChange,
+    NodeDrain,
+    PartitionRecovery,
+    RepairedPartition,
+    ScrubbedReplica,
+)
 from bascule.wire.tables.keys import bucket_subject
 
 T = TypeVar("T")

@@ -12,11 +12,16 @@ from bascule.model import (
     ClusterInfo,
     CommittedOffset,
     NodeInfo,
-    RepairedPartition,
-    ScrubbedReplica,
     StreamInfo,
 )
-from bascule.operation_results import BalancePlan, LeaderChange, NodeDrain, PartitionRecovery
+from bascule.operation_results import (
+    BalancePlan,
+    LeaderChange,
+    NodeDrain,
+    PartitionRecovery,
+    RepairedPartition,
+    ScrubbedReplica,
+)
 
 T = TypeVar("T")
 

@@ -65,12 +65,11 @@ from bascule.model import (
     NO_LEADER,
     DuplicateStream,
     NodeRegistration,
-    RepairedPartition,
-    ScrubbedReplica,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
 )
+from bascule.operation_results import RepairedPartition, ScrubbedReplica
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partitions import Partitions

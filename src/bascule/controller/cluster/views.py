@@ -149,6 +149,7 @@ class ClusterViews:
             under_min_isr_count=len(troubles.under_min_isr),
             under_replicated_count=len(troubles.under_replicated),
             unclean_count=len(troubles.unclean),
+            short_count=len(troubles.short),
         )
 
     async def describe_cluster(self) -> ClusterInfo:

@@ -256,7 +256,8 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "stream.under_replicated": gauge(
         "stream_under_replicated",
-        "Whether replicas of a partition that this node leads are not in sync: 1 or 0.",
+        "Whether a partition that this node leads has replicas that are not in sync, or fewer "
+        "replicas than the stream asks for: 1 or 0.",
         label=PARTITION,
     ),
     "stream.in_sync_replicas": gauge(
@@ -478,14 +479,20 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "cluster.leaderless": gauge(
         "cluster_leaderless_partitions",
-        "Partitions of the cluster that have no leader, as in the next three on any of its nodes.",
+        "Partitions of the cluster that have no leader, as in the next four on any of its nodes.",
     ),
     "cluster.under_min_isr": gauge(
         "cluster_under_min_isr_partitions",
         "Partitions with fewer replicas in sync than messages need.",
     ),
     "cluster.under_replicated": gauge(
-        "cluster_under_replicated_partitions", "Partitions with replicas that are not in sync."
+        "cluster_under_replicated_partitions",
+        "Partitions with replicas that are not in sync, or with fewer replicas than their streams "
+        "ask for.",
+    ),
+    "cluster.short": gauge(
+        "cluster_short_partitions",
+        "Partitions with fewer replicas than their streams ask for, for want of a node alone.",
     ),
     "cluster.unclean": gauge(
         "cluster_unclean_partitions",

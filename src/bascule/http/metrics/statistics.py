@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bascule.metadata.image import Image
 from bascule.metadata.troubles import TroubleCounts, count_troubles
+from bascule.model import is_internal_stream
 from bascule.publish.preconditions import PreconditionCounts
 from bascule.replica.metrics import FetcherCounts, PartitionCounts, ReplicaFetchCounts
 from bascule.replica.metrics.histogram import SECONDS, Histogram
@@ -101,7 +102,10 @@ def _under_replicated(partition: Partition) -> int | dict[str, int]:
     state = partition.state
     if state is None or not partition.is_leader:
         return {}
-    return int(len(state.isr) < len(state.replicas))
+    # The cluster's own streams have as many replicas as there are nodes for.
+    definition = partition.definition
+    wanted = 0 if is_internal_stream(definition.name) else definition.config.replicas
+    return int(len(state.isr) < max(len(state.replicas), wanted))
 
 
 def _in_sync_replicas(partition: Partition) -> int | dict[str, int]:
