@@ -15,7 +15,7 @@ from bascule.controller.unclean.log_ends import LogEnds, SaidLogEnd
 from bascule.controller.unclean.recovery import Recovery
 from bascule.errors import Broken, NeedsClusterVersion, UnknownPartition
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, RaiseVersion, RegisterProcess
+from bascule.metadata.requests import ControllerRequest, RaiseVersion, Reassign, RegisterProcess
 from bascule.metadata.troubles import find_troubles
 from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamDefinition
 from bascule.operation_results import PartitionRecovery
@@ -28,15 +28,16 @@ def of_this_release(node: int, incarnation: int = 1) -> NodeRegistration:
 
 
 class Cluster:
-    """Four nodes. Stream `a` is on three of them, and the fourth is asked."""
+    """Four nodes. Stream `a` is on three of them, or on as many as are named, and another one is
+    asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 3) -> None:
         self.decisions = DecidingController()
         for node in (1, 2, 3, 4):
             self.decisions.submit(RegisterProcess(of_this_release(node)))
         self.decisions.submit(RaiseVersion((1, 2, 3, 4)))
-        self.decisions.create("a", replicas=3, min_isr=1)
-        (asked,) = {1, 2, 3, 4} - set(self.state.replicas)
+        self.decisions.create("a", replicas=replicas, min_isr=1)
+        asked = min({1, 2, 3, 4} - set(self.state.replicas))
         self.said: dict[int, SaidLogEnd | None] = {}
         """By node; without an entry it does not answer."""
         self.in_force = 0
@@ -151,7 +152,7 @@ def test_without_a_usable_replica_it_says_so() -> None:
     for node in (first, second):
         cluster.decisions.lose(node)
     (found,) = cluster.recover(accept_loss=True)
-    assert found.problem == "no replica is alive"
+    assert found.problem.startswith("no replica is alive: start node")
 
 
 def test_a_replica_that_was_in_sync_and_is_back_leads_instead() -> None:
@@ -174,6 +175,31 @@ def test_a_replica_that_was_in_sync_and_is_back_leads_instead() -> None:
     assert cluster.state.leader == last
     assert (found.is_done, found.leader) == (False, last)
     assert "a replica in sync is back" in found.problem
+
+
+def test_an_election_that_completes_a_move_has_given_up_what_was_lost() -> None:
+    """The only replica is lost, and the partition is given to a living node, whose log is empty."""
+    cluster = Cluster(replicas=1)
+    (lost,) = cluster.state.replicas
+    cluster.decisions.lose(lost)
+    (found,) = cluster.recover(accept_loss=True)
+    taking = cluster.image.usable()[0]
+    assert found.problem == (
+        f"no replica is alive: start node {lost}. If they are lost for good, give the partition up "
+        f"and begin it anew: `bascule stream reassign a --partition 0 --replicas-on {taking}`, "
+        "then `bascule stream recover a --accept-loss`; or delete the stream"
+    )
+    cluster.decisions.submit(Reassign("a", 0, (taking,)))
+    cluster.recovery = Recovery(
+        cluster,  # type: ignore[arg-type]
+        cluster,  # type: ignore[arg-type]
+        LogEnds(4 if taking != 4 else 3, Partitions(), cluster),  # type: ignore[arg-type]
+        cluster.wait_in_force,
+    )
+    cluster.said = {taking: SaidLogEnd(-1, 0)}
+    (found,) = cluster.recover(accept_loss=True)
+    assert (found.is_done, found.leader, found.problem) == (True, taking, "")
+    assert (cluster.state.replicas, cluster.state.target) == ((taking,), ())
 
 
 def test_it_waits_for_nodes_of_an_earlier_release() -> None:

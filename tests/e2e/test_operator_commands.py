@@ -1,4 +1,4 @@
-"""What commands say to an operator who loses a node, or changes their mind, under real processes."""
+"""What commands say to operators who lose a node, or change their mind, under real processes."""
 
 from __future__ import annotations
 
@@ -57,3 +57,24 @@ def test_a_cluster_that_runs_short_says_so_until_a_node_has_joined(
     for partition in range(2):
         state = cluster.partition("flights", partition)
         assert sorted(state["isr"]) == [1, 2, 4], "all is well once they are there, not before"
+
+
+def test_a_partition_without_a_copy_is_begun_anew(cluster: RunningCluster) -> None:
+    cluster.nodes[1].create("gone", "gone.>", replicas=1)
+    lost = cluster.leader("gone")
+    cluster.nodes[lost].stop(signal.SIGKILL)
+    wait(cluster, lambda: cluster.partition("gone")["leader"] == -1)
+    shown = run(cluster, "stream", "recover", "gone")
+    assert shown.returncode == 1
+    taking = min({1, 2, 3} - {lost})
+    way = f"bascule stream reassign gone --partition 0 --replicas-on {taking}"
+    assert way in in_a_line(shown.stdout)
+    moved = run(cluster, *way.split()[1:])
+    assert moved.returncode == 0, moved.stderr
+    done = run(cluster, "stream", "recover", "gone", "--accept-loss", "--yes")
+    assert done.returncode == 0, done.stdout
+    assert "1 partition of stream gone with a leader again" in in_a_line(done.stdout)
+    assert "nothing had to be given up" not in done.stdout
+    assert "waits for node" not in done.stdout, "that is over"
+    state = cluster.partition("gone")
+    assert (state["leader"], state["replicas"]) == (taking, [taking])

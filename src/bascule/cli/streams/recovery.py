@@ -72,7 +72,8 @@ def _show(name: str, found: list[PartitionRecovery]) -> None:
         return
     out.print(recovery_table(found))
     for each in found:
-        out.print(f"partition {each.partition}: {escape(each.why)}", style="dim")
+        if not each.is_done:
+            out.print(f"partition {each.partition}: {escape(each.why)}", style="dim")
         if each.problem:
             out.print(f"partition {each.partition}: [red]{escape(each.problem)}")
     done = sum(each.is_done for each in found)

@@ -32,6 +32,8 @@ class _Looked(NamedTuple):
     found: PartitionRecovery
     compared: ComparedLogs | None
     """None: nobody can be elected."""
+    leader_epoch: int
+    """The latest one by then."""
 
 
 class Recovery:
@@ -120,14 +122,15 @@ def _looked(
             f"a replica that was in sync is alive on node {', '.join(in_sync)}: `bascule stream "
             f"info {definition.name}` says why it does not lead"
             if in_sync
-            else "no replica is alive"
+            else _without_replicas(image, definition, index, state)
         )
     elif silent:
         problem = f"node {', '.join(silent)} does not say yet where its log ends: try again"
     elif not usable:
         problem = "the replicas that are alive have failed: `bascule cluster status` says why"
     if problem:
-        return _Looked(PartitionRecovery(index, why, NO_LEADER, replicas, problem, False), None)
+        found = PartitionRecovery(index, why, NO_LEADER, replicas, problem, False)
+        return _Looked(found, None, state.leader_epoch)
     ends = tuple(
         LogEnd(node, image.nodes[node].epoch, log.last_epoch, log.end_offset)
         for node, log in usable.items()
@@ -136,19 +139,36 @@ def _looked(
     change = elect_uncleanly(image, (compared,), by_operator=True)
     assert change is not None, "the image is the one that was asked about"
     leader = change.changes[0].state.leader
-    return _Looked(PartitionRecovery(index, why, leader, replicas, "", False), compared)
+    found = PartitionRecovery(index, why, leader, replicas, "", False)
+    return _Looked(found, compared, state.leader_epoch)
+
+
+def _without_replicas(
+    image: Image, definition: StreamDefinition, index: int, state: PartitionState
+) -> str:
+    """What can be done where no replica of a partition is alive."""
+    name, count = definition.name, definition.config.replicas
+    usable = image.usable()[:count]
+    nodes = ",".join(map(str, usable)) if len(usable) == count else "N,..."
+    lost = " or ".join(map(str, sorted(state.replicas)))
+    return (
+        f"no replica is alive: start node {lost}. If they are lost for good, give the partition up "
+        f"and begin it anew: `bascule stream reassign {name} --partition {index} --replicas-on "
+        f"{nodes}`, then `bascule stream recover {name} --accept-loss`; or delete the stream"
+    )
 
 
 def _done(looked: _Looked, states: Sequence[PartitionState]) -> PartitionRecovery:
     """What was found, after the elections."""
-    found, compared = looked
+    found, compared, epoch_before = looked
     if compared is None:
         return found
     state = states[found.partition]
     if state.leader == NO_LEADER:
         problem = "the partition or a node has changed meanwhile: try again"
         return replace(found, leader=NO_LEADER, problem=problem)
-    if state.unclean_epoch < state.leader_epoch:
+    # The election may have completed a move, which raises the leader epoch once more.
+    if state.unclean_epoch <= epoch_before:
         problem = "nothing had to be given up: a replica in sync is back, and leads"
         return replace(found, leader=state.leader, problem=problem)
     return replace(found, leader=state.leader, is_done=True)
