@@ -373,6 +373,8 @@ class PartitionInfo:
     """Why nobody leads it; empty: it has a leader."""
     target: tuple[int, ...] = ()
     """The replicas that it is to have, while they move; else empty."""
+    move_waits: str = ""
+    """Why the move does not go on by itself; empty: it does, or nothing moves."""
     bytes_behind: int = 0
     """What replicas that are not in sync have to copy yet, as far as the leader knows."""
     replicated_offset: int = 0

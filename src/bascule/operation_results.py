@@ -80,6 +80,8 @@ class NodeDrain:
     """And those that do not."""
     bytes_left: int = 0
     """Bytes of log that other nodes have to copy yet, as far as known."""
+    is_leaving: bool = True
+    """Whether it is to be removed; an earlier release does not say, and counts as if."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from bascule.errors import (
     CannotCancel,
     CannotDrain,
     CannotLead,
+    ConfigError,
     NotEnoughNodes,
     UnknownNode,
     UnknownPartition,
 )
 from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
 from bascule.metadata.replicas.balance import balancing_moves, due_balancing
-from bascule.metadata.replicas.drained import left_on
+from bascule.metadata.replicas.drained import left_on, why_move_waits
 from bascule.metadata.replicas.reassignment import due_moves
 from bascule.metadata.replicas.steps import CHANGES_MAX, steps_of
 from bascule.metadata.requests import (
@@ -468,3 +469,22 @@ def test_the_limit_of_catching_up_is_part_of_the_image(controller: DecidingContr
     assert decide(controller.image, SetBalance(True)) == ()
     image, _ = decode_snapshot(list(encode_snapshot(controller.image, ())))
     assert (image.catch_up_rate, image.is_balancing) == (1_000, True)
+
+
+def test_a_move_to_a_node_that_is_lost_stands_and_says_so(controller: DecidingController) -> None:
+    controller.create("a", replicas=2)
+    first, second = controller.state("a").replicas
+    (added,) = {1, 2, 3} - {first, second}
+    target = (first, added)
+    controller.submit(Reassign("a", None, target))
+    controller.lose(added)
+    stands = "still stands: `bascule stream reassign a --cancel` takes it back"
+    with pytest.raises(ConfigError, match=stands):
+        controller.submit(Reassign("a", None, target))
+    waits = f"its move waits for node {added}, which is not alive: start it, or give it up for good"
+    assert waits in why_move_waits(controller.image, controller.state("a"), {})
+    controller.submit(CancelMoves("a", None))
+    assert why_move_waits(controller.image, controller.state("a"), {}) == ""
+    with pytest.raises(ConfigError) as refused:
+        controller.submit(Reassign("a", None, target))
+    assert "stands" not in str(refused.value)

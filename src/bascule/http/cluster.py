@@ -237,6 +237,7 @@ class NodeDrainBody(Struct, kw_only=True):
     pending_count: Annotated[int, Meta(description="Of all that leave it by themselves yet.")]
     stuck_count: Annotated[int, Meta(description="Of all that do not leave it.")]
     bytes_left: Annotated[int, Meta(description="About what other nodes have to copy yet.")]
+    is_leaving: Annotated[bool, Meta(description="Whether it is to be removed.")]
 
 
 class BalanceMoveBody(Struct, kw_only=True):

@@ -105,6 +105,9 @@ class PartitionBody(Struct, kw_only=True):
     target: Annotated[
         list[int], Meta(description="The nodes that are to hold it, while it moves; else empty.")
     ]
+    move_waits: Annotated[
+        str, Meta(description="Why the move does not go on by itself; empty: it does.")
+    ]
     bytes_behind: Annotated[
         int, Meta(description="About what replicas that are not in sync have to copy yet.")
     ]

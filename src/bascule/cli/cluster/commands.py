@@ -34,6 +34,7 @@ from bascule.cli.output import (
 from bascule.cli.units import counted
 from bascule.errors import ConfigError, UnknownNode
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
+from bascule.operation_results import NodeDrain
 
 SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
@@ -199,12 +200,7 @@ def remove_node(
         short = {"short_count": info.short_count} if info else {}
         print_json({"node_id": number, "replicas": held} | ({"left": left} if wait else {}) | short)
     elif stays:
-        out.print(left_table(stays))
-        stuck = counted(stays.stuck_count, "partition")
-        print_error(
-            f"node {number} is not removed yet: {stuck} cannot leave it",
-            "the removal goes on once they can; `bascule node remove N --cancel` takes it back",
-        )
+        _show_staying(stays)
     elif wait or force:
         out.print(f"[green]✓[/green] node {number} is removed")
         _warn_of_copies(info)
@@ -215,6 +211,21 @@ def remove_node(
         )
     if stays:
         raise typer.Exit(FAILED)
+
+
+def _show_staying(stays: NodeDrain) -> None:
+    """Why a node that was to be removed is in the cluster still."""
+    number = stays.node_id
+    if not stays.is_leaving:
+        held = counted(stays.replicas, "replica")
+        print_error(f"the removal of node {number} was taken back meanwhile: it stays, with {held}")
+        return
+    out.print(left_table(stays))
+    stuck = counted(stays.stuck_count, "partition")
+    print_error(
+        f"node {number} is not removed yet: {stuck} cannot leave it",
+        f"the removal goes on once they can; `bascule node remove {number} --cancel` takes it back",
+    )
 
 
 def _warn_of_copies(info: ClusterInfo | None) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.cluster.waiting import Remaining, wait_moved
+from bascule.cli.cluster.waiting import STUCK_LOOKS, Remaining, wait_moved
 from bascule.cli.exit_codes import FAILED
-from bascule.cli.output import JsonOption, ServerOption, out, print_json, print_warning
+from bascule.cli.output import JsonOption, ServerOption, out, print_error, print_json, print_warning
 from bascule.cli.units import bytes_text, counted, parse_size
 from bascule.errors import Broken, UnknownNode
 from bascule.operation_results import BalancePlan, NodeDrain
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
-
-STUCK_LOOKS: Final = 25
-"""In turn, five seconds, before what stays on a node counts as stuck: leaders may change."""
 
 NumberArgument = Annotated[int, typer.Argument(metavar="N", help="Number of the node.")]
 
@@ -51,12 +48,15 @@ def drain(
     with bascule.connect_sync(server) as client:
         found = client.drain_node(number, replicas=replicas, reason=reason)
         if wait:
-            found = _wait_drained(client, number)
+            found = wait_drained(client, number, replicas=replicas)
+    is_ended = wait and not _is_under_way(found, replicas=replicas)
     if json:
         print_json(asdict(found))
+    elif is_ended:
+        print_error(f"the drain of node {number} was ended meanwhile, as by `bascule node resume`")
     else:
         _show_drain(found)
-    if wait and found.stuck_count:
+    if is_ended or (wait and found.stuck_count):
         raise typer.Exit(FAILED)
 
 
@@ -149,12 +149,20 @@ def limit_text(rate: int) -> str:
     return f"{bytes_text(rate)}/s of each node" if rate else "no limit; moves yield to messages"
 
 
-def _wait_drained(client: SyncClient, number: int) -> NodeDrain:
+def _is_under_way(found: NodeDrain, *, replicas: bool) -> bool:
+    """Whether a node is drained still, as it was asked; with `replicas` they are to leave it."""
+    return found.is_drained and (found.is_emptied or not replicas)
+
+
+def wait_drained(client: SyncClient, number: int, *, replicas: bool = False) -> NodeDrain:
+    """Wait until all has left a drained node that can, or somebody has ended the drain."""
     found = client.node_drain(number)
 
     def look() -> Remaining:
         nonlocal found
         found = client.node_drain(number)
+        if not _is_under_way(found, replicas=replicas):
+            return Remaining(0)
         return Remaining(found.pending_count, found.bytes_left)
 
     wait_moved(look)
@@ -163,7 +171,7 @@ def _wait_drained(client: SyncClient, number: int) -> NodeDrain:
 
 def wait_left(client: SyncClient, number: int) -> NodeDrain | None:
     """Return None once a node that is to be removed has left the cluster. Where nothing of it moves
-    any more that can, return what stays.
+    any more that can, return what stays; where somebody has taken the removal back, too.
 
     Raises: Broken where no server answers, as when the only one was that node.
     """
@@ -182,6 +190,8 @@ def wait_left(client: SyncClient, number: int) -> NodeDrain | None:
                 f"{error}; node {number} ends when it has left, so ask another one: `bascule node "
                 "list --server URL`"
             ) from error
+        if not found.is_leaving:
+            return Remaining(0)
         stuck_looks = stuck_looks + 1 if found.stuck_count and not found.pending_count else 0
         if stuck_looks == STUCK_LOOKS:
             return Remaining(0)

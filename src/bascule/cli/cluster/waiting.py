@@ -12,6 +12,8 @@ from bascule.cli.units import bytes_text, counted
 
 WAIT_SECONDS: Final = 0.2
 """Between two looks."""
+STUCK_LOOKS: Final = 25
+"""In turn, five seconds, before what does not move counts as stuck: leaders may change."""
 LINE_SECONDS: Final = 5.0
 """Between two lines about the progress where standard error is no terminal."""
 

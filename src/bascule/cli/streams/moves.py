@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.cluster.waiting import Remaining, wait_moved
+from bascule.cli.cluster.waiting import STUCK_LOOKS, Remaining, wait_moved
+from bascule.cli.exit_codes import FAILED
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
     StreamArgument,
+    err,
     out,
+    print_error,
     print_json,
     print_warning,
 )
 from bascule.cli.streams.tables import partitions_table, stream_as_json
 from bascule.cli.units import bytes_text, counted, parse_count, parse_size
-from bascule.model import NO_LEADER, StreamInfo
+from bascule.model import NO_LEADER, PartitionInfo, StreamInfo
 from bascule.operation_results import LeaderChange
+
+if TYPE_CHECKING:
+    from bascule.client import SyncClient
+
+ASTRAY_LOOKS: Final = 5
+"""In turn, one second, before a partition that does not go where it was asked to counts as moved by
+somebody else: nodes learn of a change one after the other."""
 
 
 def reassign(
@@ -65,6 +75,9 @@ def reassign(
 
     With --dry-run nothing is changed: `1 2 3 → 4 2 3` shows where each partition would move.
 
+    With --wait the exit code is 1 where the move does not go on, as for a node that is not alive,
+    or where somebody else has cancelled or replaced it: the output says what and why.
+
     With --cancel a move that is under way is taken back. New replicas go at once, unless they are
     needed for min-isr.
     """
@@ -83,11 +96,20 @@ def reassign(
             info = client.cancel_moves(name, partition=partition)
         else:
             info = client.reassign_stream(name, nodes, partition=partition, dry_run=dry_run)
+        problems: list[str] = []
         if wait:
-            wait_moved(lambda: _remaining(client.stream(name)))
-            info = client.stream(name)
+            asked = _asked(info, None if cancel else nodes, partition)
+            info, problems = wait_reassigned(client, name, asked)
     if json:
         print_json(stream_as_json(info))
+    elif problems:
+        out.print(partitions_table(info.partitions))
+    if problems:
+        under_way = any(item.target for item in info.partitions)
+        hint = f"the move goes on once it can; {_how_to_cancel(name)}" if under_way else ""
+        print_error(f"stream {name} is not where it was asked to be: {'; '.join(problems)}", hint)
+        raise typer.Exit(FAILED)
+    if json:
         return
     done = _done(info, replicas_on, cancel=cancel, dry_run=dry_run)
     out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done}")
@@ -104,6 +126,69 @@ def _done(info: StreamInfo, replicas_on: str | None, *, cancel: bool, dry_run: b
         copied = bytes_text(left.bytes)
         return f"would move to nodes {replicas_on}, {copied} to copy: nothing has been changed"
     return f"moves to nodes {replicas_on}"
+
+
+def _how_to_cancel(name: str) -> str:
+    return f"`bascule stream reassign {name} --cancel` takes it back"
+
+
+def _asked(
+    info: StreamInfo, nodes: list[int] | None, partition: int | None
+) -> dict[int, frozenset[int]]:
+    """The replicas that partitions are to have: `nodes`, or, where their moves were cancelled,
+    those that the answer to that says."""
+    return {
+        item.partition: frozenset(nodes or item.target or item.replicas)
+        for item in info.partitions
+        if partition in (None, item.partition)
+    }
+
+
+def wait_reassigned(
+    client: SyncClient, name: str, asked: dict[int, frozenset[int]]
+) -> tuple[StreamInfo, list[str]]:
+    """Wait until these partitions have the replicas that were asked for, or will not have them by
+    themselves. Returns the stream, and for each partition that is not there what has happened."""
+    info = client.stream(name)
+    astray_looks = stuck_looks = 0
+
+    def look() -> Remaining:
+        nonlocal info, astray_looks, stuck_looks
+        info = client.stream(name)
+        away = [item for item in info.partitions if _is_away(item, asked)]
+        moving = [item for item in away if set(item.target) == asked[item.partition]]
+        stuck = [item for item in moving if item.move_waits]
+        astray_looks = astray_looks + 1 if away and not moving else 0
+        stuck_looks = stuck_looks + 1 if moving and len(stuck) == len(moving) else 0
+        if astray_looks == ASTRAY_LOOKS or stuck_looks == STUCK_LOOKS:
+            return Remaining(0)
+        return Remaining(len(away), sum(item.bytes_behind for item in moving))
+
+    try:
+        wait_moved(look)
+    except KeyboardInterrupt:
+        err.print(f"the move goes on; {_how_to_cancel(name)}", markup=False)
+        raise
+    return info, [_why_away(item, asked) for item in info.partitions if _is_away(item, asked)]
+
+
+def _is_away(item: PartitionInfo, asked: dict[int, frozenset[int]]) -> bool:
+    """Whether a partition that was moved is not where it was asked to be."""
+    wanted = asked.get(item.partition)
+    return wanted is not None and (bool(item.target) or set(item.replicas) != wanted)
+
+
+def _why_away(item: PartitionInfo, asked: dict[int, frozenset[int]]) -> str:
+    where = f"partition {item.partition}"
+    if set(item.target) == asked[item.partition]:
+        return f"{where}: {item.move_waits or 'it moves still'}"
+    if item.target:
+        return f"{where}: its move was replaced by one to nodes {_listed(item.target)}"
+    return f"{where}: its move was cancelled or replaced; it is on nodes {_listed(item.replicas)}"
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def elect_leader(

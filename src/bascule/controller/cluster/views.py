@@ -15,6 +15,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import BasculeError, UnknownStream
 from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.drained import why_move_waits
 from bascule.metadata.troubles import find_troubles, how_to_repair
 from bascule.model import (
     NO_LEADER,
@@ -347,6 +348,7 @@ class ClusterViews:
             replicas=state.replicas,
             isr=self._isr_in_force(state, present),
             target=state.target,
+            move_waits=why_move_waits(self._metadata.image, state, {}),
             unclean_epoch=state.shown_unclean_epoch,
             waits=why_leaderless(self._metadata.image, definition, state),
         )

@@ -78,17 +78,11 @@ def _why_it_holds(
     definition = image.stream_of(stream_id)
     assert definition is not None, "partitions belong to streams"
     if state.target and number not in state.target:
-        behind = [node for node in state.target if node not in state.isr]
-        lost = [node for node in behind if not image.is_alive(node)]
-        if lost:
-            return f"its move waits for node {_listed(lost)}, which is not alive", False
-        if state.leader == NO_LEADER:
-            return "its move waits for a leader", False
-        if not behind:
-            return "its move is about to end", True
-        if not failed.keys().isdisjoint((state.leader, *behind)):
-            return f"its move waits: {_failure((state.leader, *behind), failed)}", False
-        return f"node {_listed(behind)} copies it", True
+        if why := why_move_waits(image, state, failed):
+            return why, False
+        if behind := _behind(state):
+            return f"node {_listed(behind)} copies it", True
+        return "its move is about to end", True
     count = wanted_count(image, definition)
     # As `choose_target`: the other replicas stay where they are, also on a drained node.
     staying = [n for n in state.target or state.replicas if n in image.nodes]
@@ -96,6 +90,32 @@ def _why_it_holds(
     if count > len(able):
         return f"it is to have {count} replicas, and {len(able)} other nodes take any", False
     return "its move has not begun", True
+
+
+def why_move_waits(image: Image, state: PartitionState, failed: Mapping[int, str]) -> str:
+    """Why the move of a partition does not go on by itself; empty: it does, or nothing moves.
+
+    `failed` says for nodes of its replicas why these have failed.
+    """
+    if not state.target:
+        return ""
+    behind = _behind(state)
+    if lost := [node for node in behind if not image.is_alive(node)]:
+        force = " and ".join(f"`bascule node remove {node} --force`" for node in sorted(lost))
+        return (
+            f"its move waits for node {_listed(lost)}, which is not alive: start it, or give it up "
+            f"for good with {force}"
+        )
+    if state.leader == NO_LEADER:
+        return "its move waits for a leader"
+    if behind and not failed.keys().isdisjoint((state.leader, *behind)):
+        return f"its move waits: {_failure((state.leader, *behind), failed)}"
+    return ""
+
+
+def _behind(state: PartitionState) -> list[int]:
+    """The replicas of the target that are not in sync."""
+    return [node for node in state.target if node not in state.isr]
 
 
 def _failure(nodes: Sequence[int], failed: Mapping[int, str]) -> str:

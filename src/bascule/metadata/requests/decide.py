@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from bascule.errors import CannotAlter, ConfigError, FencedEpoch, UnknownPartition, UnknownStream
@@ -326,7 +327,8 @@ def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
     chosen = range(len(states)) if request.partition is None else (request.partition,)
     if request.partition is not None and not 0 <= request.partition < len(states):
         raise UnknownPartition(request.name, request.partition, len(states))
-    _check_replicas(image, definition, request.replicas)
+    moving = {node for index in chosen for node in states[index].target}
+    _check_replicas(image, definition, request.replicas, moving)
     changes = []
     for index in chosen:
         state = states[index]
@@ -336,8 +338,11 @@ def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
     return ChangePartitions(tuple(changes)) if changes else None
 
 
-def _check_replicas(image: Image, definition: StreamDefinition, replicas: tuple[int, ...]) -> None:
-    """Raises: ConfigError for nodes that cannot be the replicas of a stream."""
+def _check_replicas(
+    image: Image, definition: StreamDefinition, replicas: tuple[int, ...], moving: Collection[int]
+) -> None:
+    """`moving` are the nodes that partitions move to already. Raises: ConfigError for nodes that
+    cannot be the replicas of a stream."""
     usable = image.usable()
     if len(set(replicas)) != len(replicas):
         raise ConfigError(f"replicas names a node twice: {list(replicas)}", field="replicas")
@@ -350,9 +355,15 @@ def _check_replicas(image: Image, definition: StreamDefinition, replicas: tuple[
         )
     for node in replicas:
         if node not in usable:
+            stands = (
+                "; the move to it that is under way still stands: `bascule stream reassign "
+                f"{definition.name} --cancel` takes it back"
+                if node in moving
+                else ""
+            )
             raise ConfigError(
                 f"replicas names node {node}, which cannot get replicas: the nodes that are alive, "
-                f"stay and are not drained are {usable}",
+                f"stay and are not drained are {usable}{stands}",
                 field="replicas",
             )
 

@@ -58,6 +58,7 @@ def drain_of(
         pending_count=pending,
         stuck_count=stuck,
         bytes_left=bytes_left,
+        is_leaving=node.is_leaving,
     )
 
 
