@@ -522,6 +522,37 @@ def test_a_move_to_more_replicas_goes_on_without_a_node_that_is_given_up(
     assert controller.state("a").isr == tuple(sorted((leader, other)))
 
 
+@pytest.mark.parametrize("has_spare", [False, True])
+def test_a_node_that_leaves_stays_where_another_one_is_given_up(
+    controller: DecidingController, has_spare: bool
+) -> None:
+    """It is alive, and has a complete copy that nobody takes over: two of three would be left."""
+    controller.create("a", replicas=3)
+    join(controller, 4)
+    if has_spare:
+        join(controller, 5)
+    controller.submit(Leave(3, force=False))
+    controller.begin_due_moves(10)
+    added = ({*controller.state("a").target} - {1, 2}).pop()
+    controller.lose(2)
+    controller.submit(Leave(2, force=True))
+    enter_isr(controller, "a", added)
+    controller.finish_moves()
+    assert sorted(controller.state("a").replicas) == [1, 3, added]
+    controller.begin_due_moves(10)
+    assert decide(controller.image, FinishLeaving(3)) == (), "it holds a replica"
+    if not has_spare:
+        assert controller.state("a").target == (), "there is no other node"
+        join(controller, 5)
+        controller.begin_due_moves(10)
+    assert sorted(controller.state("a").target) == [1, 4, 5]
+    enter_isr(controller, "a", 4, 5)
+    controller.finish_moves()
+    assert sorted(controller.state("a").replicas) == [1, 4, 5]
+    controller.submit(FinishLeaving(3))
+    assert 3 in controller.image.removed
+
+
 def test_the_last_copy_is_not_given_up(controller: DecidingController) -> None:
     controller.create("a", replicas=1)
     node = controller.state("a").leader

@@ -32,9 +32,9 @@ from bascule.metadata.commands import (
 from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.eligible import with_eligible
-from bascule.metadata.replicas.reassignment import completed, holds_replicas
+from bascule.metadata.replicas.reassignment import completed, holds_replicas, wanted_count
 from bascule.metadata.versions import check_drain_reason, check_release
-from bascule.model import NodeRegistration, is_internal_stream
+from bascule.model import NodeRegistration, PartitionState, is_internal_stream
 
 SHOWN_MAX: Final = 3
 """Partitions named in an error."""
@@ -195,6 +195,8 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         origin = tuple(each for each in state.origin if each != number)
         if number in state.target and target and len(target) < len(origin):
             target = origin  # What is left of the target would be fewer replicas than before.
+        elif number in state.target and target:
+            target = _filled(image, stream_id, state, target, without=number)
         after = replace(
             state,
             replicas=tuple(each for each in state.replicas if each != number),
@@ -220,6 +222,25 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     finished = () if unfinished is None else (unfinished,)
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
     return (*finished, *given_up, *_removal(image, node))
+
+
+def _filled(
+    image: Image,
+    stream_id: bytes,
+    state: PartitionState,
+    target: tuple[int, ...],
+    *,
+    without: int,
+) -> tuple[int, ...]:
+    """The target of a move that has lost the node `without`, with replicas in its place that were
+    to go, are alive and have every committed record. They stay until there is another node for
+    them: also those of a node that is to be removed, which would leave the cluster else."""
+    definition = image.stream_of(stream_id)
+    assert definition is not None, "partitions belong to streams"
+    count = min(len(state.target), wanted_count(image, definition))
+    known = {*state.isr, *state.eligible}.difference(target, (without,))
+    staying = [node for node in state.replicas if node in known and image.is_alive(node)]
+    return (*target, *staying[: max(0, count - len(target))])
 
 
 def _removal(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
