@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster.upkeep import ClusterUpkeep
+from bascule.controller.cluster.upkeep import ClusterUpkeep, next_change
 from bascule.errors import CannotReplicate, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
@@ -16,6 +16,7 @@ from bascule.metadata.requests import (
     Leave,
     Reassign,
     RegisterProcess,
+    Stay,
     decide,
 )
 from bascule.raft.membership import MemberChange, Members
@@ -118,6 +119,50 @@ def test_another_voter_is_the_controller_where_the_first_cannot_be() -> None:
     group = Group(deciding, Members((1, SICK, 3)))
     look(group, times=1)
     assert group.controller == 3
+
+
+def test_a_voter_too_many_is_a_learner_again() -> None:
+    """Node 4 votes in the place of node 3, whose removal is taken back."""
+    deciding = DecidingController()
+    deciding.register(1, 2, 3, 4)
+    place(deciding, 3)
+    deciding.submit(Leave(3, force=False))
+    deciding.lose(2)  # the copy waits, so the node stays
+    group = Group(deciding, Members((1, SICK, 3), (4,)))
+    look(group, times=1)
+    assert group.members.voters == (1, 2, 3, 4)
+    deciding.register(2)
+    deciding.submit(Stay(3))
+    look(group)
+    assert (group.members.voters, group.members.learners) == ((1, 2, 3), (4,))
+
+
+@pytest.mark.parametrize(
+    ("members", "lost", "change"),
+    [
+        (Members((1, 2, 3, 4)), 3, (MemberChange.DEMOTE, 3)),
+        (Members((2, 3, 4), (1,)), 3, None),
+        (Members((1, 2, 3), (4,)), 3, None),
+    ],
+    ids=["a lost one first", "three stay", "three stay, also with a lost one"],
+)
+def test_there_are_never_fewer_voters_than_are_wanted(
+    members: Members, lost: int, change: tuple[MemberChange, int] | None
+) -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3, 4)
+    deciding.lose(lost)
+    assert next_change(deciding.image, members, leader=2) == change
+
+
+def test_the_controller_votes_and_so_does_the_other_one_of_two() -> None:
+    deciding = DecidingController()
+    deciding.register(1, 2, 3, 4)
+    four = Members((1, 2, 3, 4))
+    assert next_change(deciding.image, four, leader=4) == (MemberChange.DEMOTE, 3)
+    two = DecidingController()
+    two.register(1, 2)
+    assert next_change(two.image, Members((1, 2)), leader=1) is None
 
 
 def test_a_voter_stays_until_the_others_are_a_majority_without_it() -> None:

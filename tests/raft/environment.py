@@ -16,7 +16,7 @@ restore 2 of=1,2,3 terms=1,1,4 term=6 vote=1 snapshot=2    start a node from suc
 join 4                                start a node that waits to be added
 timeout-extra 2,3 N | config timeout_extra=N    next election timeouts: election_ticks + N
 campaign 1 | propose 1 a b c1..c9 bytes=N deadline=N | transfer 1 2
-change 1 add-voter|add-learner|remove 4 expected=N
+change 1 add-voter|add-learner|remove|demote 4 expected=N
 read 1 NAME [lease|local] min=N deadline=N
 tick 1,2|all [N] | run N              run: N times tick all and stabilize
 deliver [1->2] [WORD...] [first=N]    deliver messages with these words in their text
@@ -60,6 +60,7 @@ CHANGES = {
     "add-voter": MemberChange.ADD_VOTER,
     "add-learner": MemberChange.ADD_LEARNER,
     "remove": MemberChange.REMOVE,
+    "demote": MemberChange.DEMOTE,
 }
 
 

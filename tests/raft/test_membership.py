@@ -122,6 +122,9 @@ def test_each_change_has_its_effect(
             kinds.setdefault(node, "learner")
         case MemberChange.REMOVE:
             kinds.pop(node, None)
+        case MemberChange.DEMOTE:
+            if node in kinds:
+                kinds[node] = "learner"
     assert after.index == at
     assert after.voters == tuple(sorted(n for n, kind in kinds.items() if kind == "voter"))
     assert after.learners == tuple(sorted(n for n, kind in kinds.items() if kind == "learner"))

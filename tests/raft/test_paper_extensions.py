@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from bascule.errors import CannotReplicate, NotLeader
+from bascule.errors import CannotReplicate, ConfigError, NotLeader
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, RequestOutcome, Role, WriteDone
 from bascule.raft.membership import MemberChange, Members, encode_members
@@ -159,6 +159,24 @@ def test_4_2_2_a_removed_leader_leads_until_its_removal_is_committed() -> None:
     assert (found.node.role, found.node.commit) == (Role.LEADER, 1)
     acknowledge(found, 3)
     assert (found.node.role, found.node.commit) == (Role.FOLLOWER, 2)
+
+
+def test_4_1_a_demoted_voter_counts_no_longer_and_gets_the_log() -> None:
+    found = leader_of(1, 2, 3, 4)
+    acknowledge(found, 2, 3)
+    found.node.change_members(MemberChange.DEMOTE, 4)
+    assert (found.node.members.voters, found.node.members.learners) == ((1, 2, 3), (4,))
+    found.drive()
+    acknowledge(found, 2)  # with node 1, two of three
+    assert found.node.commit == 2
+    with pytest.raises(ConfigError, match="changes nothing"):
+        found.node.change_members(MemberChange.DEMOTE, 4)
+    with pytest.raises(ConfigError, match="leads and cannot be demoted"):
+        found.node.change_members(MemberChange.DEMOTE, 1)
+    found.node.propose(b"x")
+    found.drive()
+    acknowledge(found, 4)
+    found.node.change_members(MemberChange.ADD_VOTER, 4)
 
 
 @pytest.mark.parametrize("pre", [True, False], ids=["pre-vote", "vote"])

@@ -19,6 +19,9 @@ class MemberChange(IntEnum):
     ADD_VOTER = 2
     """Add a voter, or promote a learner."""
     REMOVE = 3
+    DEMOTE = 4
+    """Make a voter a learner. The log has the members after a change, so nodes of earlier releases
+    follow it."""
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,9 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
             voters.add(node)
         elif change is MemberChange.ADD_LEARNER:
             learners |= {node} - voters
+        elif change is MemberChange.DEMOTE:
+            learners |= {node} & voters
+            voters.discard(node)
         else:
             voters.discard(node)
             learners.discard(node)

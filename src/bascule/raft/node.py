@@ -466,14 +466,14 @@ class RaftNode:
         expected_index: int | None = None,
         deadline_ticks: int | None = None,
     ) -> int:
-        """Add, promote or remove one member. The change is in force from its append on, and is
-        reverted if its entry is truncated (thesis 4.1). One change is under way at a time.
+        """Add, promote, demote or remove one member. The change is in force from its append on, and
+        is reverted if its entry is truncated (thesis 4.1). One change is under way at a time.
 
         `expected_index` is the `members.index` that the caller decided on.
 
-        Raises: NotLeader; MembersChanged; ConfigError where the change changes nothing or leaves no
-        voter; CannotReplicate while another change or the term's first entry is not committed, a
-        transfer is under way, the log is full, or a learner to be promoted lags.
+        Raises: NotLeader; MembersChanged; ConfigError where the change changes nothing, leaves no
+        voter or demotes this leader; CannotReplicate while another change or the term's first entry
+        is not committed, a transfer is under way, the log is full, or a learner to promote lags.
         """
         leader = self._as_leader
         if leader is None:

@@ -6,6 +6,7 @@ where its predecessor stopped.
 ::
 
     a node is admitted         --> learner; voter, where one is wanted and it has caught up
+    there are too many voters  --> one is a learner again
     a node leaves              --> its replicas move --> it is removed from the image --> and from
                                    the group
     a partition lacks replicas --> it moves to more nodes
@@ -49,6 +50,8 @@ log = logging.getLogger("bascule.controller")
 UPKEEP_SECONDS: Final = 0.5
 VOTERS_MAX: Final = 5
 """More voters make each decision slower, and survive no more failures that happen together."""
+VOTERS_MIN: Final = 3
+"""With fewer wanted no voter becomes a learner."""
 BALANCING_MAX: Final = 4
 """Partitions that move at a time where nothing but the balance needs it."""
 MOVING_MAX: Final = 100
@@ -135,7 +138,7 @@ class ClusterUpkeep:
         metadata = self._metadata
         if not metadata.are_members_committed:
             return
-        change = next_change(metadata.image, metadata.members)
+        change = next_change(metadata.image, metadata.members, leader=self._node_id)
         if change is None:
             return
         kind, node = change
@@ -270,20 +273,34 @@ def _is_drained(image: Image, node: int) -> bool:
     return found is not None and found.is_drained
 
 
-def next_change(image: Image, members: Members) -> tuple[MemberChange, int] | None:
-    """The change that brings the members of the group nearer to the image; None: none is due."""
+def next_change(image: Image, members: Members, *, leader: int) -> tuple[MemberChange, int] | None:
+    """The change that brings the members of the group nearer to the image; None: none is due.
+
+    A voter too many, as after a removal that was taken back, is a learner again; not the `leader`,
+    and never one of two: the other one alone would have all that was decided.
+    """
     for node in sorted(image.nodes):
         if node not in members:
             return MemberChange.ADD_LEARNER, node
     for node in members.all:
         if node in image.removed:
             return MemberChange.REMOVE, node
-    if _voters_missing(image, members) > 0:
+    missing = _voters_missing(image, members)
+    if missing > 0:
         usable = image.usable()
         for node in members.learners:
             if node in usable:
                 return MemberChange.ADD_VOTER, node
+    if missing < 0 and _voters_wanted(image) >= VOTERS_MIN:
+        others = [each for each in members.voters if each != leader]
+        return MemberChange.DEMOTE, max(others, key=partial(_dispensable, image))
     return None
+
+
+def _dispensable(image: Image, node: int) -> tuple[bool, bool, int]:
+    """Voters by how little they are missed: those that are lost, then those that are drained, then
+    those with the largest numbers, which as a rule have come last."""
+    return not image.is_alive(node), image.gives_leaders(node), node
 
 
 def is_needed(image: Image, members: Members, node: int) -> bool:
@@ -302,7 +319,11 @@ def is_needed(image: Image, members: Members, node: int) -> bool:
 def _voters_missing(image: Image, members: Members) -> int:
     """Voters wanted beyond those that stay: an odd number, as four survive no more losses than
     three."""
-    staying = [each for each, node in image.nodes.items() if not node.is_leaving]
-    voters = [each for each in members.voters if each in staying]
-    count = min(VOTERS_MAX, len(staying))
-    return count - 1 + count % 2 - len(voters)
+    nodes = image.nodes
+    voters = [each for each in members.voters if each in nodes and not nodes[each].is_leaving]
+    return _voters_wanted(image) - len(voters)
+
+
+def _voters_wanted(image: Image) -> int:
+    count = min(VOTERS_MAX, sum(not node.is_leaving for node in image.nodes.values()))
+    return count - 1 + count % 2

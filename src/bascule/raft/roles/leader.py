@@ -148,6 +148,8 @@ class LeaderRole:
             raise ConfigError(f"{change.name.lower()} of node {node} changes nothing: {members}")
         if not changed.voters:
             raise ConfigError(f"node {node} is the last voter and cannot be removed")
+        if change is MemberChange.DEMOTE and node == core.id:
+            raise ConfigError(f"node {node} leads and cannot be demoted: transfer its leadership")
         if members.index > log.commit:
             raise CannotReplicate(f"the change of members at {members.index} is not committed")
         if not self.has_committed:

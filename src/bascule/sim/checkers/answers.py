@@ -112,6 +112,7 @@ class TruthfulAnswers(Checker):
                 MemberChange.ADD_LEARNER: target in found,
                 MemberChange.ADD_VOTER: target in found.voters,
                 MemberChange.REMOVE: target not in found,
+                MemberChange.DEMOTE: target in found.learners,
             }[change]
         )
         if not done:
