@@ -42,6 +42,18 @@ def test_a_node_that_does_not_live_is_not_missed() -> None:
     assert members.look([2], now_ns=PATIENCE_NS + 4) == []
 
 
+def test_a_node_that_returns_after_it_was_killed_has_the_whole_time_again() -> None:
+    """Nothing said that it stops, and its last announcement is of long ago."""
+    members = ClusterMembers(INTERVAL_MS)
+    members.on_heard(2, INTERVAL_MS, now_ns=0)
+    assert members.look([2], now_ns=1) == []
+    assert members.look([], now_ns=2) == []
+    back_ns = 5 * PATIENCE_NS
+    assert members.look([2], now_ns=back_ns) == []
+    assert members.look([2], now_ns=back_ns + PATIENCE_NS - 1) == []
+    assert members.look([2], now_ns=back_ns + PATIENCE_NS) == [MemberUnheard(2)]
+
+
 def test_nobody_is_missed_for_the_time_without_a_connection() -> None:
     members = ClusterMembers(INTERVAL_MS)
     members.on_heard(2, INTERVAL_MS, now_ns=0)
