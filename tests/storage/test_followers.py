@@ -397,3 +397,24 @@ def test_start_at_resets_the_log_to_the_leaders_start(files: SimFiles) -> None:
     again.append_as_follower(batch)
     again.close()
     assert read_batches(open_log(files, SMALL)) == [batch]
+
+
+def test_bytes_are_counted_from_an_offset_to_the_end(files: SimFiles) -> None:
+    """Records of very unequal sizes: a mean of them would be wrong by far."""
+    interval = 200
+    log = open_log(files, LogConfig(segment_bytes_max=4_000, index_interval_bytes=interval))
+    batches = [make_batch(n, 1, size=3_000 if n % 10 == 0 else 60) for n in range(40)]
+    for batch in batches:
+        log.append_as_follower(batch)
+    assert len(log.segments_info()) > 2
+    for offset in range(41):
+        exact = sum(map(len, batches[offset:]))
+        slack = 0 if offset in (0, 40) else interval + len(make_batch(0, 1, size=3_000))
+        assert exact <= log.bytes_from(offset) <= exact + slack, offset
+    assert log.bytes_from(35) < 1_000 < log.bytes_from(30)
+    log.sync()
+    log.checkpoint(high_watermark=40)
+    log.checkpoint(high_watermark=40)  # now the closed segments are not loaded
+    assert log.bytes_from(0) == log.size_bytes()
+    assert log.bytes_from(35) < 1_000
+    assert 0 < log.bytes_from(5) < log.size_bytes()

@@ -172,6 +172,10 @@ class PartitionLog:
         """Bytes of all batches in the log's files; a part of them may lie below `start_offset`."""
         return self._segments.bytes_before_last + self._tail.end.position
 
+    def bytes_from(self, offset: int) -> int:
+        """About how many of them are of records from `offset` on. Reads no file."""
+        return self._segments.bytes_from(offset, self._tail.end)
+
     def segments_info(self) -> tuple[SegmentInfo, ...]:
         """The state of every segment, oldest first. Reads no file."""
         return self._segments.infos(self._tail)
@@ -387,10 +391,8 @@ class PartitionLog:
         )
 
     def _write(self, data: Buffer, timestamp: int) -> int:
-        """Write batches at the end, the first with `timestamp`; return their position.
-
-        Raises: OSError, LogFailed.
-        """
+        """Write batches at the end, the first with `timestamp`; return their position. Raises:
+        OSError, LogFailed."""
         position = self._tail.end.position
         if position == 0:
             self._active_since_ms = timestamp
@@ -503,9 +505,7 @@ class PartitionLog:
         return self._retry_lookup(lambda start: find(timestamp, start_offset=start, end=end))
 
     def find_timestamp_max(self, *, end: LogPosition) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the largest timestamp below `end`.
-
-        None if there is no record.
+        """(offset, timestamp) of the first record with the largest timestamp below `end`, or None.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """

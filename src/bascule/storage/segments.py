@@ -139,6 +139,32 @@ class Segments:
             infos.append(SegmentInfo(segment.base_offset, end, size, known, following is None))
         return tuple(infos)
 
+    def bytes_from(self, offset: int, end: LogPosition) -> int:
+        """About how many bytes the batches in [offset, end) have. Up to an index interval too many,
+        and in a segment that is not loaded as if its records were equally large."""
+        if offset >= end.offset:
+            return 0
+        segments = self.all
+        first = max(bisect_right(segments, offset, key=BASE_OFFSET) - 1, 0)
+        found = 0
+        for segment, following in zip(
+            segments[first:], (*segments[first + 1 :], None), strict=True
+        ):
+            base, contents = segment.base_offset, segment.contents
+            if base > end.segment_base:
+                break
+            is_last = following is None or base == end.segment_base
+            size = end.position if is_last else segment.size
+            if base < offset:
+                end_offset = end.offset if is_last or following is None else following.base_offset
+                size -= (
+                    size * (offset - base) // max(end_offset - base, 1)
+                    if contents is None
+                    else contents.offsets.entry_at(offset)[0]
+                )
+            found += max(size, 0)
+        return found
+
     def load_timestamps(self, tail: Tail, below: int) -> None:
         """See `PartitionLog.load_timestamps`. Raises: SegmentGone, CorruptData, OSError."""
         for info in self.infos(tail):

@@ -340,7 +340,7 @@ class ClusterViews:
         found = PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
         if present is not None:
             found = present.info()
-            found = replace(found, bytes_behind=_bytes_behind(present, found))
+            found = replace(found, bytes_behind=bytes_behind(present))
         return replace(
             found,
             leader=state.leader,
@@ -381,18 +381,15 @@ def _failed_replicas(
             yield FailedReplica(definition.name, index, node, failure, advice)
 
 
-def _bytes_behind(partition: Partition, info: PartitionInfo) -> int:
-    """How much replicas that are not in sync have to copy, as far as this leader knows. Records
-    are taken to be equally large."""
-    replication = partition.commitment.replication
-    records = info.end_offset - info.start_offset
-    if replication is None or records <= 0:
+def bytes_behind(partition: Partition) -> int:
+    """How much replicas that are not in sync have to copy, as far as this leader knows. Those that
+    are to go once the partition has moved copy nothing that anybody waits for."""
+    replication, store = partition.commitment.replication, partition.log
+    if replication is None or store is None:
         return 0
-    state = replication.state
-    behind = sum(
-        min(replication.lag(node), records) for node in state.replicas if node not in state.isr
-    )
-    return info.bytes * behind // records
+    state, end, start = replication.state, store.end.offset, store.start_offset
+    behind = (node for node in state.target or state.replicas if node not in state.isr)
+    return sum(store.bytes_from(max(end - replication.lag(node), start)) for node in behind)
 
 
 def _merged(info: StreamInfo, said: Mapping[int, PartitionInfo]) -> StreamInfo:

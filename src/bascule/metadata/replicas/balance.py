@@ -11,7 +11,7 @@ nodes that are lost, drained or to be removed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from bascule.metadata.commands import Command, SetBalancing
@@ -32,9 +32,9 @@ class PlannedMove(NamedTuple):
     """The node that gives a replica, or is to be the preferred leader no longer."""
     destination: int
 
-    def copies(self, state: PartitionState) -> bool:
-        """Whether records are copied."""
-        return self.destination not in state.replicas
+    def copies(self, replicas: Collection[int]) -> bool:
+        """Whether records are copied, where the partition has these replicas before the move."""
+        return self.destination not in replicas
 
 
 def balancing_moves(image: Image) -> Iterator[PlannedMove]:

@@ -65,12 +65,16 @@ def drain_of(
 def plan_of(image: Image, infos: Mapping[str, StreamInfo]) -> BalancePlan:
     """The moves that are left; `infos` are those of their streams, by name."""
     moves: list[BalanceMove] = []
+    planned: dict[tuple[bytes, int], tuple[int, ...]] = {}
     count = 0
     for move in balancing_moves(image):
         count += 1
+        key = move.stream_id, move.partition
+        before = planned.get(key, image.partitions[move.stream_id][move.partition].replicas)
+        planned[key] = move.replicas
         if len(moves) < LISTED_MAX:
             name = image.index.names[move.stream_id]
-            is_copied = move.copies(image.partitions[move.stream_id][move.partition])
+            is_copied = move.copies(before)
             # The stream of this name may be a later one by now, with fewer partitions.
             said = infos[name].partitions[move.partition :] if name in infos else ()
             size = said[0].bytes if said else 0
