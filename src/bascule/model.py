@@ -472,6 +472,10 @@ class PartitionRef:
     """How many replicas it is to have; 0: an earlier release does not say."""
     short: str = ""
     """Why it has fewer than `wanted`, and what helps; empty: it has as many."""
+    target: tuple[int, ...] = ()
+    """The replicas that it is to have, while they move; else empty."""
+    move_waits: str = ""
+    """See `PartitionInfo.move_waits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,6 +537,9 @@ class ClusterInfo:
     """Whether an operator has replicas balanced."""
     cluster_version: int = 1
     """The cluster version in force; see `cluster_version`."""
+    moving: tuple[PartitionRef, ...] = ()
+    """Partitions that move to other replicas."""
+    moving_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

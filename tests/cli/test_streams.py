@@ -151,6 +151,9 @@ def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
         (["alter", "a", "--subject", "b"], "no such option"),
         (["purge", "a", "--to", "1", "--before", "7d"], "expected one of them"),
         (["purge", "a", "--before", "soon"], "is not a time"),
+        (["reassign", "a", "--replicas-on", "1,2,x"], "'x' is not the number of a node"),
+        (["reassign", "a", "--replicas-on", "0"], "'0' is not the number of a node"),
+        (["reassign", "a", "--replicas-on", "1", "--throttle", "-1"], "or none for no limit"),
     ],
 )
 def test_wrong_settings_are_wrong_usage(
@@ -182,6 +185,15 @@ def test_the_list_says_what_is_kept_and_how_it_is() -> None:
     assert state_text(without) == "[red]1 partition without a leader"
     failed = replace(paused.partitions[0], failure="disk [0] failed")
     assert "stopped: disk [0] failed" in shown(partitions_table([failed]))
+
+
+def test_a_stream_with_one_replica_shows_where_it_is_in_a_cluster() -> None:
+    (partition, *_) = a_stream().partitions
+    there = replace(partition, leader=3, replicas=(3,), isr=(3,))
+    assert "leader" not in shown(partitions_table([there]))
+    assert "leader" in shown(partitions_table([there], with_places=True))
+    moving = replace(there, target=(4,), move_waits="its move waits for node 4")
+    assert "ok; its move waits for node 4" in shown(partitions_table([moving]))
 
 
 def test_the_detail_shows_what_differs_from_usual() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import bascule
 from support import http_calls
-from support.cluster_commands import run, wait
+from support.cluster_commands import node_of, run, servers_of, wait
 from support.clusters import RunningCluster
 
 pytestmark = pytest.mark.tier3
@@ -78,3 +81,91 @@ def test_a_partition_without_a_copy_is_begun_anew(cluster: RunningCluster) -> No
     assert "waits for node" not in done.stdout, "that is over"
     state = cluster.partition("gone")
     assert (state["leader"], state["replicas"]) == (taking, [taking])
+
+
+def test_a_lost_node_is_replaced_without_running_short(cluster: RunningCluster) -> None:
+    """A spare node joins first. The lost one is removed as a living one is, without --force."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.wait_in_sync("flights")
+    cluster.nodes[3].stop(signal.SIGKILL)
+    wait(cluster, lambda: not node_of(cluster, 3)["alive"])
+    refused = run(cluster, "node", "remove", "3", "--yes")
+    assert refused.returncode == 1
+    assert "start another node first" in in_a_line(refused.stderr)
+    cluster.join(4, 1, 2)
+    done = run(cluster, "node", "remove", "3", "--yes", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert sorted(cluster.partition("flights")["isr"]) == [1, 2, 4]
+    assert run(cluster, "cluster", "wait").returncode == 0
+    cluster.wait_voters(1, 2, 4)
+
+
+def test_a_wait_for_a_move_says_what_came_of_it(cluster: RunningCluster) -> None:
+    """Somebody else cancels it; then the node that copies is lost."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=2)
+    cluster.wait_in_sync("flights")
+    with bascule.connect_sync(servers_of(cluster)) as client:
+        client.publish_many((f"flights.{n}", random.Random(n).randbytes(1_000)) for n in range(500))
+    before = cluster.partition("flights")["replicas"]
+    (added,) = {1, 2, 3} - {*before}
+    target = f"{before[0]},{added}"
+    move = ("stream", "reassign", "flights", "--replicas-on", target)
+
+    def is_moving() -> bool:
+        return bool(cluster.partition("flights")["target"])
+
+    with ThreadPoolExecutor(1) as waiting:
+        waited = waiting.submit(run, cluster, *move, "--throttle", "1kB", "--wait")
+        wait(cluster, is_moving)
+        status = in_a_line(run(cluster, "cluster", "status").stdout)
+        assert "1 partition on the way to other nodes" in status
+        assert f" → {before[0]} {added}" in status
+        assert run(cluster, "stream", "reassign", "flights", "--cancel").returncode == 0
+        done = waited.result()
+        assert done.returncode == 1, done.stdout
+        assert "its move was cancelled or replaced; it is on nodes" in in_a_line(done.stderr)
+
+        waited = waiting.submit(run, cluster, *move, "--wait")
+        wait(cluster, is_moving)
+        cluster.nodes[added].stop(signal.SIGKILL)
+        done = waited.result()
+    assert done.returncode == 1, done.stdout
+    said = in_a_line(done.stderr)
+    assert f"its move waits for node {added}, which is not alive" in said
+    assert "`bascule stream reassign flights --cancel` takes it back" in said
+    again = run(cluster, *move)
+    assert again.returncode == 2
+    assert "the move to it that is under way still stands" in in_a_line(again.stderr)
+    assert "docs/operations.md" in run(cluster, "cluster", "status").stdout, "a node is lost"
+
+
+def test_what_is_taken_back_elsewhere_ends_the_wait(cluster: RunningCluster) -> None:
+    """The only replica of a stream cannot leave while its copy is held up."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=1)
+    with bascule.connect_sync(servers_of(cluster)) as client:
+        client.publish_many((f"flights.{n}", random.Random(n).randbytes(1_000)) for n in range(500))
+    assert run(cluster, "cluster", "throttle", "1kB").returncode == 0
+    number = str(cluster.leader("flights"))
+
+    def is_moving() -> bool:
+        return bool(cluster.partition("flights")["target"])
+
+    with ThreadPoolExecutor(1) as waiting:
+        waited = waiting.submit(run, cluster, "node", "remove", number, "--yes", "--wait")
+        wait(cluster, is_moving)
+        cancelled = run(cluster, "node", "remove", number, "--cancel")
+        assert "moves away from it that had begun go on (1 partition)" in cancelled.stdout
+        assert "`bascule stream reassign flights --cancel`" in cancelled.stdout
+        done = waited.result()
+        assert done.returncode == 1, done.stdout
+        assert f"the removal of node {number} was taken back meanwhile" in in_a_line(done.stderr)
+
+        drain = ("node", "drain", number, "--replicas", "--wait")
+        waited = waiting.submit(run, cluster, *drain)
+        wait(cluster, lambda: bool(node_of(cluster, int(number))["is_emptied"]))
+        resumed = run(cluster, "node", "resume", number)
+        assert resumed.returncode == 0, resumed.stderr
+        done = waited.result()
+    assert done.returncode == 1, done.stdout
+    assert f"the drain of node {number} was ended meanwhile" in in_a_line(done.stderr)
+    assert run(cluster, "cluster", "throttle", "0").stdout.startswith("catch-up  no limit")

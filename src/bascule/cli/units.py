@@ -35,6 +35,11 @@ def parse_size(text: str) -> int:
     return _parse(text, _SIZES, "a size", "10GiB, 512MiB, 1.5GB or plain bytes")
 
 
+def parse_rate(text: str) -> int:
+    """Parse a size, of what may go in a second; `none` and 0 are no limit, which is 0."""
+    return _parse(text, _SIZES, "a size", "50MiB, 1.5GB, plain bytes, or none for no limit")
+
+
 def parse_duration(text: str) -> int:
     """Parse `7d`, `90s`, `250ms`, `1.5h` or `1h30m` to milliseconds; `none` is 0. Other numbers
     need a unit."""

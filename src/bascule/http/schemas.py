@@ -235,6 +235,12 @@ class PartitionRefBody(Struct, kw_only=True):
     short: Annotated[
         str, Meta(description="Why it has fewer, and what helps; empty: it has as many.")
     ]
+    target: Annotated[
+        list[int], Meta(description="The nodes that are to hold it, while it moves; else empty.")
+    ]
+    move_waits: Annotated[
+        str, Meta(description="Why the move does not go on by itself; empty: it does.")
+    ]
 
 
 class FailedReplicaBody(Struct, kw_only=True):
@@ -305,6 +311,10 @@ class ClusterBody(Struct, kw_only=True):
         int,
         Meta(description="In force; it rises by itself to the newest one that all nodes support."),
     ]
+    moving: Annotated[
+        list[PartitionRefBody], Meta(description="Partitions that move to other nodes.")
+    ]
+    moving_count: Annotated[int, Meta(description="Also of those that are not listed.")]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

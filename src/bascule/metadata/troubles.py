@@ -10,6 +10,7 @@ from operator import attrgetter
 from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import is_troubled
+from bascule.metadata.replicas.drained import why_move_waits
 from bascule.metadata.replicas.reassignment import wanted_count
 from bascule.model import NO_LEADER, PartitionRef, PartitionState, StreamDefinition
 
@@ -25,6 +26,8 @@ class Troubles:
     short: tuple[PartitionRef, ...]
     """Those of `under_replicated` that lack nothing but a node: all replicas that they have are in
     sync, and there is no node for more."""
+    moving: tuple[PartitionRef, ...]
+    """Those that move to other replicas, which is no trouble as long as they do."""
 
 
 def how_to_repair(
@@ -52,7 +55,8 @@ def how_to_repair(
 
 def find_troubles(image: Image) -> Troubles:
     """Look at the partitions of the streams that have any, sorted by stream name."""
-    leaderless, under_min_isr, under_replicated, unclean, short = [], [], [], [], []
+    leaderless, under_min_isr, under_replicated, unclean = [], [], [], []
+    short, moving = [], []
     takers = {*image.usable()}
     for definition in sorted(_suspects(image), key=attrgetter("name")):
         wanted = wanted_count(image, definition)
@@ -69,6 +73,8 @@ def find_troubles(image: Image) -> Troubles:
                 waits=why_leaderless(image, definition, state),
                 wanted=wanted,
                 short=_why_short(image, state, wanted, takers),
+                target=state.target,
+                move_waits=why_move_waits(image, state, {}),
             )
             if ref.unclean_epoch:
                 unclean.append(ref)
@@ -80,12 +86,15 @@ def find_troubles(image: Image) -> Troubles:
                 under_replicated.append(ref)
             if _lacks_only_a_node(image, state, wanted, takers):
                 short.append(ref)
+            if state.target:
+                moving.append(ref)
     return Troubles(
         tuple(leaderless),
         tuple(under_min_isr),
         tuple(under_replicated),
         tuple(unclean),
         tuple(short),
+        tuple(moving),
     )
 
 

@@ -15,7 +15,9 @@ from bascule.cli.cluster.operations import (
     drain,
     left_table,
     limit_text,
+    move_text,
     resume,
+    show_moves_away,
     throttle,
     wait_left,
 )
@@ -52,7 +54,11 @@ cluster.command("wait")(wait)
 @cluster.command()
 def status(server: ServerOption = None, json: JsonOption = False) -> None:
     """Show the controller, the nodes, and the partitions that are not as they should be."""
-    info = _ask(server)
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        info = client.cluster()
+        answering = 0 if info.controller else client.node().node_id
     if json:
         print_json(asdict(info))
         return
@@ -66,16 +72,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     if info.is_balancing:
         out.print("balance     replicas move until nodes hold about as many")
     out.print(_nodes_table(info))
-    if not info.controller:
-        voters = ", ".join(map(str, info.voters))
-        out.print(
-            "[red]nothing can be decided: fewer than a majority of the voters run and reach each "
-            "other[/red]"
-        )
-        out.print(
-            f"  start the voters {voters}; if too many of them are lost for good: docs/backup.md. "
-            "Above and below is what this node knew last"
-        )
+    _show_lost(info, answering)
     _show_trouble(
         "without a leader: nothing is taken or served", info.leaderless, info.leaderless_count
     )
@@ -85,6 +82,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         info.under_min_isr_count,
     )
     _show_under_replicated(info)
+    _show_moving(info)
     _show_failed(info)
     if info.differing:
         out.print(f"[red]{counted(len(info.differing), 'differing replica')}")
@@ -185,10 +183,12 @@ def remove_node(
             raise ConfigError("--cancel takes a removal back: leave --force and --wait out")
         with bascule.connect_sync(server) as client:
             held = client.cancel_removal(number)
+            known = client.cluster()
         if json:
             print_json({"node_id": number, "replicas": held})
         else:
             out.print(f"[green]✓[/green] node {number} stays, with {counted(held, 'replica')}")
+            show_moves_away(known, number)
         return
     confirm(f"remove node {number} from the cluster?", yes=yes)
     with bascule.connect_sync(server) as client:
@@ -303,6 +303,42 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
     if each.alive and each.is_stopping:
         words.append("stopping")
     return ", ".join(words)
+
+
+def _show_lost(info: ClusterInfo, answering: int) -> None:
+    """What can be done where nodes are lost; `answering` is the node that says so."""
+    if not info.controller:
+        others = [str(each) for each in info.voters if each != answering]
+        voters = f"voters {', '.join(others)}" if others else "other voters"
+        out.print(
+            "[red]nothing can be decided: fewer than a majority of the voters run and reach each "
+            "other[/red]"
+        )
+        out.print(
+            f"  start the {voters}, or mend the network between them and node {answering}, which "
+            "answers; if too many of them are lost for good: docs/backup.md. Above and below is "
+            "what this node knew last"
+        )
+        return
+    lost = [str(each.node_id) for each in info.nodes if not each.alive]
+    if lost:
+        out.print(
+            f"  start node {', '.join(lost)} again; if it is lost for good: docs/operations.md, "
+            "replace a machine that is lost",
+            style="dim",
+        )
+
+
+def _show_moving(info: ClusterInfo) -> None:
+    if not info.moving:
+        return
+    count = max(info.moving_count, len(info.moving))
+    out.print(f"[yellow]{counted(count, 'partition')} on the way to other nodes")
+    for each in info.moving[:SHOWN_MAX]:
+        waits = f"; {each.move_waits}" if each.move_waits else ""
+        out.print(f"  {each.stream} {each.partition}: {move_text(each)}{waits}", markup=False)
+    if count > SHOWN_MAX:
+        out.print(f"  and {count - SHOWN_MAX:,} more")
 
 
 def _show_under_replicated(info: ClusterInfo) -> None:

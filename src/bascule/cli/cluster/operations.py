@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -12,12 +12,16 @@ from rich.table import Table
 from bascule.cli.cluster.waiting import STUCK_LOOKS, Remaining, wait_moved
 from bascule.cli.exit_codes import FAILED
 from bascule.cli.output import JsonOption, ServerOption, out, print_error, print_json, print_warning
-from bascule.cli.units import bytes_text, counted, parse_size
+from bascule.cli.units import bytes_text, counted, parse_rate
 from bascule.errors import Broken, UnknownNode
+from bascule.model import ClusterInfo, PartitionRef
 from bascule.operation_results import BalancePlan, NodeDrain
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
+
+MOVES_SHOWN_MAX: Final = 20
+"""Listed of those that go on; the rest is counted."""
 
 NumberArgument = Annotated[int, typer.Argument(metavar="N", help="Number of the node.")]
 
@@ -69,11 +73,36 @@ def resume(number: NumberArgument, server: ServerOption = None, json: JsonOption
 
     with bascule.connect_sync(server) as client:
         found = client.resume_node(number)
+        info = client.cluster()
     if json:
         print_json(asdict(found))
     else:
         held = _held(found)
         out.print(f"[green]✓[/green] node {number} goes on, with {held}")
+        show_moves_away(info, number)
+
+
+def move_text(ref: PartitionRef) -> str:
+    """From where to where a partition moves: `1 2 3 → 4 2 3`."""
+    before, after = (" ".join(map(str, nodes)) for nodes in (ref.replicas, ref.target))
+    return f"{before} → {after}"
+
+
+def show_moves_away(info: ClusterInfo, number: int) -> None:
+    """The moves off a node that stays, which go on, and how to take them back."""
+    away = [each for each in info.moving if number in each.replicas and number not in each.target]
+    if not away:
+        return
+    count = counted(len(away), "partition")
+    out.print(f"moves away from it that had begun go on ({count}):")
+    for each in away[:MOVES_SHOWN_MAX]:
+        out.print(f"  {each.stream} {each.partition}: {move_text(each)}", markup=False)
+    if len(away) > MOVES_SHOWN_MAX:
+        out.print(f"  and {len(away) - MOVES_SHOWN_MAX:,} more")
+    out.print(
+        f"`bascule stream reassign {away[0].stream} --cancel` takes those of one stream back",
+        markup=False,
+    )
 
 
 def balance(
@@ -121,7 +150,8 @@ def throttle(
     rate: Annotated[
         str | None,
         typer.Argument(
-            metavar="SIZE", help="Bytes a second, such as 50MiB; none: moves yield to messages."
+            metavar="SIZE",
+            help="Bytes a second, such as 50MiB; none or 0: no limit, moves yield to messages.",
         ),
     ] = None,
     server: ServerOption = None,
@@ -136,7 +166,7 @@ def throttle(
 
     with bascule.connect_sync(server) as client:
         if rate is not None:
-            client.throttle(parse_size(rate))
+            client.throttle(parse_rate(rate))
         limit = client.cluster().catch_up_rate
     if json:
         print_json({"bytes_per_second": limit})

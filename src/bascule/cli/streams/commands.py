@@ -33,7 +33,7 @@ from bascule.cli.streams.tables import (
     streams_table,
 )
 from bascule.cli.units import counted, moment_text, parse_moment
-from bascule.model import PartitionBy, StreamInfo, is_internal_stream
+from bascule.model import PartitionBy, StreamDefinition, StreamInfo, is_internal_stream
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
@@ -80,6 +80,7 @@ def create(
         done = "created" if created else "exists already, as asked:"
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done} on {subject}")
     _warn_of_overlaps(info)
+    _warn_of_copies(info.definition)
 
 
 @streams.command()
@@ -113,6 +114,19 @@ def alter(
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] altered")
     if "acks" in settings:
         _warn_of_overlaps(info)
+    if not {"replicas", "min_isr"}.isdisjoint(settings):
+        _warn_of_copies(info.definition)
+
+
+def _warn_of_copies(definition: StreamDefinition) -> None:
+    """Warn where each replica is needed: one node that is away has messages refused."""
+    replicas = definition.config.replicas
+    if replicas > 1 and definition.min_isr >= replicas:
+        print_warning(
+            f"with {replicas} replicas, all of which are to be in sync (min_isr), messages are "
+            "refused (20008) while one of their nodes is away: take --replicas "
+            f"{replicas + 1}, or --min-isr {replicas - 1}, which acks what so many nodes have"
+        )
 
 
 @streams.command("ls", hidden=True)
@@ -159,12 +173,13 @@ def info(
         found = client.stream(name)
         consumer = found.definition.config.retention_after
         commits = client.offsets(consumer=consumer, stream=name) if consumer else []
+        in_cluster = not json and len(client.cluster().nodes) > 1
     if json:
         print_json(stream_as_json(found))
         return
     out.print(stream_detail(found, commits, all_settings=all_settings))
     out.print()
-    out.print(partitions_table(found.partitions))
+    out.print(partitions_table(found.partitions, with_places=in_cluster))
 
 
 @streams.command()

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from bascule.cli.cluster.operations import limit_text
 from bascule.cli.cluster.waiting import STUCK_LOOKS, Remaining, wait_moved
 from bascule.cli.exit_codes import FAILED
 from bascule.cli.output import (
@@ -22,7 +23,7 @@ from bascule.cli.output import (
     print_warning,
 )
 from bascule.cli.streams.tables import partitions_table, stream_as_json
-from bascule.cli.units import bytes_text, counted, parse_count, parse_size
+from bascule.cli.units import bytes_text, counted, parse_rate
 from bascule.model import NO_LEADER, PartitionInfo, StreamInfo
 from bascule.operation_results import LeaderChange
 
@@ -57,7 +58,7 @@ def reassign(
             "--throttle",
             metavar="SIZE",
             help="Bytes a second that each node sends to replicas that are not in sync, also of "
-            "other streams; none: no limit. It stays: see `bascule cluster throttle`.",
+            "other streams; none or 0: no limit. It stays: see `bascule cluster throttle`.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -87,8 +88,8 @@ def reassign(
         raise typer.BadParameter("give one of --replicas-on and --cancel")
     if dry_run and (cancel or wait or throttle is not None):
         raise typer.BadParameter("--dry-run changes nothing: give it with --replicas-on alone")
-    rate = None if throttle is None else parse_size(throttle)
-    nodes = [parse_count(text) for text in (replicas_on or "").split(",") if text]
+    rate = None if throttle is None else parse_rate(throttle)
+    nodes = _node_numbers(replicas_on or "")
     with bascule.connect_sync(server) as client:
         if rate is not None:
             client.throttle(rate)
@@ -103,7 +104,7 @@ def reassign(
     if json:
         print_json(stream_as_json(info))
     elif problems:
-        out.print(partitions_table(info.partitions))
+        out.print(partitions_table(info.partitions, with_places=True))
     if problems:
         under_way = any(item.target for item in info.partitions)
         hint = f"the move goes on once it can; {_how_to_cancel(name)}" if under_way else ""
@@ -113,7 +114,9 @@ def reassign(
         return
     done = _done(info, replicas_on, cancel=cancel, dry_run=dry_run)
     out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done}")
-    out.print(partitions_table(info.partitions))
+    if rate is not None:
+        out.print(f"catch-up  {limit_text(rate)}")
+    out.print(partitions_table(info.partitions, with_places=True))
 
 
 def _done(info: StreamInfo, replicas_on: str | None, *, cancel: bool, dry_run: bool) -> str:
@@ -126,6 +129,18 @@ def _done(info: StreamInfo, replicas_on: str | None, *, cancel: bool, dry_run: b
         copied = bytes_text(left.bytes)
         return f"would move to nodes {replicas_on}, {copied} to copy: nothing has been changed"
     return f"moves to nodes {replicas_on}"
+
+
+def _node_numbers(text: str) -> list[int]:
+    """Raises: typer.BadParameter."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and int(word)):
+            raise typer.BadParameter(
+                f"{word!r} is not the number of a node: expected numbers such as 1,2,3; "
+                "`bascule node list` shows them"
+            )
+    return [int(word) for word in words]
 
 
 def _how_to_cancel(name: str) -> str:
@@ -222,9 +237,11 @@ def elect_leader(
     out.print(leaders_table(changes))
     left = [each for each in changes if each.why]
     moved = sum(not each.why and each.leader != each.before for each in changes)
-    out.print(
-        f"[green]✓[/green] {counted(moved, 'new leader')} of stream [bold]{escape(name)}[/bold]"
-    )
+    stream = f"stream [bold]{escape(name)}[/bold]"
+    if moved or left:
+        out.print(f"[green]✓[/green] {counted(moved, 'new leader')} of {stream}")
+    else:
+        out.print(f"[green]✓[/green] {stream} is led as asked: nothing was to be changed")
     if left:
         print_warning(f"{counted(len(left), 'partition')} not led as asked")
 

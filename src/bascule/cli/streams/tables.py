@@ -160,10 +160,11 @@ def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
     return text
 
 
-def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
-    """One row per partition."""
+def partitions_table(partitions: Sequence[PartitionInfo], *, with_places: bool = False) -> Table:
+    """One row per partition. Leaders and replicas are shown where there are copies, or
+    `with_places`, as in a cluster."""
     columns = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
-    is_copied = any(len(item.replicas) > 1 or item.target for item in partitions)
+    is_copied = with_places or any(len(item.replicas) > 1 or item.target for item in partitions)
     places = ("leader", "replicas", "in sync") if is_copied else ()
     table = _table((*columns, *places, "state"), right=columns)
     for item in partitions:
@@ -191,6 +192,8 @@ def partition_state_text(item: PartitionInfo) -> str:
         return f"[red]stopped: {escape(item.failure)}"
     if item.waits:
         return f"[red]no leader: {escape(item.waits)}"
+    if item.move_waits:
+        return f"[yellow]ok; {escape(item.move_waits)}"
     if item.unclean_epoch:
         return f"[yellow]ok; may have lost records before epoch {item.unclean_epoch}"
     return "[green]ok"

@@ -151,6 +151,8 @@ class ClusterViews:
             under_replicated_count=len(troubles.under_replicated),
             unclean_count=len(troubles.unclean),
             short_count=len(troubles.short),
+            moving=troubles.moving,
+            moving_count=len(troubles.moving),
         )
 
     async def describe_cluster(self) -> ClusterInfo:
@@ -176,6 +178,7 @@ class ClusterViews:
             under_min_isr=info.under_min_isr[:LISTED_MAX],
             under_replicated=info.under_replicated[:LISTED_MAX],
             unclean=info.unclean[:LISTED_MAX],
+            moving=info.moving[:LISTED_MAX],
             failed=tuple(sorted(failed, key=attrgetter("stream", "partition", "node"))),
             differing=tuple(sorted(differing, key=attrgetter("stream", "partition", "node"))),
             failed_count=sum(said.count for said in answers),

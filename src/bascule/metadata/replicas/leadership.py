@@ -41,20 +41,22 @@ def why_not_lead(image: Image, state: PartitionState, node: int) -> str:
 
 def elect_leaders(
     image: Image, definition: StreamDefinition, *, partition: int | None, node: int | None
-) -> ChangePartitions:
+) -> ChangePartitions | None:
     """Give the leadership of a stream, or of one partition, to `node`, or to the preferred leaders.
 
     A node that is named becomes the preferred leader: else the leadership would return soon. Of
-    several partitions those change that can.
+    several partitions those change that can. None: each is led like that already.
 
-    Raises: UnknownPartition; CannotLead where none can change.
+    Raises: UnknownPartition; CannotLead where none changes that is not led like that.
     """
     changes = []
     refused: list[CannotLead] = []
     for index, state in _chosen(image, definition, partition):
         leader = state.replicas[0] if node is None else node
+        if leader == state.leader == state.replicas[0]:
+            continue
         why = why_not_lead(image, state, leader)
-        if why and (state.leader != leader or state.replicas[0] == leader):
+        if why and state.leader != leader:
             refused.append(CannotLead(definition.name, index, leader, why))
             continue
         target = state.target
@@ -68,9 +70,9 @@ def elect_leaders(
         )
         reason = ASKED if state.leader != leader else ""
         changes.append(PartitionChange(definition.id, index, after, reason))
-    if not changes:
-        raise next((each for each in refused if "already" not in each.why), refused[0])
-    return ChangePartitions(tuple(changes))
+    if not changes and refused:
+        raise refused[0]
+    return ChangePartitions(tuple(changes)) if changes else None
 
 
 def moves_to_preferred(image: Image, *, count_max: int) -> ChangePartitions | None:

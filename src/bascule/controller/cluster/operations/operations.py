@@ -109,7 +109,8 @@ class ClusterOperations:
         """Give the leadership of a stream, or of one partition, to `node`, or to the preferred
         leaders; what became of each partition. The new leaders lead on return.
 
-        Raises: UnknownStream, UnknownPartition, CannotLead where none can change, Indeterminate.
+        Raises: UnknownStream, UnknownPartition, CannotLead where none can change that has another
+        leader, Indeterminate.
         """
         before = self._views.states(self._views.definition(name).id)
         index = await self._metadata.submit(ElectLeaders(name, partition, node))
