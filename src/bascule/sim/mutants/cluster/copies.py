@@ -10,7 +10,7 @@ from bascule.metadata.replicas import reassignment
 from bascule.model import NO_LEADER, PartitionState
 from bascule.peer.replica_session import FetchedPartition
 from bascule.record.header import HEADER_BYTES, batch_crc, read_header
-from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.follower.followed_partition import FollowedPartition, WholeBatches
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.replication.leader import LeaderReplication
@@ -144,7 +144,12 @@ def _drop_old_replicas(completed: Any) -> Any:
 
 def _accept_damage(append: Any) -> Any:
     def mutant(
-        self: FollowedPartition, attempt: int, start: int, data: memoryview, flags: LogFlags
+        self: FollowedPartition,
+        attempt: int,
+        start: int,
+        data: memoryview,
+        flags: LogFlags,
+        arrived: WholeBatches | None = None,
     ) -> bool:
         """Take what a leader sends as it is: its CRCs are written anew."""
         at, fixed = 0, bytearray(data)
@@ -154,7 +159,7 @@ def _accept_damage(append: Any) -> Any:
                 break
             fixed[at + 17 : at + 21] = batch_crc(fixed[at:end]).to_bytes(4, "big")
             at = end
-        found: bool = append(self, attempt, start, memoryview(fixed), flags)
+        found: bool = append(self, attempt, start, memoryview(fixed), flags, arrived)
         return found
 
     return mutant
