@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bascule.raft.membership import MemberChange, Members, encode_members
+from bascule.raft.membership import MemberChange, Members, encode_members, majority_value
 from bascule.raft.messages import EntryKind, RaftSnapshot
 from bascule.raft.node import RaftNode
 from bascule.raft.roles.core import Core, SnapshotOrigin
@@ -62,6 +62,40 @@ def _two_at_once(original: Any) -> Any:
         return ticket
 
     return change_members
+
+
+def _demotion_at_once(original: Any) -> Any:
+    def check_change(
+        self: LeaderRole, change: MemberChange, node: int, expected_index: int | None
+    ) -> Members:
+        core = self._core
+        members, log = core.members, core.log
+        is_other = node in members.voters and node != core.id
+        is_refused = members.index > log.commit and self.has_committed and log.room > 0
+        if change is MemberChange.DEMOTE and is_other and is_refused:
+            return members.changed(change, node, log.last + 1)
+        found: Members = original(self, change, node, expected_index)
+        return found
+
+    return check_change
+
+
+def _demoted_counts(original: Any) -> Any:
+    def maybe_commit(self: LeaderRole) -> bool:
+        core = self._core
+        before, voters = core.previous_members, core.members.voters
+        if {*before.all} == {*core.members.all} and {*before.voters} > {*voters}:
+            voters = before.voters
+        index = majority_value(
+            [core.synced if each == core.id else self.progress[each].match for each in voters]
+        )
+        if index <= core.log.commit or core.log.term_at(index) != core.term:
+            return False
+        core.commit_to(index)
+        self.update_members()
+        return True
+
+    return maybe_commit
 
 
 def _snapshot_forgets(original: Any) -> Any:
@@ -134,6 +168,16 @@ MUTANTS: Final = (
         name="two changes of members at once",
         found_by=(ONE_CHANGE,),
         patch=replacing(RaftNode, "change_members", _two_at_once),
+    ),
+    Mutant(
+        name="demotion while another change is not committed",
+        found_by=(ONE_CHANGE,),
+        patch=replacing(LeaderRole, "check_change", _demotion_at_once),
+    ),
+    Mutant(
+        name="demoted voter counted until its demotion is committed",
+        found_by=(COMMIT,),
+        patch=replacing(LeaderRole, "maybe_commit", _demoted_counts),
     ),
     Mutant(
         name="snapshot forgets changes of members",

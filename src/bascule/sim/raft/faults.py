@@ -70,6 +70,7 @@ class Faults:
             InjectedFault.CLOCK_JUMP: self._jump,
             InjectedFault.CLOCK_DRIFT: self._drift,
             InjectedFault.CHANGE: operator.change,
+            InjectedFault.DEMOTION: operator.demote,
             InjectedFault.TRANSFER: operator.transfer,
             InjectedFault.CAMPAIGN: operator.campaign,
             InjectedFault.DUEL: self._duel,

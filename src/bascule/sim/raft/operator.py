@@ -1,7 +1,8 @@
-"""`Operator`: adds, promotes and removes members, and transfers leadership.
+"""`Operator`: adds, promotes, demotes and removes members, and transfers leadership.
 
-The operator follows one rule: no member is removed if the remaining voters would have no majority
-of intact disks. A machine is switched off for good only when its removal is known to be committed.
+The operator follows one rule: no voter is removed or demoted if the remaining voters would have no
+majority of intact disks. A machine is switched off for good only when its removal is known to be
+committed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.errors import BasculeError
+from bascule.host.real import RealRandom
 from bascule.raft.effects import Answer, RequestOutcome
 from bascule.raft.membership import MemberChange, Members
+from bascule.sim.prng import Prng
 from bascule.sim.raft.cluster import Cluster
 from bascule.sim.raft.member import SimMember
+from bascule.sim.raft.plan import APART
 from bascule.sim.raft.state import CommandResult
 
 MEMBERS_MAX: Final = 7
@@ -25,6 +29,8 @@ class Operator:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._prng = cluster.prng
+        self._apart = Prng(RealRandom(cluster.plan.seed + 2 * APART))
+        """For `demote`: its choices leave those of others as they are."""
         self.changes = 0
         """Changes known to be committed."""
 
@@ -36,11 +42,40 @@ class Operator:
         assert leader.node is not None
         members = leader.node.members
         change, target = self._draw(leader, members)
+        if target:
+            self._request(leader, change, target, self._prng)
+
+    def demote(self) -> None:
+        """Request that a voter becomes a learner, or that a learner votes. The target of a change
+        campaigns soon, in some cases: it may not have heard of the change."""
+        leader, prng, plan = self._cluster.leader(), self._apart, self._cluster.plan
+        if leader is None:
+            return
+        assert leader.node is not None
+        members = leader.node.members
+        if members.learners and prng.happens(0.5):
+            change, target = MemberChange.ADD_VOTER, self._whole(prng.pick(members.learners))
+        else:
+            change, target = MemberChange.DEMOTE, prng.pick(members.voters)
+            if not self._cluster.survives(members.changed(change, target, 0)):
+                return
         if not target:
             return
-        expected = members.index if self._prng.happens(0.5) else None
+        self._request(leader, change, target, prng)
+        if prng.happens(0.3):
+            wait = prng.between(0, plan.election)
+            self._cluster.loop.after(wait, self._on_demoted, target)
+
+    def _on_demoted(self, target: int, _: None) -> None:
+        member = self._cluster.members[target]
+        if member.is_up:
+            member.campaign()
+
+    def _request(self, leader: SimMember, change: MemberChange, target: int, prng: Prng) -> None:
+        assert leader.node is not None
+        expected = leader.node.members.index if prng.happens(0.5) else None
         ticks = self._cluster.plan.config.election_ticks
-        deadline = self._prng.between(1, 4 * ticks) if self._prng.happens(0.5) else None
+        deadline = prng.between(1, 4 * ticks) if prng.happens(0.5) else None
         try:
             leader.change_members(
                 change, target, expected, deadline, self._on_changed, (change, target)

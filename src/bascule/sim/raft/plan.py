@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.sim.loop import MILLISECOND, SECOND
 from bascule.sim.network import NetworkConditions
@@ -50,6 +51,8 @@ class InjectedFault(Enum):
     CLOCK_JUMP = "clock jump"
     CLOCK_DRIFT = "clock drift"
     CHANGE = "change of members"
+    DEMOTION = "demotion"
+    """A voter becomes a learner, or a learner votes again."""
     TRANSFER = "transfer"
     CAMPAIGN = "campaign"
     DUEL = "duel"
@@ -65,6 +68,11 @@ class InjectedFault(Enum):
 
 CLOCKS: Final = (InjectedFault.CLOCK_JUMP, InjectedFault.CLOCK_DRIFT)
 RARE: Final = (InjectedFault.WRECK, InjectedFault.OUTAGE)
+DRAWN_APART: Final = (InjectedFault.DEMOTION,)
+"""With random numbers of their own, so that seeds from before they existed draw the same."""
+APART: Final = 786 << 32
+"""Added to the seed of a run, for these numbers. It was chosen so that the stored seeds of earlier
+mutants draw none of these faults."""
 
 
 class HeartbeatPace(Enum):
@@ -161,6 +169,7 @@ def draw_plan(
         config = replace(config, leaderless_election_ticks=election_ticks // 2)
     count = nodes or prng.pick(NODES)
     faults = _faults(prng, beat, all_faults=all_faults, clocks=clock_faults)
+    faults |= _faults_apart(seed, beat, all_faults=all_faults)
     return RunPlan(
         seed=seed,
         nodes=count,
@@ -234,10 +243,24 @@ def _network(prng: Prng, beat: int) -> NetworkConditions:
 
 
 def _faults(prng: Prng, beat: int, *, all_faults: bool, clocks: bool) -> dict[InjectedFault, int]:
-    drawn = {}
+    drawn: dict[InjectedFault, int] = {}
     for fault in InjectedFault:
+        if fault in DRAWN_APART:
+            continue
         wanted = prng.happens(0.5)
         mean = int(prng.log_uniform(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
         if (wanted or all_faults) and (clocks or fault not in CLOCKS):
+            drawn[fault] = mean
+    return drawn
+
+
+def _faults_apart(seed: int, beat: int, *, all_faults: bool) -> dict[InjectedFault, int]:
+    """In some seeds, the faults of `DRAWN_APART`."""
+    prng = Prng(RealRandom(seed + APART))
+    drawn: dict[InjectedFault, int] = {}
+    for fault in DRAWN_APART:
+        wanted = prng.happens(0.3)
+        mean = int(prng.log_uniform(beat * 5, beat * 50))
+        if wanted or all_faults:
             drawn[fault] = mean
     return drawn
