@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bascule.controller.cluster.upkeep import ClusterUpkeep, next_change
-from bascule.errors import CannotReplicate, Indeterminate
+from bascule.controller.cluster.upkeep import VOTERS_MAX, VOTERS_MIN, ClusterUpkeep, next_change
+from bascule.errors import BasculeError, CannotReplicate, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ControllerRequest,
@@ -163,6 +166,53 @@ def test_the_controller_votes_and_so_does_the_other_one_of_two() -> None:
     two = DecidingController()
     two.register(1, 2)
     assert next_change(two.image, Members((1, 2)), leader=1) is None
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Image, Members, int]:
+    """The image, the members of the group, and the controller. Some voters may be no nodes: they
+    are founders that have not registered yet."""
+    numbers = st.integers(1, 8)
+    deciding = DecidingController()
+    deciding.register(*sorted(draw(st.sets(numbers, min_size=1))))
+    nodes = [*deciding.image.nodes]
+    leader = draw(st.sampled_from(nodes))
+    for node in draw(st.sets(st.sampled_from(nodes))) - {leader}:
+        deciding.lose(node)
+    for request in [Leave(n, force=False) for n in draw(st.sets(st.sampled_from(nodes)))] + [
+        Drain(n, empties=False) for n in draw(st.sets(st.sampled_from(nodes)))
+    ]:
+        with suppress(BasculeError):
+            deciding.submit(request)
+    voters = draw(st.sets(numbers)) | {leader}
+    learners = draw(st.sets(numbers)) - voters
+    members = Members(tuple(sorted(voters)), tuple(sorted(learners)))
+    return deciding.image, members, leader
+
+
+@given(clusters())
+def test_members_change_to_a_bounded_end_and_a_majority_stays_alive(
+    cluster: tuple[Image, Members, int],
+) -> None:
+    image, members, leader = cluster
+    changes = []
+    while change := next_change(image, members, leader=leader):
+        kind, node = change
+        after = members.changed(kind, node, 0)
+        assert (after.voters, after.learners) != (members.voters, members.learners)
+        if kind is MemberChange.DEMOTE:
+            assert node != leader
+            assert len(after.voters) >= VOTERS_MIN
+            if members.is_majority(image.is_alive):
+                assert after.is_majority(image.is_alive)
+        changes.append(change)
+        members = after
+    assert len({*changes}) == len(changes)
+    kinds = {kind for kind, _ in changes}
+    assert not {MemberChange.ADD_VOTER, MemberChange.DEMOTE} <= kinds, "one way only"
+    staying = [n for n in members.voters if n in image.nodes and not image.nodes[n].is_leaving]
+    count = min(VOTERS_MAX, sum(not node.is_leaving for node in image.nodes.values()))
+    assert len(staying) <= max(count - 1 + count % 2, VOTERS_MIN - 1)
 
 
 def test_a_voter_stays_until_the_others_are_a_majority_without_it() -> None:
