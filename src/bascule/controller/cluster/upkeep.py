@@ -52,6 +52,8 @@ VOTERS_MAX: Final = 5
 """More voters make each decision slower, and survive no more failures that happen together."""
 VOTERS_MIN: Final = 3
 """With fewer wanted no voter becomes a learner."""
+FOUNDED_AT: Final = 1
+"""The index of the founders in the log of the group; 0 in logs of earlier releases."""
 BALANCING_MAX: Final = 4
 """Partitions that move at a time where nothing but the balance needs it."""
 MOVING_MAX: Final = 100
@@ -285,22 +287,35 @@ def next_change(image: Image, members: Members, *, leader: int) -> tuple[MemberC
     for node in members.all:
         if node in image.removed:
             return MemberChange.REMOVE, node
-    missing = _voters_missing(image, members)
-    if missing > 0:
+    if _voters_missing(image, members) > 0:
         usable = image.usable()
         for node in members.learners:
             if node in usable:
                 return MemberChange.ADD_VOTER, node
-    if missing < 0 and _voters_wanted(image) >= VOTERS_MIN:
+    elif _has_voters_to_spare(image, members):
         others = [each for each in members.voters if each != leader]
         return MemberChange.DEMOTE, max(others, key=partial(_dispensable, image))
     return None
 
 
-def _dispensable(image: Image, node: int) -> tuple[bool, bool, int]:
-    """Voters by how little they are missed: those that are lost, then those that are drained, then
-    those with the largest numbers, which as a rule have come last."""
-    return not image.is_alive(node), image.gives_leaders(node), node
+def _has_voters_to_spare(image: Image, members: Members) -> bool:
+    """Whether there are more voters than are wanted, without those that leave. Founders that have
+    not registered count, too: they are waited for until the members have changed for the first
+    time, so that they need not be promoted again when they come."""
+    nodes, wanted = image.nodes, _voters_wanted(image)
+    has_all = all(each in nodes for each in members.voters)
+    if wanted < VOTERS_MIN or not (has_all or members.index > FOUNDED_AT):
+        return False
+    leaving = [each for each in members.voters if each in nodes and nodes[each].is_leaving]
+    return len(members.voters) - len(leaving) > wanted
+
+
+def _dispensable(image: Image, node: int) -> tuple[bool, bool, bool, int]:
+    """Voters by how little they are missed: founders that have never registered, then those that
+    are lost, then those that are drained, then those with the largest numbers, which as a rule have
+    come last."""
+    is_known = node in image.nodes
+    return not is_known, not image.is_alive(node), image.gives_leaders(node), node
 
 
 def is_needed(image: Image, members: Members, node: int) -> bool:
