@@ -62,11 +62,14 @@ def publish(node: Node, stream: str, numbers: range) -> None:
 
 
 def flip(cluster: RunningCluster, node: int, stream: str, *, closed: bool) -> Path:
-    """Change a byte in the middle of a replica's first or last segment file."""
+    """Change a byte in the middle of a replica's second or last segment file.
+
+    The first may have one batch: a log whose first batch is damaged is given up as a whole.
+    """
     files = sorted(cluster.replica(node, stream).glob("*.log"))
     files = [each for each in files if each.stat().st_size]
     assert len(files) > 2, files
-    chosen = files[0] if closed else files[-1]
+    chosen = files[1] if closed else files[-1]
     # Within a value: the CRC of a batch does not cover its base offset.
     at = chosen.read_bytes().index(b"x" * 64, chosen.stat().st_size // 2) + 32
     with chosen.open("r+b") as file:

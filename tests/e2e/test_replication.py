@@ -12,7 +12,7 @@ import pytest
 from bascule.model import StreamConfig, SyncPolicy
 from bascule.peer import replica_fetch
 from bascule.replica.follower import fetcher
-from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.follower.followed_partition import FollowedPartition, WholeBatches
 from bascule.replica.maintenance.purging import purge
 from bascule.replica.roles.commitment import LogFlags
 from bascule.storage.partition_log import PartitionLog
@@ -300,12 +300,17 @@ def test_damaged_batches_on_the_way_are_not_appended(
     append, damaged = FollowedPartition.append, []
 
     def damage(
-        self: FollowedPartition, attempt: int, start: int, data: memoryview, flags: LogFlags
+        self: FollowedPartition,
+        attempt: int,
+        start: int,
+        data: memoryview,
+        flags: LogFlags,
+        arrived: WholeBatches,
     ) -> bool:
         if len(damaged) < 2:
             damaged.append(start)
             data[-1] ^= 1
-        return append(self, attempt, start, data, flags)
+        return append(self, attempt, start, data, flags, arrived)
 
     with ReplicaNodes(tmp_path, replicated()) as group:
         group.apply()

@@ -321,8 +321,10 @@ def test_the_pages_over_http(node: Node) -> None:
     url = f"{node.addresses['http']}/v1/tables/paged/changes"
     with bascule.connect_sync(node.addresses["http"]) as client:
         client.create_table("paged")
+        table = client.table("paged")
         for n in range(5):
-            client.table("paged").set(f"k{n}", b"1")
+            table.set(f"k{n}", b"1")
+        assert table.get("k4") is not None  # it waits for what it has set; a page does not
         found = httpx.get(url, params={"rows": 2})
         page = decode_page(found.content, found.headers["bascule-crc32c"])
         assert checksum(found.content) == found.headers["bascule-crc32c"]
