@@ -10,13 +10,10 @@ from bascule.errors import CorruptData
 from bascule.record.batch import Record
 from bascule.storage.compaction.run import Compaction, CompactionConfig
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
+from bascule.storage.segment import segment_path
 from support.keyed_logs import SECRET, Stored
 from support.paged_files import PagedFiles
 from support.stored_batches import DIRECTORY, append, make_batch, open_log
-
-
-def path_of(base: int) -> str:
-    return f"{DIRECTORY}/{base:020d}.log"
 
 
 @pytest.fixture
@@ -45,8 +42,8 @@ def test_the_new_segment_is_trusted_no_longer_than_others(
     second = log.end.position
     append(log, 2, leader_epoch=1)
     log.sync()
-    files.evict(path_of(start))
-    files.flip(path_of(start), second + 6, 4)
+    files.evict(segment_path(DIRECTORY, start))
+    files.flip(segment_path(DIRECTORY, start), second + 6, 4)
     log.plan_read(start + 1, bytes_max=1, end=log.end)  # brings the page from the disk
     with pytest.raises(CorruptData):
         log.plan_read(start, bytes_max=1 << 20, end=log.end)
@@ -69,7 +66,7 @@ def test_compaction_begins_in_a_gap_at_the_end_of_a_segment(files: PagedFiles) -
             break
     assert log.segments_info()[0].bytes == len(keyed(0, b"a"))
     log.advance_start(2, high_watermark=5)
-    files.evict(path_of(0))
+    files.evict(segment_path(DIRECTORY, 0))
     second = compaction(files, log)
     for _ in second.steps():
         pass
