@@ -62,10 +62,9 @@ class ClusterMembers:
     def look(self, alive: Collection[int], *, now_ns: int) -> list[MemberUnheard | MemberHeard]:
         """What has changed, where these other nodes of the cluster live."""
         # One that returns has the whole time again: what was heard was of the run before.
-        for node in [each for each in self._heard_until_ns if each not in alive]:
-            del self._heard_until_ns[node]
-        for node in [each for each in self._missed_since_ns if each not in alive]:
-            del self._missed_since_ns[node]
+        for node in (self._heard_until_ns.keys() | self._missed_since_ns.keys()).difference(alive):
+            self._heard_until_ns.pop(node, None)
+            self._missed_since_ns.pop(node, None)
         unheard = []
         for node in sorted(alive):
             until_ns, _ = self._heard_until_ns.get(node, (None, 0))

@@ -79,8 +79,7 @@ class ImageIndex:
                     _count(held, led, state, 1)
             troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
             away = _marked(away, stream_id, any(map(_is_away, after)))
-            is_short = any(len(state.target or state.replicas) < wanted for state in after)
-            short = _marked(short, stream_id, is_short)
+            short = _marked(short, stream_id, any(is_short(state, wanted) for state in after))
         if not held:
             return ImageIndex(self.names, self.loads, troubled, away, short, partitions)
         loads = self.loads
@@ -108,8 +107,13 @@ def index_of(
 def is_troubled(state: PartitionState) -> bool:
     """Whether a partition has no leader, has a replica out of sync, moves, or had an unclean
     election that nobody has acknowledged."""
-    is_short = len(state.isr) < len(state.replicas) or state.target != ()
-    return is_short or state.leader == NO_LEADER or state.shown_unclean_epoch > 0
+    is_behind = len(state.isr) < len(state.replicas) or state.target != ()
+    return is_behind or state.leader == NO_LEADER or state.shown_unclean_epoch > 0
+
+
+def is_short(state: PartitionState, wanted: int) -> bool:
+    """Whether a partition has fewer replicas than it is to have, or will once it has moved."""
+    return len(state.target or state.replicas) < wanted
 
 
 def _is_away(state: PartitionState) -> bool:

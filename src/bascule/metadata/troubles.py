@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
-from bascule.metadata.image_index import is_troubled
+from bascule.metadata.image_index import is_short, is_troubled
 from bascule.metadata.replicas.drained import why_move_waits
 from bascule.metadata.replicas.reassignment import wanted_count
 from bascule.model import NO_LEADER, PartitionRef, PartitionState, StreamDefinition
@@ -61,7 +61,7 @@ def find_troubles(image: Image) -> Troubles:
     for definition in sorted(_suspects(image), key=attrgetter("name")):
         wanted = wanted_count(image, definition)
         for index, state in enumerate(image.partitions[definition.id]):
-            if not is_troubled(state) and not _is_short(state, wanted):
+            if not is_troubled(state) and not is_short(state, wanted):
                 continue
             ref = PartitionRef(
                 definition.name,
@@ -105,13 +105,8 @@ def _suspects(image: Image) -> Iterator[StreamDefinition]:
         yield image.streams[names[stream_id]]
 
 
-def _is_short(state: PartitionState, wanted: int) -> bool:
-    """Whether a partition has fewer replicas than it is to have, or will once it has moved."""
-    return len(state.target or state.replicas) < wanted
-
-
 def _is_under_replicated(state: PartitionState, wanted: int) -> bool:
-    return len(state.isr) < len(state.replicas) or _is_short(state, wanted)
+    return len(state.isr) < len(state.replicas) or is_short(state, wanted)
 
 
 def _lacks_only_a_node(
@@ -119,7 +114,7 @@ def _lacks_only_a_node(
 ) -> bool:
     """Whether a partition has fewer replicas than it is to have, all of them in sync, and there is
     no node for more: `takers` are the nodes that may get replicas."""
-    is_all = _is_short(state, wanted) and len(state.isr) == len(state.replicas)
+    is_all = is_short(state, wanted) and len(state.isr) == len(state.replicas)
     return is_all and _nodes_for(image, state, takers) < wanted
 
 
@@ -133,7 +128,7 @@ def _nodes_for(image: Image, state: PartitionState, takers: Collection[int]) -> 
 
 def _why_short(image: Image, state: PartitionState, wanted: int, takers: Collection[int]) -> str:
     """Why a partition has fewer replicas than it is to have, and what helps; empty: it has not."""
-    if not _is_short(state, wanted):
+    if not is_short(state, wanted):
         return ""
     base = state.target or state.replicas
     has = f"it has {len(base)} of {wanted} replicas"

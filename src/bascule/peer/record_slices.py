@@ -26,14 +26,15 @@ def plan_records(
     The first slice is that of `PartitionLog.plan_read`, and so are the errors and None. A later one
     is left out where it exceeds `bytes_max`, would wait for the disk, or cannot be read. Without
     later ones a log of small segments, as compaction leaves them, would cost its followers a round
-    trip for each of them.
+    trip for each of them. There are up to `segments_max`, and SEGMENTS_MAX at most.
     """
     truncations = store.truncation_version
     first = store.plan_read(offset, bytes_max=bytes_max, end=end, nowait=nowait)
     if first is None or first.following < 0:
         return first
     found, left = [first], bytes_max - first.length
-    while left > 0 and found[-1].following >= 0 and len(found) < segments_max:
+    most = min(segments_max, SEGMENTS_MAX)
+    while left > 0 and found[-1].following >= 0 and len(found) < most:
         try:
             piece = store.plan_read(found[-1].following, bytes_max=left, end=end, nowait=nowait)
         except (BasculeError, OSError):

@@ -19,7 +19,7 @@ from bascule.host.api import Clock
 from bascule.model import Cleanup, PartitionState
 from bascule.peer.catch_up_throttle import CatchUpThrottle
 from bascule.peer.listener import PeerSession
-from bascule.peer.record_slices import SEGMENTS_MAX, plan_records
+from bascule.peer.record_slices import plan_records
 from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
 from bascule.replica.metrics import ReplicaFetchCounts
 from bascule.replica.partition import Partition
@@ -412,7 +412,7 @@ class ReplicaFetchHandler:
             offset = start
         read = partial(
             plan_records, store, offset, bytes_max=bytes_max, end=store.end,
-            segments_max=min(segments_max, SEGMENTS_MAX),
+            segments_max=segments_max,
         )  # fmt: skip
         piece = read(nowait=True)
         if piece is None:

@@ -265,15 +265,15 @@ class Segments:
         if not is_cached and length > COLD_BYTES_MAX:
             least = max(COLD_BYTES_MAX, location.end - position)
             length = min(length, _end_of_last_batch(contents, position, least))
+        stop = position + length
         next_base = end.offset if following is None else following.base_offset
         check = partial(
             check_batch_headers, file, contents.offsets, limit=limit,
             base_offset=segment.base_offset, end_offset=next_base, epochs=epochs,
             gaps_allowed=self.gaps_allowed,
         )  # fmt: skip
-        has_more = position + length == limit and next_base < end.offset
+        has_more = stop == limit and next_base < end.offset
         piece = FileSlice(file, position, length, next_base if has_more else -1, check)
-        stop = position + length
         if not is_cached:
             piece.load(position, stop)
         elif length > 0 and not segment.verified and not check(

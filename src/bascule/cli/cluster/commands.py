@@ -183,8 +183,8 @@ def remove_node(
             raise ConfigError("--cancel takes a removal back: leave --force and --wait out")
         with bascule.connect_sync(server) as client:
             held = client.cancel_removal(number)
-            known = client.cluster()
-        if json:
+            known = None if json else client.cluster()
+        if known is None:
             print_json({"node_id": number, "replicas": held})
         else:
             out.print(f"[green]✓[/green] node {number} stays, with {counted(held, 'replica')}")

@@ -73,8 +73,8 @@ def resume(number: NumberArgument, server: ServerOption = None, json: JsonOption
 
     with bascule.connect_sync(server) as client:
         found = client.resume_node(number)
-        info = client.cluster()
-    if json:
+        info = None if json else client.cluster()
+    if info is None:
         print_json(asdict(found))
     else:
         held = _held(found)

@@ -21,10 +21,7 @@ from bascule.controller.repair import keep_readable, replace_log
 from bascule.errors import Broken, UnknownStream
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
-from bascule.model import (
-    NO_LEADER,
-    StreamDefinition,
-)
+from bascule.model import NO_LEADER, StreamDefinition
 from bascule.operation_results import RepairedPartition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions

@@ -20,9 +20,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.views import ClusterViews
 from bascule.errors import BasculeError, UnknownPartition
 from bascule.host.api import Random
-from bascule.model import (
-    StreamDefinition,
-)
+from bascule.model import StreamDefinition
 from bascule.operation_results import ScrubbedReplica
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
