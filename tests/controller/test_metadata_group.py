@@ -10,8 +10,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from bascule.controller.cluster import metadata_group
-from bascule.controller.cluster.metadata_group import GROUP, MetadataGroup
+from bascule.controller.cluster.metadata_group import GROUP, MetadataGroup, metadata_group
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import Broken, NotLeader, RequestExpired, StreamConflict, UnknownStream
@@ -343,7 +342,7 @@ def test_a_disk_that_fails_for_a_moment_delays_a_decision() -> None:
             if errors:
                 raise errors.pop()
 
-        deciding.group._make_room = make_room
+        deciding.group.disk_check._make_room = make_room
         await deciding.create("s")
         assert "s" in deciding.group.image.streams
         assert not errors

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bascule.controller.cluster.metadata_group.watching import Watchers
 from bascule.controller.unclean.elections import (
     MISSING_SECONDS_MAX,
     RETRY_SECONDS,
@@ -32,11 +33,11 @@ class Decisions(DecidingController):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_changed: Callable[[], None] = lambda: None
+        self.watchers = Watchers()
 
     def commit(self, commands: Any) -> int:
         index = super().commit(commands)
-        self.on_changed()
+        self.watchers.tell()
         return index
 
 
@@ -57,8 +58,9 @@ class Cluster:
         log_ends = LogEnds(controller, Partitions(), self)  # type: ignore[arg-type]
         self.elections = UncleanElections(self, log_ends)  # type: ignore[arg-type]
 
-    def watch(self, on_changed: Callable[[], None]) -> None:
-        self.decisions.on_changed = on_changed
+    @property
+    def watchers(self) -> Watchers:
+        return self.decisions.watchers
 
     @property
     def image(self) -> Image:
@@ -180,7 +182,7 @@ async def test_only_the_controller_asks(cluster: Cluster) -> None:
     await elapse(5)
     assert (cluster.asked, cluster.leader) == ([], NO_LEADER)
     cluster.is_controller = True
-    cluster.decisions.on_changed()
+    cluster.watchers.tell()
     await elapse(1)
     assert cluster.leader == second
 
@@ -217,10 +219,10 @@ async def test_a_new_controller_asks_again(cluster: Cluster) -> None:
     cluster.said = {first: (0, 40, False), second: None}
     await elapse(MISSING_SECONDS_MAX / 2)
     cluster.is_controller = False
-    cluster.decisions.on_changed()
+    cluster.watchers.tell()
     await elapse(MISSING_SECONDS_MAX)
     cluster.is_controller = True
-    cluster.decisions.on_changed()
+    cluster.watchers.tell()
     await elapse(MISSING_SECONDS_MAX / 2)
     assert cluster.leader == NO_LEADER, "it waits as long as the one before"
     cluster.said[second] = (0, 80, False)

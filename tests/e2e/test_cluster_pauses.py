@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import nats.errors
 import pytest
 
 import bascule
+from bascule.controller.cluster.followed_decisions import FOLLOW_SECONDS_MAX
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
 from support.processes import WAIT_SECONDS_MAX, running_nats, wait_for
@@ -109,6 +111,31 @@ def test_a_paused_leader_and_a_paused_controller_are_replaced_and_nothing_is_los
         assert lost_by_heartbeats(cluster) >= 2
         cluster.stop()
         assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
+
+
+def test_an_alteration_does_not_wait_for_a_leader_that_hangs(cluster: RunningCluster) -> None:
+    """It is stored, and whoever leads next follows it."""
+    node = cluster.nodes[1]
+    for number in cluster.nodes:
+        node.create(f"s{number}", f"s{number}.>", replicas=3)
+        cluster.wait_in_sync(f"s{number}")
+    name, leader = next(
+        (found, leader)
+        for found in ("s1", "s2", "s3")
+        if (leader := cluster.leader(found)) != controller_seen_by(cluster, 1)
+    )
+    witness = next(each for number, each in cluster.nodes.items() if number != leader)
+
+    async def scene() -> float:
+        async with (
+            bascule.connect(witness.addresses["http"], timeout=120) as client,
+            paused(cluster, leader),
+        ):
+            began = time.monotonic()
+            await client.alter_stream(name, retention_messages_max=1_000)
+            return time.monotonic() - began
+
+    assert asyncio.run(scene()) < FOLLOW_SECONDS_MAX / 2
 
 
 def test_a_leader_that_no_controller_reaches_unsubscribes_and_answers_nothing(

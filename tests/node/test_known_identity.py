@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from bascule.cluster_identity import ClusterIdentity
+from bascule.controller.cluster.metadata_group.watching import Watchers
 from bascule.host.real import RealFiles, RealRandom
 from bascule.metadata.image import Image
 from bascule.node.cluster_file import ClusterFile, KeptCluster
@@ -22,8 +22,8 @@ class Node:
         self.identity = ClusterIdentity("blue")
         self.changes = 0
         self.others: list[str] = []
-        self._watchers: list[Callable[[], None]] = []
-        self._metadata = SimpleNamespace(image=Image(), watch=self._watchers.append)
+        self._watchers = Watchers()
+        self._metadata = SimpleNamespace(image=Image(), watchers=self._watchers)
         self.known = KnownIdentity(
             self.identity, self.kept, cast(Any, self._metadata),
             on_changed=self._on_changed, on_other=self.others.append,
@@ -35,8 +35,7 @@ class Node:
     def learn(self, cluster_id: str, version: int) -> None:
         """The group agrees on this."""
         self._metadata.image = Image(cluster_id=cluster_id, cluster_version=version)
-        for on_changed in self._watchers:
-            on_changed()
+        self._watchers.tell()
 
     @property
     def state(self) -> tuple[str, bool, bool]:

@@ -76,7 +76,7 @@ class KnownIdentity:
         self._on_other = on_other
         self._is_known = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        metadata.watch(self._on_image)
+        metadata.watchers.add(self._on_image)
 
     def on_kept(self) -> None:
         """Take over what is on the disk: before the node says or hears anything, and when it has

@@ -23,6 +23,11 @@ import msgspec
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.confirmation import CONFIRM, LeaderConfirmation
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.followed_decisions import (
+    AWAIT,
+    FOLLOW_SECONDS_MAX,
+    FollowedDecisions,
+)
 from bascule.controller.cluster.groups import ENDS, OFFSETS, ClusterGroups, PartitionEnds
 from bascule.controller.cluster.groups.commit_removal import CommitRemoval
 from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
@@ -45,7 +50,7 @@ from bascule.errors import (
     Broken,
     UnknownPartition,
 )
-from bascule.errors.plain import from_plain, to_plain
+from bascule.errors.plain import to_plain
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
@@ -62,7 +67,6 @@ from bascule.metadata.requests import (
     decide,
 )
 from bascule.model import (
-    NO_LEADER,
     DuplicateStream,
     NodeRegistration,
     StreamConfig,
@@ -78,12 +82,8 @@ from bascule.wire.nats import NatsRefused
 
 log = logging.getLogger("bascule.controller")
 
-AWAIT: Final = "await"
-"""The kind of control request that waits until a node has followed the image to an index."""
 REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
-FOLLOW_SECONDS_MAX: Final = 20.0
-"""For the leaders of a stream, or this node, to follow a decision."""
 STEP_DOWN_SECONDS_MAX: Final = 2.0
 """For a node that stops to hand over what it leads."""
 ANSWERED_POLL_SECONDS: Final = 0.01
@@ -95,11 +95,6 @@ class StreamAnnouncer(Protocol):
     def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None: ...
     def on_changed(self, changes: Mapping[str, StreamDefinition | None]) -> None: ...
     def duplicates(self, name: str) -> tuple[DuplicateStream, ...]: ...
-
-
-class _Awaited(msgspec.Struct, array_like=True):
-    index: int
-    stream_id: bytes
 
 
 class ClusterController:
@@ -146,6 +141,7 @@ class ClusterController:
         self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
+        self._followed = FollowedDecisions(node_id, metadata, peers, reconciler, self.follower)
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,7 +158,7 @@ class ClusterController:
         self.log_ends = LogEnds(node_id, partitions, peers)
         self.operations = ClusterOperations(
             metadata, self.views, self.log_ends,
-            wait_in_force=self._wait_in_force, wait_followed=self._wait_nodes,
+            wait_in_force=self._followed.wait_leaders, wait_followed=self._followed.wait_nodes,
         )  # fmt: skip
         self._repairs = Repairs(
             node_id, partitions, reconciler, metadata, directories, clock, self.follower
@@ -183,7 +179,7 @@ class ClusterController:
             DECIDE: self._metadata.handle_decide,
             PING: self.duties.answer_ping,
             LOGS: self.log_ends.answer,
-            AWAIT: self._answer_await,
+            AWAIT: self._followed.answer,
             **self.views.controls,
             CONFIRM: self.confirmation.answer,
             PURGE: self._purges.answer_purge,
@@ -350,7 +346,7 @@ class ClusterController:
         if not created:
             return definition, False
         try:
-            await self._wait_in_force(definition, index)
+            await self._followed.wait_leaders(definition, index)
         except (NatsRefused, Broken):
             await self._metadata.submit(Delete(name, definition.id, internal=True))
             raise
@@ -409,7 +405,7 @@ class ClusterController:
         """
         index = await submit(self._metadata, Alter(name, dict(changes)))
         definition = self.views.definition(name)
-        await self._wait_in_force(definition, index)
+        await self._followed.wait_leaders(definition, index)
         log.info("stream altered", extra={"stream": name, **changes})
         return definition
 
@@ -487,40 +483,9 @@ class ClusterController:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""
         index = await self._metadata.submit(SetPaused(name, paused))
         definition = self.views.definition(name)
-        await self._wait_in_force(definition, index)
+        await self._followed.wait_leaders(definition, index)
         log.info("stream paused" if paused else "stream resumed", extra={"stream": name})
         return definition
-
-    async def _wait_in_force(self, definition: StreamDefinition, index: int) -> None:
-        """Return once all leaders of the stream have followed the image to `index`.
-
-        A leader that does not answer is not waited for: when it is lost, its successor subscribes
-        before it leads. Raises: what a leader raised, NatsRefused for example.
-        """
-        states = self.image.partitions.get(definition.id, ())
-        leaders = {state.leader for state in states} - {NO_LEADER}
-        await self._wait_nodes(leaders, index, definition.id)
-
-    async def _wait_nodes(self, nodes: Collection[int], index: int, stream_id: bytes = b"") -> None:
-        """Return once these nodes have followed the image to `index`, as far as they answer.
-
-        Raises: what a node raises of the stream of this id, NatsRefused for example.
-        """
-        body = msgspec.msgpack.encode(_Awaited(index, stream_id))
-        for node in sorted(nodes):
-            if node == self._node_id:
-                await self._answer_await(body)
-                continue
-            try:
-                await self.peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
-            except NatsRefused:
-                raise
-            except Broken as error:
-                name = self.image.index.names.get(stream_id, "")
-                log.warning(
-                    "leader did not confirm a decision",
-                    extra={"node": node, "stream": name, "error": str(error)},
-                )
 
     def stream_infos(self) -> list[StreamInfo]:
         """As this node knows them."""
@@ -568,19 +533,6 @@ class ClusterController:
             return True, await handler(body)
         except BasculeError as error:
             return False, msgspec.msgpack.encode(to_plain(error))
-
-    async def _answer_await(self, body: bytes) -> bytes:
-        asked = msgspec.msgpack.decode(body, type=_Awaited)
-        await self._metadata.wait_applied(asked.index)
-        try:
-            async with asyncio.timeout(FOLLOW_SECONDS_MAX):
-                await self.follower.wait_followed(asked.index)
-        except TimeoutError:
-            raise Broken(f"node {self._node_id} has not followed a decision in time") from None
-        error = self._reconciler.failures.get(asked.stream_id)
-        if isinstance(error, NatsRefused | Broken):
-            raise from_plain(*to_plain(error))
-        return b""
 
 
 def _definitions(

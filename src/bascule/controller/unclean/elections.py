@@ -55,7 +55,7 @@ class UncleanElections:
         self._log_ends = log_ends
         self._is_due = asyncio.Event()
         """Whether the image, or the controller, has changed since `run` looked last."""
-        metadata.watch(self._is_due.set)
+        metadata.watchers.add(self._is_due.set)
         self._settled: Image | None = None
         """The image in which nothing waits for an unclean election."""
         self._since: dict[Key, float] = {}

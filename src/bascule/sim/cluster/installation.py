@@ -81,7 +81,7 @@ SETS: Final = (
     "bascule.controller.cluster.healing.scrubs",
     "bascule.controller.cluster.image_follower",
     "bascule.controller.cluster.isr_keeper",
-    "bascule.controller.cluster.metadata_group",
+    "bascule.controller.cluster.metadata_group.metadata_group",
     "bascule.controller.handover",
     "bascule.controller.metadata_machine",
     "bascule.controller.plan",

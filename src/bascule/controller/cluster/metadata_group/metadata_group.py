@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,6 +30,9 @@ from bascule.controller.cluster.decision_log import (
     log_lost_writes,
     log_unclean_elections,
 )
+from bascule.controller.cluster.metadata_group.disk_check import DiskCheck
+from bascule.controller.cluster.metadata_group.foreseen import Foreseen
+from bascule.controller.cluster.metadata_group.watching import Watchers
 from bascule.controller.metadata_machine import MetadataMachine, OnImage
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import (
@@ -45,7 +48,6 @@ from bascule.errors import (
     RequestExpired,
 )
 from bascule.host.api import Random
-from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import RequestId, encode_commands
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.image import Image
@@ -70,8 +72,6 @@ log = logging.getLogger("bascule.controller")
 GROUP: Final = 1
 """The number of the metadata group."""
 REQUEST_ID_BYTES: Final = 16
-FORESEEN_REQUESTS: Final = 1_000
-"""Requests in what a controller foresees, before it drops those that the image remembers."""
 COMMIT_COMMANDS: Final = 1_000
 """Commands in one entry of `commit`."""
 APPLIED_AT_A_TIME: Final = 16
@@ -110,31 +110,6 @@ class Peers(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Foreseen:
-    """What the controller of one term has proposed, as if it were applied."""
-
-    term: int
-    image: Image
-    last: int
-    """Index of the last entry that is in `image`."""
-    requests: dict[bytes, int] = field(default_factory=dict)
-    """Id of a request whose outcome is not known -> index of its entry."""
-
-    def add(self, request_id: bytes, commands: Iterable[Command], index: int) -> None:
-        """An entry was appended to the log."""
-        for command in commands:
-            self.image = apply(self.image, command, index=index)
-        self.last = index
-        if request_id:
-            self.requests[request_id] = index
-
-    def forget(self, applied: int) -> None:
-        """Drop requests up to this index, where there are many: the image remembers them."""
-        if len(self.requests) > FORESEEN_REQUESTS:
-            self.requests = {id: at for id, at in self.requests.items() if at > applied}
-
-
 class _Decide(msgspec.Struct, array_like=True):
     """The body of a forwarded request."""
 
@@ -165,15 +140,12 @@ class MetadataGroup(GroupObserver):
         self._peers = peers
         self._random = random
         self._cluster_id = cluster_id
-        self._make_room = make_room
-        self._last_check: asyncio.Task[None] | None = None
-        """The question to the disk that is under way, or was the last one."""
-        self._next_check: asyncio.Task[None] | None = None
-        """The one after it, which answers those who ask meanwhile."""
+        self.disk_check = DiskCheck(driver.node_id, make_room)
         self._machine = MetadataMachine(
             self._on_new_image, self._on_command, lambda version: self.on_unsupported(version)
         )
-        self._watchers: list[Callable[[], None]] = []
+        self.watchers = Watchers()
+        """Told after each new image, and whenever another node is the controller, or none."""
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
@@ -190,24 +162,15 @@ class MetadataGroup(GroupObserver):
         self._group: RaftGroup | None = None
         self._settling = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._foreseen: _Foreseen | None = None
+        self._foreseen: Foreseen | None = None
         self.told_controller = 0
         """Whom this node asks while no controller reaches it at its new address; 0: nobody."""
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
-    def watch(self, on_changed: Callable[[], None]) -> None:
-        """Have `on_changed` called after each new image, and whenever this node begins or ends to
-        be the controller."""
-        self._watchers.append(on_changed)
-
     def _on_new_image(self, image: Image, touched: Collection[bytes] | None) -> None:
         self.on_image(image, touched)
-        self._tell_watchers()
-
-    def _tell_watchers(self) -> None:
-        for on_changed in self._watchers:
-            on_changed()
+        self.watchers.tell()
 
     def _on_command(self, before: Image, command: Command) -> None:
         """Report and count, as the controller, what operators have to know of."""
@@ -284,7 +247,7 @@ class MetadataGroup(GroupObserver):
     def on_role(self, role: Role, *, term: int, leader: int) -> None:
         """See `GroupObserver`."""
         self.on_role_changed()
-        self._tell_watchers()
+        self.watchers.tell()
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:
         """See `GroupObserver`."""
@@ -406,7 +369,11 @@ class MetadataGroup(GroupObserver):
         if not controller:
             raise NotLeader(None, term=self._group.node.term)
         body = msgspec.msgpack.encode(_Decide(identity.id, request, identity.last_index))
-        reply = await self._peers.control(controller, DECIDE, body, timeout_s=PROPOSE_SECONDS_MAX)
+        reply = await self.watchers.ask_while(
+            lambda: self._group is not None and self._group.leader in (0, controller),
+            self._peers.control(controller, DECIDE, body, timeout_s=PROPOSE_SECONDS_MAX),
+            otherwise=f"node {controller} is not the controller any more",
+        )
         return int(msgspec.msgpack.decode(reply))
 
     async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
@@ -427,7 +394,7 @@ class MetadataGroup(GroupObserver):
     async def _decide_once(self, identity: RequestId, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
-        await self._check_room()
+        await self.disk_check.pass_through()
         while True:
             if not group.is_leader:
                 raise NotLeader(group.leader or None, term=group.node.term)
@@ -524,31 +491,11 @@ class MetadataGroup(GroupObserver):
                 log.debug("not settled yet", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _check_room(self) -> None:
-        """Raises: DiskFull, Broken. The disk is asked once for the requests that come together,
-        which keep their order."""
-        if self._next_check is None:
-            loop = asyncio.get_running_loop()
-            self._next_check = loop.create_task(self._run_check(self._last_check))
-            # Whoever asked may be gone.
-            self._next_check.add_done_callback(lambda check: check.cancelled() or check.exception())
-        await asyncio.shield(self._next_check)
-
-    async def _run_check(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        self._last_check, self._next_check = self._next_check, None
-        try:
-            await asyncio.to_thread(self._make_room)
-        except OSError as error:
-            node = self._driver.node_id
-            raise Broken(f"the disk of node {node}, the controller, fails: {error}") from error
-
-    def _foresee(self, term: int) -> _Foreseen:
+    def _foresee(self, term: int) -> Foreseen:
         """The image as it will be after every entry of the log of this leader."""
         found, machine = self._foreseen, self._machine
         if found is None or found.term != term or found.last <= machine.applied:
-            found = self._foreseen = _Foreseen(term, machine.image, machine.applied)
+            found = self._foreseen = Foreseen(term, machine.image, machine.applied)
         found.forget(machine.applied)
         return found
 
@@ -584,7 +531,7 @@ class MetadataGroup(GroupObserver):
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
         if not self._machine.image.cluster_id:
             await self._propose((SetClusterId(self._cluster_id),))
-        await self._check_room()
+        await self.disk_check.pass_through()
         steps = settle_in_steps(self._foresee(term).image)
         commands = await self._take_steps(steps, term, UNFINISHED)
         if commands:
@@ -595,6 +542,6 @@ class MetadataGroup(GroupObserver):
 
     async def _propose(self, commands: Sequence[Command]) -> int:
         assert self._group is not None
-        await self._check_room()
+        await self.disk_check.pass_through()
         payload = encode_commands(commands, version=self._machine.image.cluster_version)
         return (await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)).index

@@ -1,0 +1,100 @@
+"""Requests that end once what they wait for is not to come. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bascule.controller.cluster.metadata_group.watching import Watchers
+from bascule.errors import Broken
+from support.virtual_time import run_virtually
+
+OTHERWISE = "node 2 is lost"
+
+
+class Asked:
+    """A request that is answered when it is told to be."""
+
+    def __init__(self) -> None:
+        self.watchers = Watchers()
+        self.is_due = True
+        self.is_cancelled = False
+        self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def _asking(self) -> int:
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
+
+    async def ask(self) -> int:
+        return await self.watchers.ask_while(
+            lambda: self.is_due, self._asking(), otherwise=OTHERWISE
+        )
+
+    def change(self) -> None:
+        self.is_due = False
+        self.watchers.tell()
+
+
+def test_an_answer_is_returned_whatever_changes_else() -> None:
+    async def scene() -> None:
+        asked = Asked()
+        task = asyncio.create_task(asked.ask())
+        await asyncio.sleep(1)
+        asked.watchers.tell()
+        await asyncio.sleep(1)
+        assert not task.done()
+        asked.answer.set_result(7)
+        assert await task == 7
+        asked.change()  # nobody is told any more
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("when", ["before", "while it is asked"])
+def test_a_request_ends_with_what_it_waits_for(when: str) -> None:
+    async def scene() -> None:
+        asked = Asked()
+        if when == "before":
+            asked.change()
+            with pytest.raises(Broken, match=OTHERWISE):
+                await asked.ask()
+            return
+        task = asyncio.create_task(asked.ask())
+        await asyncio.sleep(1)
+        asked.change()
+        asked.change()
+        with pytest.raises(Broken, match=OTHERWISE):
+            await task
+        await asyncio.sleep(0)
+        assert asked.is_cancelled
+
+    run_virtually(scene())
+
+
+def test_an_error_is_that_of_the_request() -> None:
+    async def scene() -> None:
+        asked = Asked()
+        asked.answer.set_exception(KeyError("k"))
+        with pytest.raises(KeyError):
+            await asked.ask()
+
+    run_virtually(scene())
+
+
+def test_who_is_cancelled_cancels_the_request() -> None:
+    async def scene() -> None:
+        asked = Asked()
+        task = asyncio.create_task(asked.ask())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        assert asked.is_cancelled
+        asked.change()
+
+    run_virtually(scene())
