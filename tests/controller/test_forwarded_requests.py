@@ -11,7 +11,7 @@ import msgspec
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup
 from bascule.host.real import RealRandom
 from bascule.metadata.requests import Delete
-from support.virtual_time import run_virtually
+from support.virtual_time import elapse, run_virtually
 
 DECIDED = 8
 
@@ -38,7 +38,7 @@ class Node:
         assert kind == DECIDE
         self.asked.append((node, body))
         while node in self.hanging:
-            await asyncio.sleep(1)
+            await elapse(1)
         return msgspec.msgpack.encode(DECIDED)
 
     def lead(self, node: int) -> None:
@@ -52,9 +52,9 @@ def test_a_request_goes_on_with_the_next_controller_as_soon_as_there_is_one() ->
         node = Node()
         loop = asyncio.get_running_loop()
         submitting = asyncio.create_task(node.metadata.submit(Delete("s")))
-        await asyncio.sleep(0.5)
+        await elapse(0.5)
         node.lead(0)
-        await asyncio.sleep(0.5)
+        await elapse(0.5)
         assert len(node.asked) == 1, "nobody else can answer"
         node.lead(3)
         began = loop.time()
@@ -71,7 +71,7 @@ def test_a_controller_that_answers_late_is_waited_for() -> None:
     async def scene() -> None:
         node = Node()
         submitting = asyncio.create_task(node.metadata.submit(Delete("s")))
-        await asyncio.sleep(2)
+        await elapse(2)
         node.metadata.watchers.tell()
         node.hanging.clear()
         assert await submitting == DECIDED

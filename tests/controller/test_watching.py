@@ -8,7 +8,7 @@ import pytest
 
 from bascule.controller.cluster.metadata_group.watching import Watchers
 from bascule.errors import Broken
-from support.virtual_time import run_virtually
+from support.virtual_time import elapse, run_virtually
 
 OTHERWISE = "node 2 is lost"
 
@@ -43,9 +43,9 @@ def test_an_answer_is_returned_whatever_changes_else() -> None:
     async def scene() -> None:
         asked = Asked()
         task = asyncio.create_task(asked.ask())
-        await asyncio.sleep(1)
+        await elapse(1)
         asked.watchers.tell()
-        await asyncio.sleep(1)
+        await elapse(1)
         assert not task.done()
         asked.answer.set_result(7)
         assert await task == 7
@@ -64,12 +64,12 @@ def test_a_request_ends_with_what_it_waits_for(when: str) -> None:
                 await asked.ask()
             return
         task = asyncio.create_task(asked.ask())
-        await asyncio.sleep(1)
+        await elapse(1)
         asked.change()
         asked.change()
         with pytest.raises(Broken, match=OTHERWISE):
             await task
-        await asyncio.sleep(0)
+        await elapse(0)
         assert asked.is_cancelled
 
     run_virtually(scene())
@@ -89,11 +89,11 @@ def test_who_is_cancelled_cancels_the_request() -> None:
     async def scene() -> None:
         asked = Asked()
         task = asyncio.create_task(asked.ask())
-        await asyncio.sleep(1)
+        await elapse(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0)
+        await elapse(0)
         assert asked.is_cancelled
         asked.change()
 
