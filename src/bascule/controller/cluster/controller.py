@@ -32,7 +32,7 @@ from bascule.controller.cluster.groups import ENDS, OFFSETS, ClusterGroups, Part
 from bascule.controller.cluster.groups.commit_removal import CommitRemoval
 from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
-from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
+from bascule.controller.cluster.metadata_group import DECIDE, LivingPeers, MetadataGroup, Peers
 from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.payloads import ClusterPayloads
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
@@ -127,6 +127,7 @@ class ClusterController:
         self._reconciler = reconciler
         self._metadata = metadata
         self.peers = peers
+        self._living = LivingPeers(metadata, peers)
         self._directories = directories
         self._reserve = reserve
         self._clock = clock
@@ -141,7 +142,9 @@ class ClusterController:
         self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
-        self._followed = FollowedDecisions(node_id, metadata, peers, reconciler, self.follower)
+        self._followed = FollowedDecisions(
+            node_id, metadata, self._living, reconciler, self.follower
+        )
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -169,7 +172,7 @@ class ClusterController:
             wait_followed=lambda: self.follower.wait_followed(metadata.applied),
         )
         self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
-        self._purges = Purges(node_id, partitions, metadata, peers, reserve)
+        self._purges = Purges(node_id, partitions, metadata, self._living, reserve)
         self._controls = self._control_handlers()
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -291,7 +294,7 @@ class ClusterController:
         groups.on_loaded = lambda: self.follower.request(self._removal.remove_orphans())
         ends = PartitionEnds(self._node_id, self._partitions, self.views, self.peers)
         found = ClusterGroups(
-            self._node_id, self._partitions, offsets, groups, ends, self.views, self.peers
+            self._node_id, self._partitions, offsets, groups, ends, self.views, self._living
         )
         self._controls |= {OFFSETS: found.answer, ENDS: ends.answer}
         return found, ends
@@ -467,7 +470,9 @@ class ClusterController:
             if node == self._node_id:
                 answer = await self._repairs.answer_repair(body)
             else:
-                answer = await self.peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
+                answer = await self._living.control(
+                    node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX
+                )
             repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
         return sorted(repaired, key=lambda each: (each.partition, each.node))
 

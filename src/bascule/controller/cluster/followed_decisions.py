@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.image_follower import ImageFollower
-from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.metadata_group import LivingPeers, MetadataGroup
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken
 from bascule.errors.plain import from_plain, to_plain
@@ -42,7 +42,7 @@ class FollowedDecisions:
         self,
         node_id: int,
         metadata: MetadataGroup,
-        peers: Peers,
+        peers: LivingPeers,
         reconciler: Reconciler,
         follower: ImageFollower,
     ) -> None:
@@ -74,7 +74,7 @@ class FollowedDecisions:
                 await self.answer(body)
                 continue
             try:
-                await self._ask(node, body)
+                await self._peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
             except NatsRefused:
                 raise
             except Broken as error:
@@ -83,15 +83,6 @@ class FollowedDecisions:
                     "leader did not confirm a decision",
                     extra={"node": node, "stream": name, "error": str(error)},
                 )
-
-    async def _ask(self, node: int, body: bytes) -> None:
-        """Return once this node has followed. Raises: Broken, also where it is lost meanwhile;
-        what it raises."""
-        await self._metadata.watchers.ask_while(
-            lambda: self._metadata.image.is_alive(node),
-            self._peers.control(node, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX),
-            otherwise=f"node {node} is lost",
-        )
 
     async def answer(self, body: bytes) -> bytes:
         """Answer `AWAIT`. Raises: Broken, and what concerns the subscriptions of the stream."""
