@@ -127,7 +127,7 @@ class ClusterController:
         self._reconciler = reconciler
         self._metadata = metadata
         self.peers = peers
-        self._living = LivingPeers(metadata, peers)
+        living = self._living = LivingPeers(metadata, peers)
         self._directories = directories
         self._reserve = reserve
         self._clock = clock
@@ -142,9 +142,7 @@ class ClusterController:
         self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
-        self._followed = FollowedDecisions(
-            node_id, metadata, self._living, reconciler, self.follower
-        )
+        self._followed = FollowedDecisions(node_id, metadata, living, reconciler, self.follower)
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -172,7 +170,7 @@ class ClusterController:
             wait_followed=lambda: self.follower.wait_followed(metadata.applied),
         )
         self.scrubs = Scrubs(node_id, partitions, metadata, peers, self.views, random)
-        self._purges = Purges(node_id, partitions, metadata, self._living, reserve)
+        self._purges = Purges(node_id, partitions, metadata, living, reserve)
         self._controls = self._control_handlers()
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
