@@ -106,7 +106,7 @@ def test_a_log_that_is_read_anew_has_no_payload_copied_again(backups: Backups) -
     changed = msgspec.structs.replace(
         manifest, streams=(msgspec.structs.replace(stream, partitions=(failed,)),)
     )
-    backups.repository.add(changed)
+    backups.repository.add(changed, known=backups.repository.ids())
     second = backups.take()
     assert [why for *_, why in second.read_anew] == ["damaged"]
     assert second.bytes_written < 1_000
@@ -179,7 +179,9 @@ def test_a_backup_of_the_first_version_gets_the_payloads_that_it_lacks(backups: 
     (stream,) = manifest.streams
     without = msgspec.structs.replace(stream.partitions[0], payloads=())
     changed = msgspec.structs.replace(stream, partitions=(without,))
-    backups.repository.add(msgspec.structs.replace(manifest, streams=(changed,)))
+    backups.repository.add(
+        msgspec.structs.replace(manifest, streams=(changed,)), known=backups.repository.ids()
+    )
     second = backups.take()
     assert second.read_anew == []
     assert payloads(backups, second.manifest) == {0: BIG}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
-from errno import ENOSPC
+from errno import ENOLCK, ENOSPC, EOPNOTSUPP
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from bascule.backup.repository import (
     Repository,
     open_place,
 )
-from bascule.errors import Broken, ConfigError, CorruptData, UnsupportedFormat
+from bascule.errors import BackupPlaceInUse, Broken, ConfigError, CorruptData, UnsupportedFormat
 from bascule.model import StreamConfig, StreamDefinition
 from support.s3_server import BUCKET, running_s3
 
@@ -129,7 +130,7 @@ def test_a_repository_keeps_the_newest(place: Place) -> None:
         manifest("20260103T000000Z", "streams/b", "streams/c"),
     ]
     for each in made:
-        repository.add(each)
+        repository.add(each, known=repository.ids())
     assert repository.ids() == [each.id for each in made]
     assert repository.latest() == made[-1]
     assert repository.load(made[0].id) == made[0]
@@ -148,11 +149,11 @@ def test_the_newest_complete_backup_is_kept(place: Place) -> None:
     made = [manifest(f"2026010{day}T000000Z", f"streams/{day}") for day in range(1, 6)]
     for day, each in enumerate(made, 1):
         place.write(f"streams/{day}", b"x" * 10)
-        repository.add(each if day < 4 else failing(each))
+        repository.add(each if day < 4 else failing(each), known=repository.ids())
     assert repository.forget(1) == (3, 3)
     assert repository.ids() == [made[2].id, made[4].id]
     assert place.names("streams") == ["streams/3", "streams/5"]
-    repository.add(manifest("20260106T000000Z", "streams/5"))
+    repository.add(manifest("20260106T000000Z", "streams/5"), known=repository.ids())
     assert repository.forget(1) == (2, 1)
     assert place.names("streams") == ["streams/5"]
 
@@ -176,13 +177,51 @@ def test_payloads_of_interrupted_backups_are_listed_and_removed(place: Place) ->
     for name in files:
         place.write(name, b"x")
     place.write("manifests/20260102T000000Z.json.new", b"a manifest that was cut")
-    repository.add(manifest("20260102T000000Z"))
-    repository.add(manifest("20260104T000000Z"))
+    repository.add(manifest("20260102T000000Z"), known=repository.ids())
+    repository.add(manifest("20260104T000000Z"), known=repository.ids())
     assert list(repository.unnamed()) == files
     assert repository.forget(2) == (0, 2)
     assert list(repository.unnamed()) == [files[0], *files[3:]], "one may be taken now"
     assert repository.forget(1) == (1, 1)
     assert list(repository.unnamed()) == [files[0], files[4]]
+
+
+def test_a_backup_that_another_one_has_overtaken_does_not_count(place: Place) -> None:
+    """It may go on from files that the other one has removed with `--keep`."""
+    repository = Repository(place)
+    repository.add(manifest("20260101T000000Z"), known=())
+    known = repository.ids()
+    repository.add(manifest("20260102T000000Z"), known=known)
+    for late in ("20260101T000001Z", "20260102T000000Z", "20260103T000000Z"):
+        with pytest.raises(BackupPlaceInUse, match="in use by backup 20260102T000000Z, which"):
+            repository.add(manifest(late, "streams/a/0/1.batches"), known=known)
+    assert repository.ids() == ["20260101T000000Z", "20260102T000000Z"]
+    assert not repository.load("20260102T000000Z").names()
+
+
+def test_one_backup_at_a_time_is_written_to_a_directory(tmp_path: Path) -> None:
+    first, second = LocalPlace(str(tmp_path / "place")), LocalPlace(str(tmp_path / "place"))
+    with first.held():
+        with pytest.raises(BackupPlaceInUse, match=f"by process {os.getpid()}: one backup"):
+            second.held().__enter__()
+        with LocalPlace(str(tmp_path / "other")).held():
+            pass
+    with second.held():
+        pass
+    assert Repository(second).ids() == []
+
+
+def test_a_file_system_without_locks_takes_backups(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(*refusals.pop())
+
+    refusals = [(each, os.strerror(each)) for each in (ENOLCK, EOPNOTSUPP)]
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for _ in range(2):
+        with place.held():
+            assert Repository(place).ids() == []
 
 
 def test_an_empty_place_says_what_to_do(place: Place) -> None:

@@ -29,7 +29,7 @@ def back_up(logs: WrittenLogs, place: Path, *, at_ms: int = NOW_MS) -> Repositor
     repository = Repository(LocalPlace(str(place)))
     taker = BackupTaker(logs, repository.place, now_ms=lambda: at_ms)
     taken = taker.take(logs.streams(), repository.latest(), known_ids=repository.ids())
-    repository.add(taken.manifest)
+    repository.add(taken.manifest, known=repository.ids())
     return repository
 
 

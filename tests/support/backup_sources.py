@@ -132,8 +132,9 @@ class Backups:
         taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
         before = None if full else self.repository.latest_of(streams)
         usable = None if before is None else self.repository.usable(before)
-        taken = taker.take(streams, usable, known_ids=self.repository.ids(), jobs=2)
-        self.repository.add(taken.manifest)
+        ids = self.repository.ids()
+        taken = taker.take(streams, usable, known_ids=ids, jobs=2)
+        self.repository.add(taken.manifest, known=ids)
         return taken
 
     def partition(self, manifest: Manifest, stream: str, index: int = 0) -> BackedUpPartition:

@@ -42,7 +42,8 @@ class DiskSource:
     """One data directory, which it locks until it is closed."""
 
     def __init__(self, data: str) -> None:
-        """Raises: DataDirectoryInUse, CorruptData, OSError."""
+        """Raises: DataDirectoryInUse, ConfigError where no node has run there, CorruptData,
+        OSError."""
         self.address = str(Path(data).absolute())
         self._files = RealFiles()
         self._directories = StreamDirectories(self._files, self.address)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,15 +22,17 @@ from bascule.backup.manifest import (
     encode_manifest,
     manifest_name,
 )
-from bascule.errors import ConfigError
+from bascule.errors import BackupPlaceInUse, ConfigError, DataDirectoryInUse
 from bascule.host.api import Files
-from bascule.host.real import RealFiles
+from bascule.host.real import DirectoryLock, RealFiles
 from bascule.model import StreamDefinition
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 STREAMS: Final = "streams"
 """Below it are the files of record batches and of payloads."""
 CHUNK_BYTES: Final = 1 << 20
+NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""File systems without locks, such as some that are mounted from elsewhere."""
 PAYLOAD_SUFFIX: Final = ".payload"
 _PAYLOAD: Final = re.compile(
     rf"[0-9]{{20}}-[0-9a-f]{{32}}-(.+){re.escape(PAYLOAD_SUFFIX)}(?:{re.escape(NEW_SUFFIX)})?"
@@ -55,6 +58,9 @@ class Place(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
+
+    def held(self) -> AbstractContextManager[object]:
+        """Keep others from writing a backup, where the place can. Raises: BackupPlaceInUse."""
 
     def names(self, directory: str) -> list[str]:
         """All files below a directory, as paths below the place, sorted; also those of writes that
@@ -127,6 +133,20 @@ class LocalPlace:
         if self._files.exists(path):
             self._files.remove(path)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            self._files.make_dirs(self.address)
+            try:
+                stack.enter_context(DirectoryLock(self.address))
+            except DataDirectoryInUse as error:
+                holder = "another process" if error.pid is None else f"process {error.pid}"
+                raise BackupPlaceInUse(self.address, holder) from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+            yield
+
     def names(self, directory: str) -> list[str]:
         found = []
         for root, _, names in os.walk(f"{self.address}/{directory}"):
@@ -185,6 +205,9 @@ class RemotePlace:
         path = f"{self._path}/{name}"
         if self._is_file(self._store.get_file_info(path)):
             self._store.delete_file(path)
+
+    def held(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def names(self, directory: str) -> list[str]:
         selector = self._select(f"{self._path}/{directory}", recursive=True, allow_not_found=True)
@@ -301,8 +324,17 @@ class Repository:
         before = [each.decoded() for each in self.load(earlier[-1]).streams]
         return [(each.name, earlier[-1]) for each in before if each.id not in known]
 
-    def add(self, manifest: Manifest) -> None:
-        """Make the backup count; its files are there already. Raises: OSError."""
+    def add(self, manifest: Manifest, *, known: Collection[str]) -> None:
+        """Make the backup count; its files are there already. `known` are the backups that were
+        there when it began.
+
+        Raises: BackupPlaceInUse where another one has been added since: it may have the same id,
+        and its `keep` may have removed files that this one names. OSError.
+        """
+        if later := [each for each in self.ids() if each not in known]:
+            raise BackupPlaceInUse(
+                self.place.address, f"backup {later[-1]}, which was taken while this one was"
+            )
         self.place.write(manifest_name(manifest.id), encode_manifest(manifest))
 
     def forget(self, keep: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.errors import (
+    BackupPlaceInUse,
     BasculeError,
     Broken,
     CannotAlter,
@@ -79,6 +80,11 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (InternalStream, CONFLICT, ""),
     (GroupHasMembers, CONFLICT, "`bascule group info GROUP` shows the members"),
     (GroupRefused, CONFLICT, ""),
+    (
+        BackupPlaceInUse,
+        CONFLICT,
+        "wait for the other one, or name another place",
+    ),
     (DataDirectoryInUse, CONFLICT, "stop the other node, or give this one its own --data"),
     (
         NoResponders,

@@ -40,6 +40,7 @@ from bascule.errors.pipeline import (
     UnsupportedSpark,
 )
 from bascule.errors.system import (
+    BackupPlaceInUse,
     BasculeError,
     Broken,
     CannotAlter,
@@ -97,6 +98,7 @@ from bascule.errors.tables import (
 )
 
 __all__ = [
+    "BackupPlaceInUse",
     "BasculeError",
     "Broken",
     "CannotAlter",

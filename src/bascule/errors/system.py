@@ -437,6 +437,17 @@ class DataDirectoryInUse(BasculeError):
         self.pid = pid
 
 
+class BackupPlaceInUse(BasculeError):
+    """Another backup is written to the same place, by `holder`: a process or a backup's id."""
+
+    def __init__(self, address: str, holder: str) -> None:
+        super().__init__(
+            f"{address} is in use by {holder}: one backup at a time is written to a place"
+        )
+        self.address = address
+        self.holder = holder
+
+
 def is_damage(error: BaseException) -> bool:
     """Whether an error says that data is not as it was written, or gone."""
     return isinstance(error, CorruptData | MissingLog)

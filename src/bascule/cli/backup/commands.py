@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -194,12 +194,15 @@ def _take(
     from bascule.backup.taking import BackupTaker
 
     clock = RealClock()
-    with _source(data, server) as source:
+    with ExitStack() as stack:
+        source = stack.enter_context(_source(data, server))
         streams = source.streams()
         known = {each.name for each in streams}
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
         chosen = [each for each in streams if not names or each.name in names]
+        stack.enter_context(repository.place.held())
+        ids = repository.ids()
         before = _before(repository, chosen, full=full)
         _check_same_cluster(repository, before, source)
         with _progress("backing up") as bar:
@@ -211,9 +214,9 @@ def _take(
             taker = BackupTaker(source, repository.place, now_ms=clock.now_ms,
                                 on_progress=on_progress)  # fmt: skip
             usable = None if before is None or full else repository.usable(before)
-            taken = taker.take(chosen, usable, known_ids=repository.ids(), jobs=jobs)
-    repository.add(taken.manifest)
-    removed = repository.forget(keep) if keep else (0, 0)
+            taken = taker.take(chosen, usable, known_ids=ids, jobs=jobs)
+        repository.add(taken.manifest, known=ids)
+        removed = repository.forget(keep) if keep else (0, 0)
     _report(taken, removed, json=json)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from bascule.controller.cluster.metadata_group import GROUP
 from bascule.controller.metadata_machine import MetadataMachine
+from bascule.errors import ConfigError
 from bascule.metadata.image import Image
 from bascule.raft.messages import EntryKind
 from bascule.raft_driver.sqlite_store import SqliteDatabase, stored_node_id
@@ -20,8 +21,13 @@ DATABASE: Final = "raft/raft.sqlite"
 def read_stored_image(data: Path) -> Image:
     """The image of the last entry that is on this node's disk, committed or not.
 
-    Reads a copy, so that a node that uses the files is not disturbed. Raises: CorruptData, OSError.
+    Reads a copy, so that a node that uses the files is not disturbed. Raises: ConfigError where no
+    node has run there, CorruptData, OSError.
     """
+    if not (data / DATABASE).exists():
+        raise ConfigError(
+            f"{data} has no {DATABASE}: name the data directory of a node that has run"
+        )
     with tempfile.TemporaryDirectory() as place:
         for path in (data / DATABASE).parent.glob(f"{Path(DATABASE).name}*"):
             shutil.copy(path, place)
