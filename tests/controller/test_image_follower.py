@@ -12,7 +12,13 @@ from bascule.controller.cluster import image_follower
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.errors import Closed, Indeterminate
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, RegisterProcess, decide
+from bascule.metadata.requests import (
+    ControllerRequest,
+    Delete,
+    Forget,
+    RegisterProcess,
+    decide,
+)
 from bascule.replica.partitions import Partitions
 from support.deciding_controller import DecidingController, isr_change, registration
 from support.metadata_groups import until
@@ -30,6 +36,10 @@ class Group:
     @property
     def image(self) -> Image:
         return self._deciding.image
+
+    @property
+    def applied(self) -> int:
+        return self._deciding.index
 
     async def submit(self, request: ControllerRequest) -> int:
         if self._lost:
@@ -214,3 +224,49 @@ def test_a_node_that_stops_is_no_failure(
 
     asyncio.run(scene())
     assert all("a bug" in str(record.exc_info and record.exc_info[1]) for record in caplog.records)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_what_is_removed_while_another_deletion_is_told_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """No other image may come; `lost` attempts find no controller."""
+    monkeypatch.setattr(image_follower, "RETRY_SECONDS_MIN", 0.001)
+    deciding = DecidingController()
+    deciding.register(1)
+    first, second = (deciding.create(name, replicas=1) for name in ("a", "b"))
+    for name in ("a", "b"):
+        deciding.submit(Delete(name))
+    state = SimpleNamespace(removed={first})
+    told: list[tuple[bytes, ...]] = []
+
+    class Telling(Group):
+        async def submit(self, request: ControllerRequest) -> int:
+            assert isinstance(request, Forget)
+            told.append(request.ids)
+            index = await super().submit(request)
+            if second not in state.removed:
+                state.removed.add(second)
+                await follower.reconcile()  # with the last image of all
+            return index
+
+    async def reconcile(*_: object) -> dict[bytes, Exception]:
+        return {}
+
+    async def scene() -> None:
+        nonlocal follower
+        reconciler = SimpleNamespace(
+            state=state, reconcile=reconcile, forget_deletions=state.removed.difference_update
+        )
+        group = Telling(deciding, lost)
+        follower = ImageFollower(1, Partitions(), cast(Any, reconciler), cast(Any, group))
+        await follower.reconcile()
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: not deciding.image.deletions)
+        await follower.reconcile()
+        assert not state.removed
+        await follower.close()
+
+    follower: ImageFollower = cast(Any, None)
+    asyncio.run(scene())
+    assert told == [*[(first,)] * (lost + 1), (second,)]

@@ -121,6 +121,12 @@ def test_a_log_is_damaged_behind_the_scrubber_that_reads_it() -> None:
     assert result.faults["bit flips"] == 1
 
 
+def test_two_deletions_at_once_are_carried_out() -> None:
+    """One of them was told while the other one was under way, and not again."""
+    result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults == {"slow link": 1, "stream churn": 2}
+
+
 def test_a_follower_of_small_segments_keeps_up() -> None:
     """It got one batch in a round trip, as each segment had one, and never came back in sync."""
     result = run_seed(448_477, ClusterOptions(seconds=3, streams=1, groups=0))

@@ -186,16 +186,28 @@ class ImageFollower:
         """Tell the controller which data of deleted streams is removed here."""
         removed = self._reconciler.state.removed
         self._reconciler.forget_deletions([each for each in removed if each not in image.deletions])
-        ids = tuple(each for each in removed if self._node_id in image.deletions[each].nodes)
-        if ids and not self._is_forgetting:
+        if self._to_forget() and not self._is_forgetting:
             self._is_forgetting = True
-            self.request(self._forget(ids))
+            self.request(self._forget())
 
-    async def _forget(self, ids: tuple[bytes, ...]) -> None:
+    def _to_forget(self) -> tuple[bytes, ...]:
+        """The deletions that are carried out here, and of which the image says that they are not."""
+        deletions = self._metadata.image.deletions
+        removed = self._reconciler.state.removed
+        return tuple(
+            each for each in removed if each in deletions and self._node_id in deletions[each].nodes
+        )
+
+    async def _forget(self) -> None:
+        """Ask until the image says so, however long there is no controller. Others are carried out
+        meanwhile, and no other image may come."""
         try:
-            await self._metadata.submit(Forget(self._node_id, ids))
-        except BasculeError as error:
-            log.debug("deletions not forgotten yet", extra={"error": str(error)})
+            while ids := self._to_forget():
+                try:
+                    await self._metadata.submit(Forget(self._node_id, ids))
+                except BasculeError as error:
+                    log.debug("deletions not forgotten yet", extra={"error": str(error)})
+                    await asyncio.sleep(RETRY_SECONDS_MIN)
         finally:
             self._is_forgetting = False
 
