@@ -3,70 +3,150 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from bascule.client.admin import servers as servers_module
 from bascule.client.admin.api import Admin
-from bascule.errors import Broken
+from bascule.errors import Broken, RemoteProtocolError
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nback"
 CUT = b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n"
+HANGS = b""
 
 
 class Servers:
-    """Two listeners: the first one ends each connection within its answer."""
+    """Listeners with an answer each. One without an answer hangs: its connections stay open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *answers: bytes) -> None:
         self.asked: list[tuple[int, str]] = []
+        self.answers = [*answers]
+        self._held: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Servers:
         self._servers = [
-            await asyncio.start_server(self._answer(number, text), "127.0.0.1", 0)
-            for number, text in enumerate((CUT, WHOLE))
+            await asyncio.start_server(self._answer(number), "127.0.0.1", 0)
+            for number in range(len(self.answers))
         ]
         ports = [each.sockets[0].getsockname()[1] for each in self._servers]
         self.addresses = ",".join(f"http://127.0.0.1:{port}" for port in ports)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for writer in self._held:
+            writer.close()
         for server in self._servers:
             server.close()
             await server.wait_closed()
 
-    def _answer(self, number: int, text: bytes):  # type: ignore[no-untyped-def]
+    def _answer(self, number: int):  # type: ignore[no-untyped-def]
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
-            self.asked.append((number, head.split(b" ", 1)[0].decode()))
-            writer.write(text)
+            self.asked.append((number, " ".join(head.decode().split()[:2])))
+            if self.answers[number] == HANGS:
+                self._held.add(writer)
+                return
+            writer.write(self.answers[number])
             writer.close()
             await writer.wait_closed()
 
         return answer
 
 
-def test_a_read_goes_on_at_the_next_server_when_one_dies_within_its_answer() -> None:
-    async def scene() -> None:
-        async with Servers() as servers:
-            admin = Admin(servers.addresses, timeout=10)
+def run(
+    scene: Callable[[Servers, Admin], Awaitable[None]], *answers: bytes, timeout: float = 10
+) -> list[tuple[int, str]]:
+    """What was asked: (number of the server, method and path)."""
+
+    async def test() -> list[tuple[int, str]]:
+        async with Servers(*answers) as servers:
+            admin = Admin(servers.addresses, timeout=timeout)
             try:
-                assert await admin.metrics() == "back"
-                assert await admin.metrics() == "back"
+                await scene(servers, admin)
             finally:
                 await admin.close()
-        assert servers.asked == [(0, "GET"), (1, "GET"), (1, "GET")]
+            return servers.asked
 
-    asyncio.run(scene())
+    return asyncio.run(test())
 
 
-def test_a_change_is_not_sent_again_after_it_was_sent() -> None:
-    async def scene() -> None:
-        async with Servers() as servers:
-            admin = Admin(servers.addresses, timeout=10)
-            try:
-                with pytest.raises(Broken, match="no Bascule node answers"):
-                    await admin.delete_stream("orders")
-            finally:
-                await admin.close()
-        assert servers.asked == [(0, "DELETE")]
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers_module, "UNANSWERED_S", 0.1)
 
-    asyncio.run(scene())
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("first", [CUT, HANGS])
+def test_a_read_goes_on_at_the_next_server(first: bytes) -> None:
+    """Whether the first one dies within its answer, or hangs; it is not asked again."""
+
+    async def scene(_: Servers, admin: Admin) -> None:
+        assert await admin.metrics() == "back"
+        assert await admin.metrics() == "back"
+
+    metrics = "GET /metrics"
+    assert run(scene, first, WHOLE) == [(0, metrics), (1, metrics), (1, metrics)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_reads_that_find_a_node_hanging_together_turn_to_the_same_one() -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        assert await asyncio.gather(*(admin.metrics() for _ in range(5))) == ["back"] * 5
+
+    asked = run(scene, HANGS, WHOLE, CUT)
+    assert sorted(number for number, _ in asked) == [0] * 5 + [1] * 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_last_server_has_all_the_time() -> None:
+    """Also if it has been asked before: the only one that is slow is waited for."""
+
+    async def scene(servers: Servers, admin: Admin) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(Broken, match=r"did not answer GET /metrics in time") as error:
+            await admin.metrics()
+        assert servers.addresses.split(",")[1] in str(error.value)
+        assert loop.time() - began >= 1
+
+    assert [number for number, _ in run(scene, HANGS, HANGS, timeout=1)] == [0, 1]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("first", [CUT, HANGS])
+def test_a_change_goes_to_a_node_that_answers(first: bytes) -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        with pytest.raises(RemoteProtocolError, match="no JSON; is it a Bascule node"):
+            await admin.pause_stream("orders")
+
+    alive, pause = "GET /healthz", "POST /v1/streams/orders/pause"
+    assert run(scene, first, WHOLE, CUT) == [(0, alive), (1, alive), (1, pause)]
+    assert run(scene, first, WHOLE) == [(0, alive), (1, pause)], "there is no choice left"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("broken", "why"), [(CUT, "no Bascule node answers"), (HANGS, "did not answer DELETE")]
+)
+def test_a_change_is_not_sent_again_after_it_was_sent(broken: bytes, why: str) -> None:
+    """The next request goes to another node."""
+
+    async def scene(servers: Servers, admin: Admin) -> None:
+        await admin.metrics()
+        servers.answers[0] = broken
+        with pytest.raises(Broken, match=why):
+            await admin.delete_stream("orders")
+        await admin.metrics()
+
+    assert run(scene, WHOLE, WHOLE, timeout=0.5) == [
+        (0, "GET /metrics"), (0, "DELETE /v1/streams/orders"), (1, "GET /metrics"),
+    ]  # fmt: skip
+
+
+def test_one_server_is_asked_nothing_but_what_is_to_be_asked() -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        with pytest.raises(Broken):
+            await admin.delete_stream("orders")
+
+    assert run(scene, CUT) == [(0, "DELETE /v1/streams/orders")]

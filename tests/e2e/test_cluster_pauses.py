@@ -138,6 +138,37 @@ def test_an_alteration_does_not_wait_for_a_leader_that_hangs(cluster: RunningClu
     assert asyncio.run(scene()) < FOLLOW_SECONDS_MAX / 2
 
 
+def test_a_client_goes_on_at_other_nodes_while_one_hangs(cluster: RunningCluster) -> None:
+    """The one that it has used so far, and one that it begins with."""
+    every = [node.addresses["http"] for node in cluster.nodes.values()]
+
+    async def use(client: bascule.Client) -> tuple[int, bytes, int]:
+        """The number of streams, a value of a table, and the number of messages."""
+        streams = await client.streams()
+        entry = await client.table("kv", consistency="linearizable").get("key")
+        assert entry is not None
+        await client.table("kv").set("key", b"another")
+        await client.publish("flights.a", b"x")
+        await client.alter_stream("flights", retention_messages_max=1_000)
+        stored = [message async for message in client.read("flights")]
+        return len(streams), entry.value, len(stored)
+
+    async def scene() -> None:
+        async with bascule.connect(",".join(every)) as client:
+            await client.create_stream("flights", "flights.>", replicas=3)
+            await client.create_table("kv", replicas=3)
+            await client.table("kv").set("key", b"value")
+            streams, _, count = await use(client)
+            for name in ("flights", "kv", "_offsets"):
+                await asyncio.to_thread(cluster.wait_in_sync, name)
+            async with paused(cluster, 1):
+                assert await use(client) == (streams, b"another", count + 1)
+                async with bascule.connect(",".join(every)) as another:
+                    assert await use(another) == (streams, b"another", count + 2)
+
+    asyncio.run(scene())
+
+
 def test_a_leader_that_no_controller_reaches_unsubscribes_and_answers_nothing(
     cluster: RunningCluster,
 ) -> None:

@@ -41,6 +41,8 @@ from bascule.wire.messages.metadata import (
 
 ASK_TIMEOUT_S: Final = 10.0
 """Timeout for responses from memory."""
+UNANSWERED_S: Final = 3.0
+"""For the first response of a node where others can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,21 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
 
 
 def connect_any(bootstrap: str, *, timeout: float = ASK_TIMEOUT_S) -> LogConnection:
-    """Connect to the first of the listeners `host:port,...` that answers within `timeout` seconds,
-    which is the connection's timeout then. Raises: Broken."""
+    """Connect to the first of the listeners `host:port,...` that answers. `timeout` is the
+    connection's, in seconds; one that hangs is given up sooner where there are others. Raises:
+    Broken."""
     failure: Broken | None = None
-    for address in bootstrap.split(","):
+    addresses = bootstrap.split(",")
+    for address in addresses:
         host, port = parse_address(address)
+        answers_in = timeout if address == addresses[-1] else min(timeout, UNANSWERED_S)
         try:
-            return LogConnection(host, port, timeout=timeout)
+            connection = LogConnection(host, port, timeout=answers_in)
         except Broken as error:
             failure = failure or error
+            continue
+        connection.set_timeout(timeout)
+        return connection
     assert failure is not None
     raise failure
 

@@ -3,6 +3,7 @@
 api         `Admin`: sends requests and returns model values or Bascule's errors
 refusals    the exceptions of a node's refusals
 settings    settings for creating or altering a stream
+servers     which of several nodes a request goes to
 mixins      the methods of the asynchronous and the blocking client
 
 table_requests, table_events    requests about tables, and the events of a watched one

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from bascule.client.admin.refusals import error_of
+from bascule.client.admin.servers import Servers
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
 from bascule.client.admin.table_events import TableEvents
 from bascule.client.admin.table_requests import TableRequests
@@ -102,16 +103,16 @@ class Admin(TableRequests, TableEvents):
     """Requests about streams and the node over HTTP.
 
     With several servers a request goes to the one that answered last, and to the next where that
-    does not accept a connection. Every method raises Broken if no node replies. If the node
+    does not answer; see `servers`. Every method raises Broken if no node replies. If the node
     refuses, the method raises the class that the node raised.
     """
 
     def __init__(self, server: str, *, timeout: float) -> None:
         self.server = server
-        self._servers = server.split(",")
-        self._timeout = timeout
         # Proxy settings are for the web and not for nodes.
+        self._timeout = timeout
         self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        self._servers = Servers(server.split(","), self._http, timeout=timeout)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -410,15 +411,15 @@ class Admin(TableRequests, TableEvents):
     ) -> httpx.Response:
         """The answer; `body` is sent as JSON, `content` as it is. It may come `waits` seconds later
         than usual."""
-        given = {"json": body, "content": content, "headers": headers}
-        if waits:
-            given["timeout"] = httpx.Timeout(self._timeout, read=self._timeout + waits)
         try:
-            return await self._request_any(method, path, given)
+            return await self._servers.request(
+                method, path, waits=waits, json=body, content=content, headers=headers
+            )
         except httpx.TimeoutException as error:
+            asked = f"{error.request.url.scheme}://{error.request.url.netloc.decode()}"
             raise Broken(
-                f"the node at {self._servers[0]} did not answer {method} {path} in time; `bascule "
-                "cluster status` says whether the cluster has a controller"
+                f"the node at {asked} did not answer {method} {path} in time; `bascule cluster "
+                "status` says whether the cluster has a controller"
             ) from error
         except httpx.HTTPError as error:
             raise Broken(
@@ -426,35 +427,19 @@ class Admin(TableRequests, TableEvents):
                 f"`bascule serve`, or name another with {SERVER_VARIABLE}"
             ) from error
 
-    def _stream(
-        self, path: str, headers: dict[str, str]
-    ) -> AbstractAsyncContextManager[httpx.Response]:
-        return self._http.stream(
-            "GET",
-            self._servers[0] + path,
-            headers=headers,
-            timeout=httpx.Timeout(self._http.timeout.connect, read=SILENCE_S_MAX),
-            follow_redirects=True,
-        )
+    @asynccontextmanager
+    async def _stream(self, path: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        await self._servers.turn_to_living()
+        timeout = httpx.Timeout(self._timeout, read=SILENCE_S_MAX)
+        url = self._servers.first + path
+        async with self._http.stream(
+            "GET", url, headers=headers, timeout=timeout, follow_redirects=True
+        ) as response:
+            yield response
 
     def next_server(self) -> None:
         """Ask another node from now on."""
-        self._servers.append(self._servers.pop(0))
-
-    async def _request_any(self, method: str, path: str, given: dict[str, Any]) -> httpx.Response:
-        """The answer of the first server that gives one. A change that was sent is not sent again.
-
-        Raises: httpx.HTTPError.
-        """
-        unsent = (httpx.ConnectError, httpx.ConnectTimeout)
-        missed = (*unsent, httpx.NetworkError, httpx.ProtocolError) if method == "GET" else unsent
-        given["follow_redirects"] = method == "GET"
-        for _ in self._servers[1:]:
-            try:
-                return await self._http.request(method, self._servers[0] + path, **given)
-            except missed:
-                self.next_server()
-        return await self._http.request(method, self._servers[0] + path, **given)
+        self._servers.turn()
 
 
 def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:

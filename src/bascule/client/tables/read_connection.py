@@ -169,6 +169,8 @@ class TableReader:
     def __init__(self, addresses: Callable[[], list[str]]) -> None:
         """`addresses` are the client listeners, `host:port`, the preferred one first."""
         self._addresses = addresses
+        self._passed_over = 0
+        """Connections that have ended: each time another listener is the first."""
         self._connections: dict[bool, ReadProtocol] = {}
         self._opening = asyncio.Lock()
         self._not_before = 0.0
@@ -194,11 +196,14 @@ class TableReader:
                 return found
             if found is not None:
                 del self._connections[linearizable]
+                self._passed_over += 1
                 if not found.has_answered:
                     self._not_before = loop.time() + UNSERVED_SECONDS
             if loop.time() < self._not_before:
                 return None
-            for address in self._addresses():
+            listeners = self._addresses()
+            turned = self._passed_over % len(listeners) if listeners else 0
+            for address in (*listeners[turned:], *listeners[:turned]):
                 try:
                     host, port = parse_address(address)
                     async with asyncio.timeout(CONNECT_SECONDS_MAX):

@@ -191,7 +191,7 @@ class ImageFollower:
             self.request(self._forget())
 
     def _to_forget(self) -> tuple[bytes, ...]:
-        """The deletions that are carried out here, and of which the image says that they are not."""
+        """The deletions that are carried out here, and are not according to the image."""
         deletions = self._metadata.image.deletions
         removed = self._reconciler.state.removed
         return tuple(
