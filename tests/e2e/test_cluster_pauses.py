@@ -15,6 +15,7 @@ import nats.errors
 import pytest
 
 import bascule
+from bascule.client import fetcher
 from bascule.controller.cluster.followed_decisions import FOLLOW_SECONDS_MAX
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
@@ -167,6 +168,30 @@ def test_a_client_goes_on_at_other_nodes_while_one_hangs(cluster: RunningCluster
                     assert await use(another) == (streams, b"another", count + 2)
 
     asyncio.run(scene())
+
+
+def test_a_reader_leaves_a_leader_that_hangs(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as the others name another one, and not when it has been silent for too long."""
+    monkeypatch.setattr(fetcher, "ASK_TIMEOUT_S", 10 * WAIT_SECONDS_MAX)
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.wait_in_sync("flights")
+    leader = cluster.leader("flights")
+    every = [node.addresses["http"] for node in cluster.nodes.values()]
+
+    async def scene() -> list[bytes]:
+        async with bascule.connect(",".join(every)) as client:
+            await client.publish("flights.a", b"before")
+            reading = client.read("flights", follow=True)
+            values = [(await anext(reading)).value]
+            async with paused(cluster, leader):
+                await client.publish("flights.a", b"while it hangs", timeout=WAIT_SECONDS_MAX)
+                async with asyncio.timeout(WAIT_SECONDS_MAX):
+                    values.append((await anext(reading)).value)
+            return values
+
+    assert asyncio.run(scene()) == [b"before", b"while it hangs"]
 
 
 def test_a_leader_that_no_controller_reaches_unsubscribes_and_answers_nothing(

@@ -154,6 +154,24 @@ class PartitionConnector:
                 f"{error}"
             ) from error
 
+    def names_another(self, leader: Leader) -> bool:
+        """Whether another node says that somebody else leads by now; false where none answers.
+
+        Raises: UnknownStream, UnknownPartition.
+        """
+        try:
+            connection = connect_any(self.bootstrap, timeout=UNANSWERED_S)
+        except Broken:
+            return False
+        self._servers.append(self._servers.pop(0))
+        try:
+            found = self._leader(connection)
+        except Broken:
+            return False
+        finally:
+            connection.close()
+        return (found.host, found.port) != (leader.host, leader.port)
+
     def _leader(self, connection: LogConnection) -> Leader:
         response = _metadata(connection, self.stream)
         topic = response.topics[0]

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Final
 from bascule.client import _hot
 from bascule.client.connection import (
     ASK_TIMEOUT_S,
+    UNANSWERED_S,
     Leader,
+    LeaderMoved,
     PartitionConnector,
     error_of,
 )
@@ -175,6 +177,7 @@ class Fetcher:
     def _stream_from(self, connection: LogConnection) -> Iterator[pa.RecordBatch]:
         connection.send(self._request(self._position))
         while self._position < self._end and not self._stop.is_set():
+            self._wait_for_response(connection)
             version, size = connection.receive_size()
             first = self._buffer[: min(size, HEAD_BYTES_MAX)]
             connection.receive_into(first)
@@ -190,6 +193,23 @@ class Fetcher:
             self._move_to_front(head.records_at, have)
             yield from self._take_records(connection, have, left)
             self._discard(connection, after - left)
+
+    def _wait_for_response(self, connection: LogConnection) -> None:
+        """Return once a response comes. A leader that hangs is left as soon as others name another
+        one.
+
+        Raises: LeaderMoved, UnknownStream, UnknownPartition; Broken where it is silent for too
+        long.
+        """
+        step = UNANSWERED_S + WAIT_MS / 1000  # a node holds a Fetch for up to WAIT_MS
+        waited = 0.0
+        while not connection.wait_readable(step):
+            waited += step
+            if waited > ASK_TIMEOUT_S:
+                raise Broken(f"{connection.address} was silent for {waited:g} s")
+            assert self._leader is not None
+            if self._connector.names_another(self._leader):
+                raise LeaderMoved(f"{connection.address} does not answer, and leads no more")
 
     def _take_records(
         self, connection: LogConnection, have: int, left: int

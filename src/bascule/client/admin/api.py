@@ -46,7 +46,7 @@ from bascule.wire.tables.keys import bucket_subject
 
 T = TypeVar("T")
 
-SILENCE_S_MAX: Final = 40.0
+SILENCE_S_MAX: Final = 20.0
 """Of a table that is watched: a node says something every 15 s."""
 SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
