@@ -140,8 +140,7 @@ class LocalPlace:
             try:
                 stack.enter_context(DirectoryLock(self.address))
             except DataDirectoryInUse as error:
-                holder = "another process" if error.pid is None else f"process {error.pid}"
-                raise BackupPlaceInUse(self.address, holder) from None
+                raise BackupPlaceInUse(self.address, error.holder) from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise

@@ -80,11 +80,7 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (InternalStream, CONFLICT, ""),
     (GroupHasMembers, CONFLICT, "`bascule group info GROUP` shows the members"),
     (GroupRefused, CONFLICT, ""),
-    (
-        BackupPlaceInUse,
-        CONFLICT,
-        "wait for the other one, or name another place",
-    ),
+    (BackupPlaceInUse, CONFLICT, "wait for the other one, or name another place"),
     (DataDirectoryInUse, CONFLICT, "stop the other node, or give this one its own --data"),
     (
         NoResponders,

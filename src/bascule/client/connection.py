@@ -136,8 +136,7 @@ class PartitionConnector:
         Raises: UnknownStream (also where the stream was created again), UnknownPartition,
         LeaderMoved (no leader now, or one that does not answer), Broken.
         """
-        connection = connect_any(self.bootstrap)
-        self._servers.append(self._servers.pop(0))
+        connection = self._connect_next(ASK_TIMEOUT_S)
         try:
             leader = self._leader(connection)
         except BaseException:
@@ -154,16 +153,22 @@ class PartitionConnector:
                 f"{error}"
             ) from error
 
+    def _connect_next(self, timeout: float) -> LogConnection:
+        """Connect to a node of the bootstrap list, and begin with another one the next time.
+        Raises: Broken."""
+        connection = connect_any(self.bootstrap, timeout=timeout)
+        self._servers.append(self._servers.pop(0))
+        return connection
+
     def names_another(self, leader: Leader) -> bool:
         """Whether another node says that somebody else leads by now; false where none answers.
 
         Raises: UnknownStream, UnknownPartition.
         """
         try:
-            connection = connect_any(self.bootstrap, timeout=UNANSWERED_S)
+            connection = self._connect_next(UNANSWERED_S)
         except Broken:
             return False
-        self._servers.append(self._servers.pop(0))
         try:
             found = self._leader(connection)
         except Broken:

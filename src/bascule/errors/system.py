@@ -431,8 +431,8 @@ class DataDirectoryInUse(BasculeError):
     """Another process has locked the data directory; `pid` is None if it is not known."""
 
     def __init__(self, path: str, pid: int | None) -> None:
-        holder = "another process" if pid is None else f"process {pid}"
-        super().__init__(f"data directory {path} is in use by {holder}")
+        self.holder = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"data directory {path} is in use by {self.holder}")
         self.path = path
         self.pid = pid
 

@@ -109,8 +109,8 @@ class Admin(TableRequests, TableEvents):
 
     def __init__(self, server: str, *, timeout: float) -> None:
         self.server = server
-        # Proxy settings are for the web and not for nodes.
         self._timeout = timeout
+        # Proxy settings are for the web and not for nodes.
         self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
         self._servers = Servers(server.split(","), self._http, timeout=timeout)
 

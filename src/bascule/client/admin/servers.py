@@ -51,18 +51,15 @@ class Servers:
 
         Raises: httpx.HTTPError of the last node; the next request goes to another one.
         """
-        is_read = method == "GET"
-        given["follow_redirects"] = is_read
-        if not is_read:
+        missed: tuple[type[httpx.HTTPError], ...] = _MISSED
+        if method != "GET":
             await self.turn_to_living()
-        missed = _MISSED if is_read else _UNSENT
+            missed = _UNSENT
         left = len(self._addresses)
         while True:
             asked, left = self.first, left - 1
             try:
-                return await self._send(
-                    method, path, given, waits, is_read=is_read, is_last=left == 0
-                )
+                return await self._send(method, path, waits, given, is_last=left == 0)
             except httpx.HTTPError as error:
                 # Nobody knows whether a change was carried out; another node may say so.
                 self._turn_from(asked)
@@ -70,20 +67,17 @@ class Servers:
                     raise
 
     async def _send(
-        self,
-        method: str,
-        path: str,
-        given: dict[str, Any],
-        waits: float,
-        *,
-        is_read: bool,
-        is_last: bool,
+        self, method: str, path: str, waits: float, given: dict[str, Any], *, is_last: bool
     ) -> httpx.Response:
+        """The answer of the first node. Raises: httpx.HTTPError."""
+        is_read = method == "GET"
         soon = self._timeout if is_last else min(self._timeout, UNANSWERED_S)
         read = (soon if is_read else self._timeout) + waits
         timeout = httpx.Timeout(self._timeout, connect=soon, read=read)
         asked = self.first
-        response = await self._http.request(method, asked + path, timeout=timeout, **given)
+        response = await self._http.request(
+            method, asked + path, timeout=timeout, follow_redirects=is_read, **given
+        )
         if self.first == asked:
             self._heard_at = asyncio.get_running_loop().time()
         return response
@@ -101,6 +95,6 @@ class Servers:
                 break
             asked = self.first
             try:
-                await self._send("GET", ALIVE_PATH, {}, 0, is_read=True, is_last=False)
+                await self._send("GET", ALIVE_PATH, 0, {}, is_last=False)
             except _MISSED:
                 self._turn_from(asked)
