@@ -40,11 +40,11 @@ from bascule.model import (
 )
 from bascule.publish.headers import HashKey
 from bascule.replica.disk_reserve import DiskReserve
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.checkpoint import decode_checkpoint
 from support.metadata_groups import NODE, Deciding, NoPeers, decide, until

@@ -9,8 +9,8 @@ import pytest
 from bascule.errors import DiskFull
 from bascule.host.real import RealFiles, RealRandom
 from bascule.replica.disk_reserve import MARGIN_BYTES, START_BYTES, DiskReserve, give_back_at_start
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from support.replicas import awaited_batch, decode_acks, open_partition
 

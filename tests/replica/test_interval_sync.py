@@ -9,9 +9,9 @@ from typing import cast
 
 from bascule.host.real import RealRandom
 from bascule.model import SyncPolicy
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.maintenance.interval_sync import IntervalSyncs
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from support.replicas import open_partition
 

@@ -8,9 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.replica.log_syncer import LogSyncer, WorkQueue
 from bascule.replica.partition import Partition
-from bascule.sim.disk import SimClock, SimFiles
+from bascule.replica.syncing.log_syncer import LogSyncer
+from bascule.replica.syncing.sync_state import CHECKPOINT_FILES_MIN
+from bascule.replica.syncing.work_queue import WorkQueue
+from bascule.sim.disk import SimClock, SimFile, SimFiles
+from bascule.storage.partition_log import LogConfig
+from bascule.storage.segment import Contents
 from support.replicas import awaited_batch, open_partition
 
 
@@ -29,9 +33,9 @@ class BlockedSync:
             assert self.go_on.wait(20)
             return sync()
 
-        def recorded() -> None:
+        def recorded() -> bool:
             self.calls.append("checkpoint")
-            checkpoint()
+            return checkpoint()
 
         monkeypatch.setattr(partition, "sync", blocked)
         monkeypatch.setattr(partition, "checkpoint", recorded)
@@ -189,7 +193,7 @@ def test_a_sync_that_fails_is_not_told(
     told: list[tuple[int, int]] = []
     syncer.on_synced = lambda began_ns, ended_ns: told.append((began_ns, ended_ns))
 
-    def fail() -> None:
+    def fail(on_file: Callable[[], object]) -> None:
         raise OSError(5, "input/output error")
 
     partition.append(awaited_batch(b"in.0"))
@@ -198,3 +202,60 @@ def test_a_sync_that_fails_is_not_told(
     syncer.stop()
     assert partition.failure is not None
     assert not told
+
+
+def with_a_segment_for_each_message(partition: Partition, count: int) -> None:
+    assert partition.log is not None
+    partition.log.configure(LogConfig(segment_messages_max=1))
+    for n in range(count):
+        partition.append(awaited_batch(b"in.%d" % n))
+
+
+def test_a_sync_of_many_segments_is_no_hanging_disk(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_segment_for_each_message(partition, 60)
+    clock, syncer, sync = SimClock(1_000), started(), SimFile.sync
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    stuck_ns = []
+
+    def slow(file: SimFile) -> None:
+        clock.ms += 1_000
+        stuck_ns.append(syncer.stuck_ns())
+        sync(file)
+
+    monkeypatch.setattr(SimFile, "sync", slow)
+    syncer.request(partition, checkpoint=True)
+    syncer.stop()
+    assert partition.high_watermark.offset == 60
+    assert len(stuck_ns) > 60
+    assert max(stuck_ns) == 1_000_000_000
+
+
+def test_a_sync_goes_before_the_rest_of_a_long_checkpoint(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_segment_for_each_message(partition, 60)
+    partition.sync()
+    syncer, sync, save_indexes = started(), partition.sync, Contents.save_indexes
+    calls: list[str] = []
+
+    def synced() -> bytes:
+        calls.append("sync")
+        return sync()
+
+    def saved(*args: object, **kwargs: object) -> object:
+        calls.append("save")
+        if len(calls) == 2:
+            partition.append(awaited_batch(b"in.60"))
+            syncer.request(partition)
+        return save_indexes(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partition, "sync", synced)
+    monkeypatch.setattr(Contents, "save_indexes", saved)
+    syncer.request(partition, checkpoint=True)
+    syncer.stop()
+    assert calls[:18] == ["sync", *["save"] * CHECKPOINT_FILES_MIN, "sync"]
+    assert calls.count("save") == 61, "each segment once"
+    assert partition.checkpointed_bytes == partition.counts.bytes

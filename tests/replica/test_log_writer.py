@@ -13,10 +13,10 @@ from bascule.host.real import RealRandom
 from bascule.publish.acks import AckError
 from bascule.publish.headers import PublishHeaders
 from bascule.publish.unstamped_batch import UnstampedBatch
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.checkpoints import verify_all
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from support.replicas import awaited_batch, decode_acks, no_reserve, open_partition
 

@@ -14,12 +14,12 @@ from bascule.host.api import Files
 from bascule.host.real import RealRandom
 from bascule.model import NO_LEADER, SyncPolicy
 from bascule.publish.acks import AckError
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.purging import follow_start, purge
 from bascule.replica.opening import close_partition
 from bascule.replica.roles import PartitionRole, commitment
 from bascule.replica.roles.batch_positions import position_of
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.storage.truncation import reset

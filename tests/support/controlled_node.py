@@ -30,10 +30,10 @@ from bascule.replica.follower import Replicator
 from bascule.replica.follower.fetcher import PeerIdentity
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.log_identity import read_identity
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.opening import PartitionOpener
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 
 DATA: Final = "/data"

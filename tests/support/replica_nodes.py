@@ -22,11 +22,11 @@ from bascule.peer.replica_fetch import ReplicaFetchHandler, WantedIsr
 from bascule.publish.headers import HashKey
 from bascule.replica.follower import Replicator
 from bascule.replica.follower.fetcher import PeerIdentity
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from support.replica_group import message
 from support.replicas import decode_acks, no_reserve

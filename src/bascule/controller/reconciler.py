@@ -33,13 +33,13 @@ from bascule.errors import Broken
 from bascule.metadata.image import Deletion, Image, in_parts
 from bascule.model import StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.checkpoints import verify
 from bascule.replica.maintenance.interval_sync import IntervalSyncs
 from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 
 log = logging.getLogger("bascule.controller")
 

@@ -64,10 +64,10 @@ from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.follower import Replicator
 from bascule.replica.follower.fetcher import PeerIdentity
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.version import __version__
 from bascule.wire.messages.peer.control import ControlRequest, ControlResponse
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest

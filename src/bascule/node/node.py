@@ -48,7 +48,6 @@ from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.replica.disk_reserve import DiskReserve, give_back_at_start, hold_reserve
 from bascule.replica.internal_publisher import InternalPublisher
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.checkpoints import checkpoint_periodically, verify_all
 from bascule.replica.maintenance.cleaner import Cleaner, CleanerLimits
@@ -57,6 +56,7 @@ from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.scrub import Scrubber, ScrubLimits
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.tables import Tables
 from bascule.version import __version__
 from bascule.wire.offsets import OFFSETS_STREAM

@@ -4,7 +4,7 @@
 
     batches -> log_writer    append(replica, batches, on_done): the only way to append to a log
             -> partition     evaluates publish headers, stamps offset, time and CRC, writes once
-            -> log_syncer    one fdatasync for everything appended before it
+            -> syncing       one fdatasync for everything appended before it
             -> partition     advances the high watermark and returns the acks to send
             -> partitions    calls the watchers of the partition on the event loop
 

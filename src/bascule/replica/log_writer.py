@@ -22,8 +22,8 @@ from bascule.errors import BasculeError, Closed
 from bascule.model import PartitionState
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.replica.disk_reserve import DiskReserve
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.log_syncer import LogSyncer
 
 log = logging.getLogger("bascule.replica")
 

@@ -31,6 +31,7 @@ from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment, LogFlags
 from bascule.replica.roles.role import PartitionRole, log_loss, log_role
+from bascule.replica.syncing.sync_state import SyncState
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -93,13 +94,7 @@ class Partition:
         """Held while closed segments change: by checkpoint, retention or segment replacement."""
         self._sync_guard = threading.Lock()
         """Held while the log is synced or truncated."""
-        self.sync_lock = threading.Lock()
-        """Guards the next three; see `replica.log_syncer`."""
-        self.sync_queued = self.sync_requested_again = self.checkpoint_requested = False
-        self.stop_cause: BasculeError | None = None
-        """The reason for which a sync thread must stop the partition; None: none."""
-        self.synced_at_ns = 0
-        """When the last sync ended, on the monotonic clock."""
+        self.syncing = SyncState(clock)
         self.checkpointed_bytes = 0
         """`counts.bytes` at the last checkpoint; a recovery scans what was appended since."""
         self._clock = clock
@@ -258,18 +253,15 @@ class Partition:
         written, began_ns = self.counts.bytes, self._clock.monotonic_ns()
         try:
             with self._sync_guard:
-                synced = self.log.sync()
+                synced = self.log.sync(self.syncing.on_synced)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
             # The kernel may have dropped the pages: a second sync would lie (fsyncgate).
             return self.fail(str(error), reason=reason_without_paths(error))
         self.counts.syncs += 1
-        self.synced_at_ns = self._clock.monotonic_ns()
+        now_ns = self.syncing.synced_at_ns = self._clock.monotonic_ns()
         self.metrics.on_synced(
-            synced_bytes=written,
-            began_ns=began_ns,
-            now_ns=self.synced_at_ns,
-            is_dirty=self.is_dirty,
+            synced_bytes=written, began_ns=began_ns, now_ns=now_ns, is_dirty=self.is_dirty
         )
         if self.on_position is not None:
             self.on_position(self)
@@ -282,22 +274,27 @@ class Partition:
         self._on_changed(self)
         return released
 
-    def checkpoint(self) -> None:
-        """Write a checkpoint. A failure is logged; the older checkpoint stays valid."""
+    def checkpoint(self) -> bool:
+        """Write a checkpoint; False if a sync goes first, then call it again. A failure is logged;
+        the older checkpoint stays valid."""
         if self.log is None or self.failure is not None or self.deleted:
-            return
+            return True
         written = self.counts.bytes
         try:
             with self.maintenance_lock:
-                self.log.checkpoint(high_watermark=self.committed_offset)
+                done = self.log.checkpoint(
+                    high_watermark=self.committed_offset, breaks_off=self.syncing.on_saved
+                )
         except (OSError, BasculeError) as error:
             if self._failed_checkpoints.on_failure(error):
                 name = self.definition.name
                 extra = {"stream": name, "partition": self.index, "error": str(error)}
                 log.warning("checkpoint failed", extra=extra)
-            return
+            return True
         self._failed_checkpoints.end()
-        self.checkpointed_bytes = written
+        if done:
+            self.checkpointed_bytes = written
+        return done
 
     def notify(self) -> None:
         """Tell all watchers, and the leader, of a change that others made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,6 +21,11 @@ class RemovedSegments(NamedTuple):
     segments: int
     bytes: int
     """Bytes of batches in the removed segments."""
+
+
+def never() -> bool:
+    """The default of `breaks_off`: nothing is broken off."""
+    return False
 
 
 class LogMaintenance:
@@ -61,6 +67,12 @@ class LogMaintenance:
         """
         self._save(synced, high_watermark, self.start_offset, clean)
 
+    def save_indexes(self, synced: Tail, breaks_off: Callable[[], bool]) -> bool:
+        """Write the index files that `save` would; False if `breaks_off`, called after each
+        segment, has ended that. Raises: OSError."""
+        below = synced.end.segment_base + 1
+        return self._save_indexes(synced, clean=False, below=below, breaks_off=breaks_off)
+
     def save_truncated(self, tail: Tail, *, high_watermark: int) -> None:
         """Write the checkpoint of a log that will be truncated to `tail`, which is synced.
 
@@ -100,7 +112,9 @@ class LogMaintenance:
         self._saved = new
         self.high_watermark = high_watermark
 
-    def _save_indexes(self, synced: Tail, clean: bool, *, below: int) -> None:
+    def _save_indexes(
+        self, synced: Tail, clean: bool, *, below: int, breaks_off: Callable[[], bool] = never
+    ) -> bool:
         """Write the indexes of the segments with base offsets below `below`. Raises: OSError."""
         end = synced.end
         segments = self._segments.all
@@ -118,6 +132,9 @@ class LogMaintenance:
                 contents.save_indexes(
                     self._files, self._directory, segment.base_offset, covered, sync=final or clean
                 )
+                if breaks_off():
+                    return False
+        return True
 
     def advance_start(self, offset: int, synced: Tail, *, high_watermark: int) -> RemovedSegments:
         """Advance the start to `offset`, but at most to the synced and committed end.

@@ -19,7 +19,7 @@ from bascule.storage.appended_batches import (
 from bascule.storage.compaction.clean_offset import lower_clean_offset
 from bascule.storage.compaction.segment_replacement import SegmentReplacement
 from bascule.storage.epochs import EpochFile, LeaderEpochs
-from bascule.storage.maintenance import LogMaintenance, RemovedSegments
+from bascule.storage.maintenance import LogMaintenance, RemovedSegments, never
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
     Contents,
@@ -383,16 +383,11 @@ class PartitionLog:
 
     def _is_roll_due(self, size: int, end_offset: int, timestamp: int) -> bool:
         """Whether `size` bytes that end at `end_offset` must go to a new segment."""
-        end, config = self._tail.end, self.config
-        return end.position > 0 and (
-            end.position + size > config.segment_bytes_max
-            or end_offset - end.segment_base > config.segment_messages_max
-            or timestamp - self._active_since_ms >= config.segment_age_ms_max
-        )
+        age_ms = timestamp - self._active_since_ms
+        return self.config.is_roll_due(self._tail.end, size, end_offset, age_ms)
 
     def _write(self, data: Buffer, timestamp: int) -> int:
-        """Write batches at the end, the first with `timestamp`; return their position. Raises:
-        OSError, LogFailed."""
+        """Write batches, the first with `timestamp`; return where. Raises: OSError, LogFailed."""
         position = self._tail.end.position
         if position == 0:
             self._active_since_ms = timestamp
@@ -448,8 +443,9 @@ class PartitionLog:
             raise Closed(f"log {self.directory} is closed")
         raise LogFailed(self.directory, self._stop_reason)
 
-    def sync(self) -> LogPosition:
-        """Sync everything appended before the call; return the end of it.
+    def sync(self, on_file: Callable[[], object] = never) -> LogPosition:
+        """Sync everything appended before the call; return the end of it. Calls `on_file` after
+        each of its segments, of which there may be many.
 
         Raises: LogFailed, Closed. After LogFailed every later call fails, too.
         """
@@ -458,7 +454,7 @@ class PartitionLog:
         if tail.end == synced.end:
             return synced.end
         try:
-            self._segments.sync(synced.end, tail.end, syncs_names=not self._names_are_synced)
+            self._segments.sync(synced.end, tail.end, not self._names_are_synced, on_file)
         except OSError as error:
             raise self._fail(f"sync failed: {error}") from error
         self._synced_mark.write(tail.end)
@@ -548,19 +544,25 @@ class PartitionLog:
         check = partial(self._segments.verify, start, bytes_max=VERIFY_BYTES, observe=observe)
         return self._retry_lookup(lambda _: check(synced=self._synced.end, epochs=self.epochs))
 
-    def checkpoint(self, *, high_watermark: int) -> None:
-        """Write index files and a checkpoint up to the synced end. Recovery starts there.
+    def checkpoint(self, *, high_watermark: int, breaks_off: Callable[[], bool] = never) -> bool:
+        """Write index files and a checkpoint up to the synced end, unless nothing has changed.
+        Recovery starts there.
 
-        Does nothing if nothing has changed. Must not run concurrently with `advance_start` or
-        another checkpoint.
+        `breaks_off` is called after each segment with new index files. Where it says True, the call
+        ends, and the next one goes on. Returns whether the checkpoint is written. Must not run
+        concurrently with `advance_start` or another checkpoint.
 
         Raises: OSError, the older checkpoint then being in use; LogFailed, Closed.
         """
         self.check_open()
         self._synced_mark.release()  # first: the checkpoint needs a descriptor, too
-        self._maintenance.save(self._synced, high_watermark=high_watermark, clean=False)
+        synced = self._synced
+        if not self._maintenance.save_indexes(synced, breaks_off):
+            return False
+        self._maintenance.save(synced, high_watermark=high_watermark, clean=False)
         if self.replacement.names_are_final:
-            self._segments.unload_unused(self._synced.end)
+            self._segments.unload_unused(synced.end)
+        return True
 
     def advance_start(self, offset: int, *, high_watermark: int) -> RemovedSegments:
         """Advance the log start to `offset`, but at most to the synced and committed end.

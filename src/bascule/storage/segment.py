@@ -56,6 +56,15 @@ class LogConfig:
     """Whether offsets may be missing between batches, as after compaction. Once a log has allowed
     gaps, it always allows them."""
 
+    def is_roll_due(self, end: LogPosition, size: int, end_offset: int, age_ms: int) -> bool:
+        """Whether `size` bytes up to `end_offset` must go to a new segment where a log ends at
+        `end`. Its active segment is `age_ms` older than they are."""
+        return end.position > 0 and (
+            end.position + size > self.segment_bytes_max
+            or end_offset - end.segment_base > self.segment_messages_max
+            or age_ms >= self.segment_age_ms_max
+        )
+
 
 class Check(Protocol):
     """Checks the headers of the batches that begin in bytes [start, end)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import attrgetter
@@ -110,15 +110,22 @@ class Segments:
         """Whether the segment is still in the log."""
         return self.at(segment.base_offset)[0] is segment
 
-    def sync(self, first: LogPosition, last: LogPosition, *, syncs_names: bool) -> None:
+    def sync(
+        self,
+        first: LogPosition,
+        last: LogPosition,
+        syncs_names: bool,
+        on_file: Callable[[], object],
+    ) -> None:
         """Sync the bytes in [first, last), oldest segment first, and the names of new segments.
 
-        `syncs_names`: those of all files. Raises: OSError.
+        `syncs_names`: those of all files. `on_file` is called after each. Raises: OSError.
         """
         for segment in self.all:
             if first.segment_base <= segment.base_offset <= last.segment_base:
                 assert segment.contents is not None, "segments stay open until they are synced"
                 segment.contents.file.sync()
+                on_file()
         if syncs_names or last.segment_base != first.segment_base:
             self._files.sync_dir(self._directory)
 

@@ -25,11 +25,11 @@ from bascule.replica.follower.followed_partition import (
 from bascule.replica.follower.payload_gate import GetPayload, before_missing
 from bascule.replica.follower.receive_buffers import ReceiveBuffer, ReceiveBuffers
 from bascule.replica.follower.unheard import Unheard
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode

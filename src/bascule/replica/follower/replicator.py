@@ -23,11 +23,11 @@ from bascule.replica.follower.followed_partition import FollowedPartition, has_w
 from bascule.replica.follower.payload_gate import GetPayload
 from bascule.replica.handover.held_messages import HoldingMemory
 from bascule.replica.handover.takeover import append_held, end_appends, hold
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
+from bascule.replica.syncing.log_syncer import LogSyncer
 
 log = logging.getLogger("bascule.replica")
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from bascule.errors import BasculeError, CorruptData
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.storage.partition_log import VERIFY_BYTES
 
 log = logging.getLogger("bascule.replica")

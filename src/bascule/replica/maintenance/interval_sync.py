@@ -9,8 +9,8 @@ from functools import partial
 
 from bascule.host.lasting_tasks import start_lasting
 from bascule.model import SyncPolicy
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.log_syncer import LogSyncer
 
 
 class IntervalSyncs:

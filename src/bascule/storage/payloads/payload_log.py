@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -9,7 +10,7 @@ from bascule.errors import PayloadMissing
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
-from bascule.storage.maintenance import RemovedSegments
+from bascule.storage.maintenance import RemovedSegments, never
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.recovery import Recovered
@@ -107,10 +108,10 @@ class PayloadLog(PartitionLog):
         self.payloads.unlink_from(end.offset)
         return end
 
-    def checkpoint(self, *, high_watermark: int) -> None:
+    def checkpoint(self, *, high_watermark: int, breaks_off: Callable[[], bool] = never) -> bool:
         """As `PartitionLog.checkpoint`, after the names of payloads are synced."""
         self.payloads.settle()
-        super().checkpoint(high_watermark=high_watermark)
+        return super().checkpoint(high_watermark=high_watermark, breaks_off=breaks_off)
 
     def advance_start(self, offset: int, *, high_watermark: int) -> RemovedSegments:
         """As `PartitionLog.advance_start`, which writes a checkpoint."""

@@ -20,9 +20,9 @@ from bascule.host.api import Clock
 from bascule.metadata.image import state_of
 from bascule.metadata.requests import Resign
 from bascule.model import NO_LEADER, PartitionState
-from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.storage.retention import log_config
 from bascule.storage.truncation.salvage import (
     ReadablePart,
@@ -128,7 +128,7 @@ class Healer:
         state = self._state(partition)
         if partition.failure is not None or partition.deleted or state is None:
             return
-        if partition.stop_cause is not None:
+        if partition.syncing.stop_cause is not None:
             return  # it is about to stop
         self.counts.found += 1
         others = {*state.isr, *state.eligible} - {self._node_id}

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from bascule.errors import BasculeError, is_damage, reason_without_paths
 from bascule.host.api import Clock
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.work_queue import WorkQueue
 
 log = logging.getLogger("bascule.replica")
-
-T = TypeVar("T")
 
 SYNC_THREADS: Final = 4
 """Parallel syncs; one journal commit of the file system can cover all of them."""
@@ -69,13 +67,7 @@ class LogSyncer:
 
         With `checkpoint` the same thread writes the log's checkpoint afterwards.
         """
-        with partition.sync_lock:
-            partition.checkpoint_requested |= checkpoint
-            queued = partition.sync_queued
-            if queued:
-                partition.sync_requested_again = True
-            partition.sync_queued = True
-        if not queued:
+        if not partition.syncing.request(checkpoint=checkpoint):
             self._queue.put(partition)
         elif partition.is_awaited:
             with self._urgent:
@@ -83,7 +75,7 @@ class LogSyncer:
 
     def stop_partition(self, partition: Partition, cause: BasculeError) -> None:
         """Stop the partition soon, on a sync thread; waiting publishers get error acks."""
-        partition.stop_cause = cause
+        partition.syncing.stop_cause = cause
         self.request(partition)
 
     def _send_acks(self, operations: bytes) -> None:
@@ -96,7 +88,11 @@ class LogSyncer:
         The delay ends when someone waits, and when another partition requests a sync.
         """
         while self._queue.empty() and not partition.is_awaited:
-            pause = partition.synced_at_ns + UNAWAITED_SYNC_INTERVAL_NS - self.clock.monotonic_ns()
+            pause = (
+                partition.syncing.synced_at_ns
+                + UNAWAITED_SYNC_INTERVAL_NS
+                - self.clock.monotonic_ns()
+            )
             if pause <= 0 or self._stopping:
                 return
             with self._urgent:
@@ -104,10 +100,13 @@ class LogSyncer:
                     self._urgent.wait(pause / 1e9)
 
     def stuck_ns(self) -> int:
-        """How long the longest sync has run for which publishers wait; any thread may call it."""
+        """How long a sync for which publishers wait has had no file on the disk; the longest.
+
+        A sync of many segments takes long on a disk that works. Any thread may call it.
+        """
         now_ns = self.clock.monotonic_ns()
         running = [
-            now_ns - began_ns
+            now_ns - max(began_ns, partition.syncing.progressed_ns)
             for partition, began_ns in list(self._running.items())
             if partition.is_leader and partition.needs_sync
         ]
@@ -116,7 +115,7 @@ class LogSyncer:
     def wait_idle(self, partition: Partition) -> None:
         """Return once no sync of the partition runs or is queued, or the threads have stopped."""
         with self._idle:
-            self._idle.wait_for(lambda: self._has_stopped or not partition.sync_queued)
+            self._idle.wait_for(lambda: self._has_stopped or not partition.syncing.is_queued)
 
     def _run(self) -> None:
         while True:
@@ -126,35 +125,30 @@ class LogSyncer:
             again = True
             while again:
                 self._delay_unawaited(partition)
-                with partition.sync_lock:
-                    partition.sync_requested_again = False
-                    checkpoint = partition.checkpoint_requested
-                    partition.checkpoint_requested = False
-                    cause = partition.stop_cause
+                checkpoint = partition.syncing.begin_turn()
+                cause = partition.syncing.stop_cause
                 self._running[partition] = self.clock.monotonic_ns()
                 try:
                     if cause is not None:
                         self._send_acks(_stop(partition, cause))
                     else:
                         self._sync(partition)
-                    if checkpoint:
-                        partition.checkpoint()
+                    if checkpoint and not partition.checkpoint():
+                        partition.syncing.request(checkpoint=True)
                 except Exception as error:  # boundary: a bug stops one partition, not the thread
                     log.exception("sync thread failed")
                     self._send_acks(partition.fail(f"internal error while syncing: {error!r}"))
                 finally:
                     del self._running[partition]
-                with partition.sync_lock:
-                    again = partition.sync_requested_again
-                    partition.sync_queued = again
+                again = partition.syncing.end_turn()
             with self._idle:
                 self._idle.notify_all()
 
     def _sync(self, partition: Partition) -> None:
         had_records, began_ns = partition.is_dirty, self._running[partition]
         acks = partition.sync()
-        if had_records and partition.synced_at_ns >= began_ns:
-            self.on_synced(began_ns, partition.synced_at_ns)
+        if had_records and partition.syncing.synced_at_ns >= began_ns:
+            self.on_synced(began_ns, partition.syncing.synced_at_ns)
         self._send_acks(acks)
 
 
@@ -170,55 +164,3 @@ def _ignore(began_ns: int, ended_ns: int) -> None:
 
 def _send_nothing(operations: bytes) -> None:
     raise AssertionError("the sync threads are not started")
-
-
-class WorkQueue(Generic[T]):
-    """Items in order, each for one of the threads that wait.
-
-    The thread that waited last gets the next item. `queue.SimpleQueue` wakes a second thread for
-    each item, which finds nothing: with a thread switch and a turn of the interpreter lock for
-    each, that is much where items come one at a time.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._items: deque[T] = deque()
-        self._idle: list[_Place[T]] = []
-        self._places = threading.local()
-
-    def put(self, item: T) -> None:
-        """Any thread may call it."""
-        with self._lock:
-            if not self._idle:
-                self._items.append(item)
-                return
-            place = self._idle.pop()
-        place.item = item
-        place.wake.release()
-
-    def get(self) -> T:
-        """The next item; wait for it."""
-        with self._lock:
-            if self._items:
-                return self._items.popleft()
-            place: _Place[T] | None = getattr(self._places, "own", None)
-            if place is None:
-                place = self._places.own = _Place()
-            self._idle.append(place)
-        place.wake.acquire()
-        return place.item
-
-    def empty(self) -> bool:
-        """Whether no item waits for a thread."""
-        return not self._items
-
-
-class _Place(Generic[T]):
-    """Where one thread waits."""
-
-    __slots__ = ("item", "wake")
-    item: T
-
-    def __init__(self) -> None:
-        self.wake = threading.Lock()
-        self.wake.acquire()
