@@ -116,3 +116,7 @@ class PageAsked(NamedTuple):
     """Who asks."""
     applied: int = 0
     """Everything below it is in the copy."""
+    seen: int = 0
+    """The furthest offset that a table was at when rows of the copy were read; from `since` on."""
+    seen_epoch: int = -1
+    """The leader epoch of the record before `seen`, -1 if it is not known."""

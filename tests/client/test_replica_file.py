@@ -49,11 +49,13 @@ def page(
     oldest: int = 0,
     table: bytes = TABLE,
     keys: int = -1,
+    read_at: int = 0,
 ) -> SyncPage:
     return SyncPage(
         table=table, position=position, epoch=3, oldest=oldest, is_full=is_full, after=after,
         next_after=next_after, high_watermark=position, keys=keys,
         rows=[SyncRow(key, version, NOW, value, None) for key, version, value in rows],
+        read_at=read_at, read_epoch=5,
     )  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def test_a_page_is_one_transaction_with_its_position(file: ReplicaFile, tmp_path
     file.close()
     again = ReplicaFile(tmp_path / "table.db", "t", "other")
     assert again.replica_id == "me"
-    assert again.state() == (TABLE, 4, 3, None, 0, 4, 2)
+    assert again.state() == (TABLE, 4, 3, None, 0, 4, 2, 4, 3)
     assert values(again) == {b"b": b"2", b"c": b"3"}
     again.close()
 
@@ -93,6 +95,24 @@ def test_full_pages_replace_ranges(file: ReplicaFile) -> None:
     state = file.apply(page((b"d", 8, b"new"), position=9, is_full=True, after=b"b"))
     assert state.is_whole
     assert values(file) == {b"b": b"new", b"d": b"new"}
+
+
+def test_the_furthest_state_that_was_seen_is_kept(file: ReplicaFile) -> None:
+    """A table at 9 left states out of the page up to 4, and one at 6 may not have had them yet."""
+
+    def seen_after(next_page: SyncPage) -> tuple[int, int]:
+        state = file.apply(next_page)
+        return state.seen, state.seen_epoch
+
+    assert seen_after(page(position=2, is_full=True)) == (2, 3), "of a node that does not say it"
+    assert seen_after(page(position=4, read_at=9)) == (9, 5)
+    assert seen_after(page(position=5, read_at=6)) == (9, 5)
+    assert file.state().seen == 9
+    assert seen_after(page(position=9, read_at=9)) == (9, 5)
+    assert seen_after(page(position=9, is_full=True, next_after=b"k", read_at=12)) == (12, 5)
+    assert seen_after(page(position=9, is_full=True, after=b"k", read_at=10)) == (12, 5)
+    assert seen_after(page(position=7, is_full=True, read_at=7)) == (7, 5), "all is read again"
+    assert seen_after(page(position=1, table=bytes(16), read_at=1)) == (1, 5)
 
 
 def test_purged_rows_go(file: ReplicaFile) -> None:
@@ -220,7 +240,7 @@ def test_a_damaged_file(tmp_path: Path, file: ReplicaFile) -> None:
     connection.execute("update state set format = 9")
     connection.commit()
     connection.close()
-    with pytest.raises(CorruptData, match="format 2, found 9"):
+    with pytest.raises(CorruptData, match="format 3, found 9"):
         ReplicaFile(tmp_path / "table.db", "t", "me")
 
 

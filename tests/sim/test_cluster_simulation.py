@@ -133,6 +133,12 @@ def test_a_follower_of_small_segments_keeps_up() -> None:
     assert result.faults == {"ring cut": 1, "split": 1}
 
 
+def test_a_copy_lacks_nothing_where_the_second_change_of_a_key_is_lost() -> None:
+    """Its page had left the first one to the page with the second."""
+    result = run_seed(485_774, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults == {"outage": 1, "pause": 1}
+
+
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     """It was told that a compare-and-set had failed, which the next leader had stored."""

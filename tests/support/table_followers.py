@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bascule.tables.oplog.changes import Bounds, Changes, Page
-from bascule.tables.rows import Row
+from bascule.tables.rows import NOTHING_SEEN, Row, TablePosition
 from bascule.tables.table_file import TableFile
 
 
@@ -17,6 +17,7 @@ class TableFollower:
     position: int = 0
     epoch: int = -1
     after: bytes | None = None
+    seen: TablePosition = NOTHING_SEEN
     full_pages: int = 0
     pages: int = 0
 
@@ -43,6 +44,8 @@ class TableFollower:
                 self.rows[row.key] = row
         self.rows = {key: row for key, row in self.rows.items() if row.version >= oldest}
         self.position, self.after = page.position, page.next_after
+        if page.read_at.offset >= self.seen.offset or (page.is_full and not page.after):
+            self.seen = page.read_at
         self.pages += 1
 
     def page_of(self, file: TableFile, rows_max: int = 3, bytes_max: int = 1 << 20) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from bascule.errors import Indeterminate, InvalidPattern, PartitionFailed
 from bascule.tables import _hot as tables_hot
-from bascule.tables.rows import Row
+from bascule.tables.rows import Row, TablePosition
 from bascule.tables.watching import (
     Begin,
     Caught,
@@ -80,18 +80,21 @@ class Table:
         if since < self.oldest:
             return None
         if since >= self.position:
-            return ChangesPage([], since, is_last=True)
+            return ChangesPage([], since, TablePosition(since, self.epoch))
         rows = sorted(self.rows.values(), key=lambda row: row.version)
         rows = [row for row in rows if row.version >= since]
         page, is_last, position = rows[:rows_max], len(rows) <= rows_max, self.position
         await self.pause()
-        return ChangesPage(page, position if is_last else page[-1].version + 1, is_last)
+        read_at = TablePosition(position, self.epoch)
+        return ChangesPage(page, position if is_last else page[-1].version + 1, read_at)
 
     def epoch_of(self, offset: int) -> int:
         return self.epoch
 
     def may_have_applied(self, position: WatchPosition) -> bool:
-        return position.epoch == self.epoch
+        return position.epoch == self.epoch and (
+            position.seen is None or position.seen.offset <= self.position
+        )
 
 
 class Seen:
@@ -176,7 +179,7 @@ def test_a_watcher_sees_the_state_and_then_each_change() -> None:
         seen = Seen(table.watches.watch(KeyPattern(b"a.*"), Begin.STATE))
         await seen.read_until_caught()
         assert (seen.restarts, seen.versions) == (1, {b"a.1": [4]})
-        assert seen.position == (5, 1)
+        assert seen.position == WatchPosition(5, 1)
         table.put((b"a.3", b"1"), (b"b", b"2"), (b"a.1", None))
         await seen.read()
         assert seen.versions == {b"a.1": [4, 7], b"a.3": [5]}
@@ -221,6 +224,41 @@ def test_a_watcher_goes_on_where_another_has_stopped() -> None:
     run_virtually(test())
 
 
+def test_a_position_says_what_it_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`k` has changed within the first page and again behind it: its state comes with a later one.
+    Who goes on from the first page needs a table with that later change."""
+    monkeypatch.setattr(watches, "PAGE_ROWS", 2)
+
+    async def test() -> None:
+        table = Table()
+        table.put((b"k", b"1"), (b"a", b"x"), (b"b", b"x"), (b"c", b"x"), (b"k", b"2"))
+        steps = table.watches.watch(KeyPattern(b">"), WatchPosition(0, 1))
+        found = []
+        async for step in steps:
+            if isinstance(step, Caught):
+                assert step.position == WatchPosition(5, 1)
+                break
+            assert not isinstance(step, Restarted)
+            found += step
+        await steps.aclose()
+        assert [(each.key, each.position) for each in found] == [
+            (b"a", WatchPosition(2, 1, TablePosition(5, 1))),
+            (b"b", WatchPosition(3, 1, TablePosition(5, 1))),
+            (b"c", WatchPosition(4, 1, TablePosition(5, 1))),
+            (b"k", WatchPosition(5, 1)),
+        ]
+        first = found[0].position
+        for is_lost in (False, True):
+            if is_lost:
+                table.position = 4
+            seen = Seen(table.watches.watch(KeyPattern(b">"), first))
+            await seen.read()
+            assert seen.restarts == is_lost
+            await seen.close()
+
+    run_virtually(test())
+
+
 def test_an_idle_watcher_is_told_the_position() -> None:
     async def test() -> None:
         table = Table()
@@ -228,7 +266,7 @@ def test_an_idle_watcher_is_told_the_position() -> None:
         await seen.read_until_caught()
         table.put((b"b", b"1"))
         assert isinstance(await seen.read(), Caught)
-        assert seen.position == (1, 1)
+        assert seen.position == WatchPosition(1, 1)
         await seen.close()
 
     run_virtually(test())

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from bascule.errors import BasculeError
 from bascule.http.requests import NUMBER_MAX, MalformedRequest
+from bascule.tables.rows import TablePosition
 from bascule.tables.watching import (
     Begin,
     Caught,
@@ -32,7 +33,10 @@ LAST_EVENT: Final = "last-event-id"
 STARTS: Final = {each.value: each for each in Begin}
 
 
-_EVENT_ID: Final = re.compile(r"(\d{1,19})-(-?\d{1,10})(?:-([0-9a-f]{32}))?", re.ASCII)
+_EVENT_ID: Final = re.compile(
+    r"(\d{1,19})-(-?\d{1,10})(?:-([0-9a-f]{32})(?:-(\d{1,19})-(-?\d{1,10}))?)?", re.ASCII
+)
+"""Offset, epoch, table and what was `seen`, see `WatchPosition`."""
 _OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
@@ -123,20 +127,23 @@ def watch_start(text: str | None, last_event: str | None) -> AskedStart:
     text = last_event or text or Begin.NOW.value
     if text in STARTS:
         return AskedStart(STARTS[text], None)
+    seen: TablePosition | None = None
     if (found := _EVENT_ID.fullmatch(text)) is not None:
         offset, epoch, table = int(found[1]), int(found[2]), found[3]
         # An id without that of a table may be of any table: it is none of this one.
         of = b"" if table is None else bytes.fromhex(table)
+        if found[4] is not None:
+            seen = TablePosition(int(found[4]), int(found[5]))
     elif _OFFSET.fullmatch(text) is not None:
         offset, epoch, of = int(text), -1, None
     else:
         offset, epoch, of = NUMBER_MAX + 1, -1, None
-    if offset > NUMBER_MAX:
+    if offset > NUMBER_MAX or (seen is not None and seen.offset > NUMBER_MAX):
         raise MalformedRequest(
             f"start must be now, state, the id of an event or an offset, got {text[:60]!r}",
             field="start",
         )
-    return AskedStart(WatchPosition(offset, epoch), of)
+    return AskedStart(WatchPosition(offset, epoch, seen), of)
 
 
 async def _events(
@@ -159,11 +166,15 @@ def _encode(step: WatchStep, of: bytes) -> bytes:
             # Who loses the connection before all of the state has come begins with it again.
             return b"id: state\nevent: restart\ndata: {}\n\n"
         case Caught():
-            offset, epoch = step.position
-            return b'id: %d-%d%b\nevent: position\ndata: {"position":%d}\n\n' % (
-                offset, epoch, of, offset,
+            return b'id: %b\nevent: position\ndata: {"position":%d}\n\n' % (
+                _event_id(step.position, of), step.position.offset,
             )  # fmt: skip
     return b"".join([each.encoded or _encode_change(each, of) for each in step])
+
+
+def _event_id(position: WatchPosition, of: bytes) -> bytes:
+    id = b"%d-%d%b" % (position.offset, position.epoch, of)
+    return id if position.seen is None else b"%b-%d-%d" % (id, *position.seen)
 
 
 def _encode_change(change: Change, of: bytes) -> bytes:
@@ -185,7 +196,7 @@ def _encode_change(change: Change, of: bytes) -> bytes:
     # While the state is shown, an event is no place to go on from: its id is that of `position`.
     mark = b""
     if change.is_ordered:
-        mark = b"id: %d-%d%b\n" % (change.version + 1, change.epoch, of)
+        mark = b"id: %b\n" % _event_id(change.position, of)
     event = b"remove" if change.value is None else b"set"
     change.encoded = b"%bevent: %b\ndata: %b\n\n" % (mark, event, msgspec.json.encode(body))
     return change.encoded

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bascule.errors import CorruptData, PartitionFailed
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
-from bascule.tables.rows import Rows, read_rows
-from bascule.tables.table_file import TableFile, TablePosition
+from bascule.tables.rows import Rows, TablePosition, read_rows
+from bascule.tables.table_file import TableFile
 from bascule.wire.tables.keys import TableKeys
 
 
@@ -54,12 +54,28 @@ def is_beyond(position: TablePosition, store: PartitionLog) -> bool:
     return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
 
 
-def has_lost(partition: Partition | None, since: int, epoch: int) -> bool:
-    """Whether the log has lost records that a reader at `since` has seen, as far as is known: a
-    follower whose log ends before it may have them to come, or others in their place."""
+def has_lost(partition: Partition | None, *seen: TablePosition) -> bool:
+    """Whether the log has lost records that a reader at any of these has seen, as far as is known:
+    a follower whose log ends before them may have them to come, or others in their place."""
+    return any(_has_lost(partition, *each) for each in seen)
+
+
+def _has_lost(partition: Partition | None, since: int, epoch: int) -> bool:
     if partition is None or (store := partition.log) is None:
         return False
     if since > store.end.offset:
         return partition.is_leader
     known = store.epochs.at(since - 1) if since > store.start_offset else -1
     return epoch != -1 and known not in (-1, epoch)
+
+
+def may_have(partition: Partition | None, since: int, epoch: int) -> bool:
+    """False if the log has other records below `since`, or lost some of them. A follower may be
+    behind, the leader is not."""
+    if partition is None or (store := partition.log) is None or not since:
+        return True
+    if since > store.end.offset and partition.is_leader:
+        return False
+    if epoch > store.epochs.latest:
+        return True  # it is behind
+    return store.epochs.at(since - 1) == epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.record import _hot as record_hot
@@ -27,6 +27,19 @@ class Row(NamedTuple):
     """None: the key was removed."""
     content_type: str | None = None
     """What the record's header `Content-Type` says. Of a removal: see `AppliedRow`."""
+
+
+class TablePosition(NamedTuple):
+    """What a table stands at."""
+
+    offset: int
+    """The first offset that is not applied."""
+    epoch: int
+    """The leader epoch of the record before; -1 if it is not known."""
+
+
+NOTHING_SEEN: Final = TablePosition(0, -1)
+"""Of a reader that has no rows yet."""
 
 
 class Rows(NamedTuple):

@@ -27,7 +27,7 @@ from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.oplog.recorder import NO_MARK, OplogRecorder
-from bascule.tables.rows import Row, Rows
+from bascule.tables.rows import Row, Rows, TablePosition
 from bascule.wire.tables.keys import prefix_end
 from bascule.wire.tables.patterns import KeyPattern
 
@@ -190,15 +190,6 @@ class PageRange(NamedTuple):
     end: bytes | None = None
     """Keys are below it."""
     pattern: KeyPattern | None = None
-
-
-class TablePosition(NamedTuple):
-    """What a table stands at."""
-
-    offset: int
-    """The first offset that is not applied."""
-    epoch: int
-    """The leader epoch of the record before; -1 if it is not known."""
 
 
 class TableFile:

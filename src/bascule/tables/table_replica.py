@@ -23,12 +23,12 @@ from bascule.tables.completeness import Completeness
 from bascule.tables.deadlines import ExpiredKey
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
-from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, why_ended
+from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, may_have, why_ended
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.pace import Pace
-from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import PageRange, TableFile, TablePosition, is_one_key
+from bascule.tables.rows import NOTHING_SEEN, Row, Rows, TablePosition
+from bascule.tables.table_file import PageRange, TableFile, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
@@ -290,21 +290,23 @@ class TableReplica:
         bytes_max: int,
         epoch: int = -1,
         after: bytes | None = None,
+        seen: TablePosition = NOTHING_SEEN,
     ) -> Changes:
         """A page of what has changed at or after offset `since`: the last state of each such key.
 
         `tables.oplog.changes` says how to go on, and what full pages are; the theory is in
-        `tables.oplog`. `since`, `epoch` and `after` are those of the page before, from whichever
-        replica; 0, -1 and None to begin. With an `epoch` a reader gets all rows if the log has lost
-        records that it has seen, as after an unclean election; without it that is noticed only
-        where `since` is beyond the end of the leader's log. A replica that is not at `since` yet is
-        waited for. At most `rows_max` rows, of `bytes_max` or one.
+        `tables.oplog`. `since`, `epoch`, `after` and `seen` are those of the page before, from
+        whichever replica; without them it begins. With epochs a reader gets all rows if the log has
+        lost records that it has seen, as after an unclean election; without them that is noticed
+        only where `since` is beyond the end of the leader's log. A replica that is not at `since`
+        and `seen` yet is waited for. At most `rows_max` rows, of `bytes_max` or one.
 
         Raises: PartitionFailed, CorruptData; Indeterminate: to be repeated.
         """
-        if since > self.position and not has_lost(self._find(), since, epoch):
-            await self.wait_position(since)
-        if has_lost(self._find(), since, epoch):  # also if it was found meanwhile
+        stood, needed = (TablePosition(since, epoch), seen), max(since, seen.offset)
+        if needed > self.position and not has_lost(self._find(), *stood):
+            await self.wait_position(needed)
+        if has_lost(self._find(), *stood):  # also if it was found meanwhile
             since, after = 0, None
         oldest = self._oldest()
         bounds = Bounds(rows_max, bytes_max, oldest)
@@ -313,13 +315,14 @@ class TableReplica:
             self._pace.hurry()
         reached = -1
         if (found := self._find()) is not None and (store := found.log) is not None:
-            if is_beyond(TablePosition(page.applied, page.applied_epoch), store):
+            if is_beyond(page.read_at, store):
                 self._pace.hurry()
                 raise Indeterminate(f"the table {self.stream} has records that its log has lost")
             reached = store.epochs.at(page.position - 1)
         return Changes(
-            page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after
-        )
+            page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after,
+            page.read_at,
+        )  # fmt: skip
 
     async def changed_since(
         self, since: int, *, rows_max: int, bytes_max: int
@@ -329,14 +332,14 @@ class TableReplica:
         if self._is_damaged or since < min(self._oldest(), present):
             return None
         if since >= present:
-            return ChangesPage([], since, is_last=True)
+            return ChangesPage([], since, TablePosition(since, self.epoch_of(since - 1)))
         page = await self.changes(since, rows_max=rows_max, bytes_max=bytes_max)
         rows = page.rows
         if page.is_full:
             if since or page.next_after is not None:
                 return None
             rows = sorted(rows, key=attrgetter("version"))
-        return ChangesPage(rows, page.position, is_last=page.position >= present)
+        return ChangesPage(rows, page.position, page.read_at)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch of a record; -1 if it is not known."""
@@ -346,18 +349,10 @@ class TableReplica:
         return found.log.epochs.at(offset)
 
     def may_have_applied(self, position: WatchPosition) -> bool:
-        """False if the log has other records below the position, or lost some of them.
-
-        A follower may be behind a position, the leader is not.
-        """
+        """See `watching.WatchedTable`."""
+        offset, epoch, seen = position
         found = self._find()
-        if found is None or found.log is None or not position.offset:
-            return True
-        if position.offset > found.log.end.offset and found.is_leader:
-            return False
-        if position.epoch > found.log.epochs.latest:
-            return True  # it is behind
-        return found.log.epochs.at(position.offset - 1) == position.epoch
+        return may_have(found, offset, epoch) and (seen is None or may_have(found, *seen))
 
     async def reaches(self, position: WatchPosition, seconds: float) -> bool:
         """Whether a watcher can go on at the position; waits so long for a replica that is behind.
@@ -367,8 +362,9 @@ class TableReplica:
         """
         if not self.may_have_applied(position):
             return False
-        await self.wait_beyond(position.offset - 1, seconds)
-        return self.position >= position.offset and self.may_have_applied(position)
+        needed = position.offset if position.seen is None else position.seen.offset
+        await self.wait_beyond(needed - 1, seconds)
+        return self.position >= needed and self.may_have_applied(position)
 
     async def wait_position(self, offset: int, seconds: float = WAIT_SECONDS_MAX) -> None:
         """Return once everything below `offset` is in the table; see `complete_position`.

@@ -16,7 +16,9 @@ from bascule.host.real import RealFiles
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogConfig
 from bascule.tables import Tables
+from bascule.tables.rows import TablePosition
 from bascule.tables.table_replica import TableReplica
+from bascule.tables.watching import WatchPosition
 from bascule.wire.tables.sync_pages import (
     SyncPage,
     SyncRow,
@@ -41,6 +43,7 @@ class ReplicaFollower(TableFollower):
             self.position,
             epoch=self.epoch,
             after=self.after,
+            seen=self.seen,
             rows_max=rows_max,
             bytes_max=1 << 20,
         )
@@ -69,12 +72,13 @@ class FileFollower:
         state = self._state
         found = await replica.changes(
             state.position, epoch=state.epoch, after=state.after, rows_max=rows_max,
-            bytes_max=1 << 20,
+            bytes_max=1 << 20, seen=TablePosition(state.seen, state.seen_epoch),
         )  # fmt: skip
         page = SyncPage(
             table=bytes(16), position=found.position, epoch=found.epoch, oldest=found.oldest,
             is_full=found.is_full, after=found.after, next_after=found.next_after,
             high_watermark=0, keys=-1, rows=cast("list[SyncRow]", found.rows),
+            read_at=found.read_at.offset, read_epoch=found.read_at.epoch,
         )  # fmt: skip
         body = encode_page(page)
         self._state = await asyncio.to_thread(self._file.apply, decode_page(body, checksum(body)))
@@ -229,6 +233,52 @@ def test_records_that_the_log_has_lost_are_taken_back(harness: TablesHarness) ->
         assert follower.values() == {b"c": b"3", b"d": b"4"}
 
     other.run(another_epoch)
+
+
+@pytest.mark.parametrize("loss", ["its record", "the epoch of another"])
+def test_a_state_that_was_left_to_a_later_page_is_not_lost_with_it(
+    harness: TablesHarness, loss: str
+) -> None:
+    """The log is the same up to the position of the follower, which lacks a key there: the key had
+    changed again, behind that page, and that change is lost."""
+    follower = ReplicaFollower()
+    present = (b"k", b"2"), (b"a", b"x"), (b"b", b"x")
+    harness.put((b"k", b"1"))
+    end = harness.put(*present, (b"k", b"3"))
+
+    async def before(tables: Tables) -> None:
+        follower.position, follower.epoch = 1, 0
+        await contents(tables, end)
+        replica = tables.replica("t", 0)
+        await follower.page_from(replica, rows_max=1)
+        assert (follower.values(), follower.position) == ({b"a": b"x"}, 3)
+        assert follower.seen == (end, follower.epoch)
+        watched = WatchPosition(follower.position, follower.epoch, follower.seen)
+        assert await replica.reaches(watched, 0)
+
+    harness.run(before)
+    other = TablesHarness(harness.directory / "other")
+    other.put((b"k", b"1"))
+    expected = dict(present)
+    if loss == "its record":
+        left = other.put(*present)
+    else:
+        left = other.put(*present, (b"c", b"x"))
+        expected[b"c"] = b"x"
+        follower.seen = follower.seen._replace(epoch=follower.epoch + 1)
+
+    async def after(tables: Tables) -> None:
+        assert await contents(tables, left) == expected
+        replica = tables.replica("t", 0)
+        watched = WatchPosition(follower.position, follower.epoch)
+        assert await replica.reaches(watched, 0)
+        if loss == "its record":  # a log without a later epoch may have it to come
+            assert not await replica.reaches(watched._replace(seen=follower.seen), 0)
+        await follower.follow(replica)
+        assert follower.values() == expected
+        assert follower.seen == (left, follower.epoch)
+
+    other.run(after)
 
 
 def test_records_that_are_found_lost_while_a_reader_waits_are_taken_back(

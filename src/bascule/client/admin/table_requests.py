@@ -130,6 +130,8 @@ class TableRequests:
                 "wait_ms": int(asked.wait * 1000),
                 "follower": asked.follower,
                 "applied": asked.applied,
+                "seen": asked.seen,
+                "seen_epoch": asked.seen_epoch,
             }
         )
         path = f"{_table_path(name)}/changes{query}"

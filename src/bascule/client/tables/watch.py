@@ -27,7 +27,7 @@ RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0)
 STARTS: Final = ("now", "state")
 PASSING: Final = {"partition_failed", "not_leader", "cannot_replicate", "busy", "internal"}
 """Codes of refusals of a node, where another one may do it."""
-_POSITION: Final = re.compile(r"\d{1,19}--?\d{1,10}-[0-9a-f]{32}", re.ASCII)
+_POSITION: Final = re.compile(r"\d{1,19}--?\d{1,10}-[0-9a-f]{32}(-\d{1,19}--?\d{1,10})?", re.ASCII)
 
 WatchStart: TypeAlias = str | int
 """`now`, `state`, a `TableChange.position` or an offset."""

@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import Final
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -57,7 +58,7 @@ def _response(page: SyncPage) -> Response:
 def page_asked(request: Request) -> PageAsked:
     """Raises: MalformedRequest."""
     given = request.query_params
-    epoch, table = given.get("epoch", NO_EPOCH), given.get("id")
+    table = given.get("id")
     if table is not None and not _TABLE.fullmatch(table):
         raise MalformedRequest(
             f"id has {2 * TABLE_ID_BYTES} hexadecimal digits, got {table[:40]!r}", field="id"
@@ -71,11 +72,19 @@ def page_asked(request: Request) -> PageAsked:
     return PageAsked(
         table=None if table is None else bytes.fromhex(table),
         since=number(given.get("since"), "since", 0),
-        epoch=-1 if epoch == NO_EPOCH else number(epoch, "epoch", 0, high=EPOCH_MAX),
+        epoch=_epoch(given, "epoch"),
         after=bytes_of_query(request).get("after"),
         rows_max=number(given.get("rows"), "rows", ROWS, low=1, high=ROWS),
         bytes_max=number(given.get("bytes"), "bytes", BYTES, low=1, high=BYTES_MAX),
         wait=number(given.get("wait_ms"), "wait_ms", 0, high=WAIT_MS_MAX) / 1000,
         follower=follower or (request.client.host if request.client else ""),
         applied=number(given.get("applied"), "applied", 0),
+        seen=number(given.get("seen"), "seen", 0),
+        seen_epoch=_epoch(given, "seen_epoch"),
     )
+
+
+def _epoch(given: QueryParams, name: str) -> int:
+    """Raises: MalformedRequest."""
+    epoch = given.get(name, NO_EPOCH)
+    return -1 if epoch == NO_EPOCH else number(epoch, name, 0, high=EPOCH_MAX)

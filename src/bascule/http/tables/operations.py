@@ -193,6 +193,8 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             ("wait_ms", "If nothing has changed, wait so long for it, 0 (default) to 30000."),
             ("follower", "Who asks, for the metrics; default: the address."),
             ("applied", "Everything below it is in the copy; for the metrics."),
+            ("seen", "The highest `read_at` of a page since the first full one; default: 0."),
+            ("seen_epoch", "The `read_epoch` of that page; default: -1."),
         ),
         example="curl -o page '$SERVER/v1/tables/sessions/changes?since=0'",
         media_type=MEDIA_TYPE,

@@ -44,4 +44,9 @@ at some `q`, so each key with `o <= q` is sent. A key that changes later has its
 beyond T, hence beyond `q`, and belongs to a later page. Pages of all rows are read in the order of
 keys, from snapshots that are not older than the position B at which the first one began. What
 changes after its key was passed has an operation beyond B, and from B on the follower goes on.
+
+All that is of one log. Where records are lost (an unclean election), a follower at `q` may lack a
+key with `o <= q` in the log that is left: the page left it to a later one, as its last operation
+was among the lost. So a follower also says the highest T of its pages, and gets all rows where the
+log does not have T, with its leader epoch.
 """

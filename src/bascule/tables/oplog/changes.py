@@ -2,15 +2,17 @@
 
 A reader pages like this, and a page is applied before the next one is asked for::
 
-    page = changes(position, epoch=epoch, after=after)
+    page = changes(position, epoch=epoch, after=after, seen=seen)
     if page.is_full:
         remove the keys above page.after, up to page.next_after (None: all), that it does not have
     for row in page.rows:
         set row.key, or remove it if row.value is None
     remove the keys whose version is below page.oldest
     position, epoch, after = page.position, page.epoch, page.next_after
+    if page.read_at.offset >= seen.offset, or page is the first full one:
+        seen = page.read_at
 
-It may stop anywhere, and go on with these three at any replica. An empty page that is not full says
+It may stop anywhere, and go on with these four at any replica. An empty page that is not full says
 that nothing is newer.
 """
 
@@ -28,7 +30,7 @@ from typing import Final, NamedTuple
 from bascule.errors import CorruptData, Indeterminate
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
-from bascule.tables.rows import Row
+from bascule.tables.rows import Row, TablePosition
 
 KEYS_AT_FIRST: Final = 16
 KEYS_AT_ONCE: Final = 500
@@ -71,6 +73,8 @@ class Changes:
     """The keys of a full page are above this one, b"" for all."""
     next_after: bytes | None
     """The last key of a full page that others have to follow; None if there is none."""
+    read_at: TablePosition
+    """What the table stood at when the rows were read, at `position` or behind it."""
 
 
 class Page(NamedTuple):
@@ -81,9 +85,8 @@ class Page(NamedTuple):
     is_full: bool
     after: bytes
     next_after: bytes | None
-    applied: int
-    """The position of the table that it was read of."""
-    applied_epoch: int
+    read_at: TablePosition
+    """What the table stood at."""
 
 
 class Bounds(NamedTuple):
@@ -188,6 +191,7 @@ class ChangesReader:
         self, reader: sqlite3.Connection, since: int, after: bytes | None, bounds: Bounds
     ) -> Page:
         applied, epoch, *ends = reader.execute(_STATE).fetchone()
+        read_at = TablePosition(applied, epoch)
         if since > applied:
             raise Indeterminate(f"the table is at offset {applied}, not {since}")
         mark = None if ends[0] is None else Mark(*ends)
@@ -199,10 +203,10 @@ class ChangesReader:
                 self.damage = str(error)
                 position, filling = None, _Filling(bounds)
             if position is not None:
-                return Page(filling.rows, position, False, b"", None, applied, epoch)
+                return Page(filling.rows, position, False, b"", None, read_at)
         next_after = _fill_every(reader, filling, after or b"", bounds.oldest)
         position = applied if after is None else since
-        return Page(filling.rows, position, True, after or b"", next_after, applied, epoch)
+        return Page(filling.rows, position, True, after or b"", next_after, read_at)
 
     def _fill_changed(
         self,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, TypeAlias
 
+from bascule.tables.rows import TablePosition
+
 
 class WatchPosition(NamedTuple):
     """Where a watcher stands."""
@@ -14,6 +16,9 @@ class WatchPosition(NamedTuple):
     """The first offset that it has not seen."""
     epoch: int
     """The leader epoch of the record before; -1 if it is not known."""
+    seen: TablePosition | None = None
+    """What the table stood at when the watcher was shown a part of what it had: what had changed
+    again below that may not be seen yet. None: everything below `offset` was seen."""
 
 
 class Begin(Enum):
@@ -37,6 +42,7 @@ class Change:
         "frame_end",
         "is_ordered",
         "key",
+        "seen",
         "timestamp",
         "value",
         "version",
@@ -52,6 +58,7 @@ class Change:
         epoch: int,
         *,
         is_ordered: bool = True,
+        seen: TablePosition | None = None,
     ) -> None:
         self.key = key
         self.version = version
@@ -66,10 +73,17 @@ class Change:
         """The leader epoch of the record; -1 if it is not known."""
         self.is_ordered = is_ordered
         """False while the state is shown by key: lower versions may follow."""
+        self.seen = seen
+        """Of the position behind it, see `WatchPosition.seen`."""
         self.encoded: bytes | None = None
         """The event over HTTP, for the other watchers there."""
         self.frame_end: bytes | None = None
         """The end of the message to key-value clients, likewise."""
+
+    @property
+    def position(self) -> WatchPosition:
+        """Where a watcher stands that has seen it, if it is ordered."""
+        return WatchPosition(self.version + 1, self.epoch, self.seen)
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from bascule.errors import Indeterminate, PartitionFailed
 from bascule.tables import _hot
 from bascule.tables._hot import AppliedRow
-from bascule.tables.rows import Row
+from bascule.tables.rows import Row, TablePosition
 from bascule.tables.watching.steps import (
     Begin,
     Caught,
@@ -38,8 +38,13 @@ class ChangesPage(NamedTuple):
     rows: list[Row]
     position: int
     """What was changed below it, and not again later, has been read."""
-    is_last: bool
-    """Whether it has all that the table had when it was asked for."""
+    read_at: TablePosition
+    """What the table stood at when the rows were read."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has all that the table had then."""
+        return self.position >= self.read_at.offset
 
 
 class WatchedTable(Protocol):
@@ -79,7 +84,8 @@ class WatchedTable(Protocol):
         ...
 
     def may_have_applied(self, position: WatchPosition) -> bool:
-        """False if the log has other records below the position, or lost some of them."""
+        """False if the log has other records below the position, or what it had `seen`, or lost
+        some of them."""
         ...
 
 
@@ -176,13 +182,15 @@ class TableWatches:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
         try:
             first: int | None = self._table.position
+            seen: TablePosition | None = None
             if start is Begin.STATE:
                 first = None
             elif isinstance(start, WatchPosition):
                 first = start.offset if self._table.may_have_applied(start) else None
+                seen = start.seen
             while True:
                 losses = self._losses
-                async for step in self._catch_up(watcher, first):
+                async for step in self._catch_up(watcher, first, seen):
                     yield step
                 self._check_open()
                 yield self._caught(watcher)
@@ -199,7 +207,7 @@ class TableWatches:
                     if told == watcher.first and not watcher.has_changes:
                         yield self._caught(watcher)
                 self.counts.lagged += 1
-                first = watcher.first if losses == self._losses else None
+                first, seen = watcher.first if losses == self._losses else None, None
         finally:
             self._remove(watcher)
             self.watchers -= 1
@@ -212,10 +220,11 @@ class TableWatches:
         return Caught(WatchPosition(offset, self._table.epoch_of(offset - 1)))
 
     async def _catch_up(
-        self, watcher: Watcher, first: int | None
+        self, watcher: Watcher, first: int | None, seen: TablePosition | None
     ) -> AsyncGenerator[WatchStep, None]:
-        """What the table has from version `first` on, or its state; the watcher has the rest."""
-        seen: dict[bytes, int] = {}
+        """What the table has from version `first` on, or its state; the watcher has the rest.
+        `seen` is that of the position."""
+        shown: dict[bytes, int] = {}
         losses = self._losses
         while True:
             if first is None or losses != self._losses:
@@ -224,10 +233,12 @@ class TableWatches:
                 yield Restarted()
                 first = self._table.position
                 async for found in self._state(watcher.pattern):
-                    seen |= {each.key: each.version for each in found if each.version >= first}
+                    shown |= {each.key: each.version for each in found if each.version >= first}
                     yield found
                 if losses != self._losses:
                     continue  # a part of it is of a table that is no more
+                position = self._table.position
+                seen = TablePosition(position, self._table.epoch_of(position - 1))
             # From here on it is told what is applied while the table is read.
             watcher.begin(first)
             self._add(watcher)
@@ -235,9 +246,12 @@ class TableWatches:
             if page is None or losses != self._losses:
                 first = None
                 continue
-            matching = self._changes(row for row in page.rows if watcher.pattern.matches(row.key))
-            if new := [each for each in matching if seen.get(each.key) != each.version]:
-                yield new
+            if seen is None or seen.offset < page.read_at.offset:
+                seen = page.read_at
+            matching = (row for row in page.rows if watcher.pattern.matches(row.key))
+            new = (row for row in matching if shown.get(row.key) != row.version)
+            if changes := list(self._changes(new, seen)):
+                yield changes
             first = max(first, page.position)
             if page.is_last and not watcher.is_lagging:
                 watcher.skip(first)
@@ -258,9 +272,11 @@ class TableWatches:
                 return
             at = rows[-1].key + b"\0"
 
-    def _changes(self, rows: Iterable[Row]) -> Iterator[Change]:
+    def _changes(self, rows: Iterable[Row], seen: TablePosition) -> Iterator[Change]:
         epoch_of = self._table.epoch_of
-        return (Change(*row, epoch_of(row.version)) for row in rows)
+        for row in rows:
+            behind = seen if seen.offset > row.version + 1 else None
+            yield Change(*row, epoch_of(row.version), seen=behind)
 
     def _add(self, watcher: Watcher) -> None:
         pattern = watcher.pattern

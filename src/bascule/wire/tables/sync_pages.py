@@ -7,7 +7,7 @@ know. How a reader pages is in `bascule.tables.oplog.changes`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -58,12 +58,38 @@ class SyncPage(Struct, frozen=True, kw_only=True, array_like=True):
     keys: int
     """About how many keys the table has; -1 where that was not counted."""
     rows: list[SyncRow]
+    read_at: int = 0
+    """The offset up to which the table was applied when the rows were read, at least `position`.
+    What has changed twice below it may be missing from this page, and comes with a later one."""
+    read_epoch: int = -1
+    """The leader epoch of the record before `read_at`, -1 if it is not known."""
 
     @property
     def is_current(self) -> bool:
         """Whether nothing that was committed is missing behind this page."""
         return self.next_after is None and self.position >= self.high_watermark
 
+
+class SeenTable(NamedTuple):
+    """The furthest state of a table that a copy was given rows of. A row that had changed twice
+    below it may be missing behind the position of the copy."""
+
+    offset: int
+    """Up to where the table was applied."""
+    epoch: int
+    """The leader epoch of the record before, -1 if it is not known."""
+
+    def after(self, page: SyncPage, *, is_same_table: bool) -> SeenTable:
+        """What it is once the page is applied."""
+        if page.read_at < page.position:  # a node that does not say it
+            return SeenTable(page.position, page.epoch)
+        begins = page.is_full and not page.after
+        if begins or page.read_at >= self.offset or not is_same_table:
+            return SeenTable(page.read_at, page.read_epoch)
+        return self
+
+
+NOTHING_SEEN: Final = SeenTable(0, -1)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SyncPage)

@@ -143,12 +143,12 @@ class ReplicaFollower:
                 wait=wait,
                 follower=self._file.replica_id,
                 applied=self.state.position,
+                seen=state.seen,
+                seen_epoch=state.seen_epoch,
             )
             page = await self._admin.table_changes(self._table, asked)
             await pages.put(page)
-            state = state._replace(
-                table=page.table, position=page.position, epoch=page.epoch, after=page.next_after
-            )
+            state = state.behind(page)
             wait = WAIT_SECONDS if page.is_current else 0.0
 
     async def _apply(self, pages: asyncio.Queue[SyncPage]) -> None:

@@ -25,10 +25,10 @@ from bascule.client.tables.replica import statements as sql
 from bascule.client.tables.replica.conflicts import LocalWrite, RemoteState
 from bascule.errors import ConfigError, CopyDamaged, LogFailed
 from bascule.errors.tables import shown_key
-from bascule.wire.tables.sync_pages import SyncPage
+from bascule.wire.tables.sync_pages import SeenTable, SyncPage
 
-FORMAT: Final = 2
-"""2 has checksums."""
+FORMAT: Final = 3
+"""2 has checksums, 3 what a table stood at when rows were read."""
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 DIGEST_BYTES: Final = 32
@@ -52,11 +52,23 @@ class CopyState(NamedTuple):
     """What was committed below it when the last page was sent."""
     keys: int
     """About how many keys the table had when full pages began."""
+    seen: int
+    seen_epoch: int
+    """See `wire.tables.sync_pages.SeenTable`."""
 
     @property
     def is_whole(self) -> bool:
         """Whether it is a state that the table has been in, or nearly."""
         return self.table is not None and self.after is None
+
+    def behind(self, page: SyncPage) -> CopyState:
+        """Where to go on after a page."""
+        seen = SeenTable(self.seen, self.seen_epoch)
+        seen = seen.after(page, is_same_table=self.table == page.table)
+        return self._replace(
+            table=page.table, position=page.position, epoch=page.epoch, after=page.next_after,
+            seen=seen.offset, seen_epoch=seen.epoch,
+        )  # fmt: skip
 
 
 class ReplicaEntry(NamedTuple):
@@ -143,7 +155,7 @@ class ReplicaFile:
             if not self._writer.execute("select count(*) from sqlite_master").fetchone()[0]:
                 for statement in sql.SCHEMA.split(";")[:-1]:
                     self._writer.execute(statement)
-                first = row_crc(None, 0, -1, None, 0, 0, 0, table, new_id)
+                first = row_crc(None, 0, -1, None, 0, 0, 0, 0, -1, table, new_id)
                 self._writer.execute(sql.FIRST, (FORMAT, table, new_id, first))
             found = self._writer.execute("select format, name, replica_id from state").fetchone()
         if found is None or found[0] != FORMAT:
@@ -163,7 +175,7 @@ class ReplicaFile:
         if found is None:
             raise self._damaged("the state", "a row", "none")
         self._check("the state", found[:-1], found[-1])
-        return CopyState(*found[:7])
+        return CopyState(*found[:9])
 
     def _check(self, what: str, fields: Sequence[Any], crc: object) -> None:
         """`crc` is what the file has: damage changes types, too. Raises: CopyDamaged."""
@@ -207,10 +219,9 @@ class ReplicaFile:
             if page.oldest > before.oldest:
                 writer.execute("delete from entries where version < ?", (page.oldest,))
             keys = page.keys if page.keys >= 0 else before.keys
-            state = CopyState(
-                page.table, page.position, page.epoch, page.next_after, page.oldest,
-                page.high_watermark, keys,
-            )  # fmt: skip
+            state = before.behind(page)._replace(
+                oldest=page.oldest, high_watermark=page.high_watermark, keys=keys
+            )
             crc = row_crc(*state, self.table, self.replica_id)
             writer.execute(sql.SET_STATE, (*state, crc))
         return state

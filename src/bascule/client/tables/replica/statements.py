@@ -26,6 +26,8 @@ create table state (
     oldest integer not null,
     high_watermark integer not null,
     keys integer not null,
+    seen integer not null,
+    seen_epoch integer not null,
     crc integer not null
 );
 create table pending (
@@ -49,14 +51,14 @@ create table refused (
     crc integer not null
 );
 """
-FIRST: Final = "insert into state values (1, ?, ?, ?, null, 0, -1, null, 0, 0, 0, ?)"
+FIRST: Final = "insert into state values (1, ?, ?, ?, null, 0, -1, null, 0, 0, 0, 0, -1, ?)"
 STATE: Final = (
-    "select table_id, position, epoch, after, oldest, high_watermark, keys, name, replica_id, crc "
-    "from state"
+    "select table_id, position, epoch, after, oldest, high_watermark, keys, seen, seen_epoch, "
+    "name, replica_id, crc from state"
 )
 SET_STATE: Final = (
     "update state set table_id = ?, position = ?, epoch = ?, after = ?, oldest = ?, "
-    "high_watermark = ?, keys = ?, crc = ?"
+    "high_watermark = ?, keys = ?, seen = ?, seen_epoch = ?, crc = ?"
 )
 UPSERT: Final = (
     "insert into entries (key, version, timestamp, value, content_type, crc) "

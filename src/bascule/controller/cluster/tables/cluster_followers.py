@@ -13,6 +13,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.table_results import PageAsked
 from bascule.tables import Tables
+from bascule.tables.rows import NOTHING_SEEN, TablePosition
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
 FOLLOWERS_MAX: Final = 10_000
@@ -77,14 +78,16 @@ class ClusterFollowers:
         replica = self._tables.replica(table, 0)
         definition = self._views.definition(table)
         since, epoch, after = asked.since, asked.epoch, asked.after
+        seen = TablePosition(asked.seen, asked.seen_epoch)
         if asked.table != definition.id:
-            since, epoch, after = 0, -1, None
+            since, epoch, after, seen = 0, -1, None, NOTHING_SEEN
         elif after is None:
             await replica.wait_beyond(since, asked.wait)
         self._held(table, definition.id)
         found = await replica.changes(
-            since, rows_max=asked.rows_max, bytes_max=asked.bytes_max, epoch=epoch, after=after
-        )
+            since, rows_max=asked.rows_max, bytes_max=asked.bytes_max, epoch=epoch, after=after,
+            seen=seen,
+        )  # fmt: skip
         end = self._held(table, definition.id).high_watermark.offset
         self._note(table, asked, max(end - asked.applied, 0))
         is_first = found.is_full and not found.after
@@ -102,6 +105,8 @@ class ClusterFollowers:
             high_watermark=end,
             keys=await replica.count_quickly() if is_first else -1,
             rows=cast("list[SyncRow]", found.rows),  # encoded alike
+            read_at=found.read_at.offset,
+            read_epoch=found.read_at.epoch,
         )
 
     def _held(self, table: str, id: bytes) -> Partition:

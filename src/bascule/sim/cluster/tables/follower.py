@@ -13,7 +13,13 @@ from bascule.sim.cluster.tables.requests import NodeRequests
 from bascule.sim.cluster.world.process import SimProcess
 from bascule.sim.cluster.world.threads import sleep
 from bascule.table_results import PageAsked
-from bascule.wire.tables.sync_pages import SyncPage, checksum, decode_page, encode_page
+from bascule.wire.tables.sync_pages import (
+    NOTHING_SEEN,
+    SyncPage,
+    checksum,
+    decode_page,
+    encode_page,
+)
 
 FIRST_FOLLOWER: Final = 480
 """Followers have machines with numbers from here on."""
@@ -46,6 +52,7 @@ class SimTableFollower:
         self._table: bytes | None = None
         self._position, self._epoch = 0, -1
         self._after: bytes | None = None
+        self._seen = NOTHING_SEEN
 
     @property
     def name(self) -> str:
@@ -80,7 +87,7 @@ class SimTableFollower:
             raise PartitionFailed(name, 0, "another node has a replica")
         asked = PageAsked(
             self._table, self._position, self._epoch, self._after, self._rows_max, BYTES_MAX,
-            WAIT_SECONDS, self.name, self._position,
+            WAIT_SECONDS, self.name, self._position, *self._seen,
         )  # fmt: skip
         return encode_page(await tables.followers.page(name, asked))
 
@@ -95,6 +102,7 @@ class SimTableFollower:
             self.full_pages += 1
         self.view |= rows
         self.view = {key: row for key, row in self.view.items() if row[0] >= page.oldest}
+        self._seen = self._seen.after(page, is_same_table=page.table == self._table)
         self._table = page.table
         self._position, self._epoch, self._after = page.position, page.epoch, page.next_after
         self.pages += 1

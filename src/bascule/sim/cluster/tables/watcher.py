@@ -140,7 +140,7 @@ class SimTableWatcher:
             self._refuse(f"{key!r} at {change.version}, after {self._ordered}, from {host}")
         self._ordered = change.version
         if self._fresh is None:
-            self._start = WatchPosition(change.version + 1, change.epoch)
+            self._start = change.position
 
     def _refuse(self, text: str) -> None:
         self._checks.find(InvariantBroken(ORDERED, f"{self.name} was told of {text}"))
