@@ -86,6 +86,46 @@ def test_a_page_is_one_transaction_with_its_position(file: ReplicaFile, tmp_path
     again.close()
 
 
+def take(file: ReplicaFile, key: bytes, value: bytes | None, version: int) -> None:
+    file.queue(write(key, value))
+    pending = file.pending(10)[-1]
+    file.settle(pending.number, pending.write, version)
+
+
+def test_a_write_that_the_table_has_lost_does_not_stay(
+    file: ReplicaFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was acknowledged, and taken from the log by an unclean election before its page came."""
+    file.apply(page((b"a", 1, b"1"), position=2, read_at=2, is_full=True))
+    take(file, b"a", b"mine", 5)
+    state = file.apply(page((b"b", 6, b"x"), position=7, read_at=9))
+    assert (state.position, values(file)[b"a"]) == (7, b"mine"), "its page may be to come"
+    state = file.apply(page((b"c", 8, b"x"), position=9, read_at=9))
+    assert (state.position, state.epoch, state.seen, state.after) == (0, -1, 0, None)
+    assert state == file.state()
+    assert "has lost the write of key 'a' at offset 5" in caplog.text
+    state = file.apply(page((b"a", 1, b"1"), (b"b", 6, b"x"), position=9, read_at=9, is_full=True))
+    assert (state.position, values(file)) == (9, {b"a": b"1", b"b": b"x"})
+
+
+def test_writes_that_were_taken_are_confirmed(file: ReplicaFile) -> None:
+    state = file.apply(page((b"a", 1, b"1"), position=2, read_at=2, is_full=True))
+    take(file, b"a", b"2", 1)  # its page has come before the ack
+    take(file, b"b", b"2", 3)
+    take(file, b"c", b"2", 4)
+    take(file, b"d", b"2", 5)
+    take(file, b"e", None, 6)
+    take(file, b"f", b"2", 9)
+    file.apply(page((b"c", 4, b"2"), position=5, read_at=8))
+    file.apply(page((b"d", 6, b"3"), (b"e", 7, None), position=8, read_at=8, oldest=4))
+    take(file, b"g", None, 10)
+    file.apply(page((b"f", 9, b"2"), position=8, read_at=11, is_full=True, next_after=b"f"))
+    file.apply(page(position=8, read_at=11, is_full=True, after=b"f"))
+    state = file.apply(page(position=11, read_at=11))
+    assert state.position == 11
+    assert values(file) == {b"f": b"2"}
+
+
 def test_full_pages_replace_ranges(file: ReplicaFile) -> None:
     rows = [(key, n, b"old") for n, key in enumerate((b"a", b"b", b"c", b"d"))]
     file.apply(page(*rows, position=4, is_full=True))

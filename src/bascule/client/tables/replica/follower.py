@@ -156,6 +156,8 @@ class ReplicaFollower:
             page = await pages.get()
             before = self.state
             self.state = await asyncio.to_thread(self._file.apply, page)
+            if self.state.position != page.position:
+                raise Indeterminate(f"the table {self._table} has lost a write that it had taken")
             if before.table not in (None, page.table):
                 log.warning("the table %s is another one now; its copy begins anew", self._table)
             if not self.is_connected:

@@ -10,6 +10,7 @@ value with a bit that is not as it was written.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,8 +28,10 @@ from bascule.errors import ConfigError, CopyDamaged, LogFailed
 from bascule.errors.tables import shown_key
 from bascule.wire.tables.sync_pages import SeenTable, SyncPage
 
+log = logging.getLogger(__name__)
+
 FORMAT: Final = 3
-"""2 has checksums, 3 what a table stood at when rows were read."""
+"""2 has checksums; 3 what a table stood at when rows were read, and which writes it has taken."""
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 DIGEST_BYTES: Final = 32
@@ -196,14 +199,17 @@ class ReplicaFile:
             return self._state(reader)
 
     def apply(self, page: SyncPage) -> CopyState:
-        """Add a page, and stand behind it. Raises: CopyDamaged, LogFailed; all is as before."""
+        """Add a page, and stand behind it; at 0, for all rows, if the page shows that the table has
+        lost a write that it had taken. Raises: CopyDamaged, LogFailed; all is as before."""
         with self._writing() as writer:
             before = self._state(writer)
             if before.table is not None and before.table != page.table:
                 writer.execute("delete from entries")
                 writer.execute(sql.FORGET_BASES)
+                writer.execute("delete from taken")
             if page.is_full:
                 self._clear_range(writer, page.after, page.next_after)
+                writer.execute(sql.CONFIRM_RANGE, (page.read_at, page.after, page.next_after))
             writer.executemany(
                 sql.UPSERT,
                 [
@@ -214,6 +220,9 @@ class ReplicaFile:
                     )
                 ],
             )
+            if writer.execute("select exists (select 1 from taken)").fetchone()[0]:
+                writer.executemany(sql.CONFIRM, [(row.key, row.version) for row in page.rows])
+                writer.execute(sql.PURGE_TAKEN, (page.oldest,))
             removed = [(row.key,) for row in page.rows if row.value is None]
             writer.executemany(sql.FORGET_REMOVED, removed)
             if page.oldest > before.oldest:
@@ -222,6 +231,16 @@ class ReplicaFile:
             state = before.behind(page)._replace(
                 oldest=page.oldest, high_watermark=page.high_watermark, keys=keys
             )
+            lost = None
+            if page.position == page.read_at:  # else the rows of later pages are among these
+                lost = writer.execute(sql.IS_LOST, (page.position,)).fetchone()
+            if lost is not None:
+                log.warning(
+                    "the table %s has lost the write of key %s at offset %d, which it had taken; "
+                    "the copy gets all keys again", self.table, shown_key(lost[0]), lost[1],
+                )  # fmt: skip
+                writer.execute("delete from taken")
+                state = CopyState(page.table, 0, -1, None, 0, page.high_watermark, keys, 0, -1)
             crc = row_crc(*state, self.table, self.replica_id)
             writer.execute(sql.SET_STATE, (*state, crc))
         return state
@@ -392,6 +411,8 @@ class ReplicaFile:
 
     def _put(self, writer: sqlite3.Connection, write: LocalWrite, version: int) -> None:
         """The row of a write that was taken, before its page comes."""
+        if version >= self._state(writer).position:
+            writer.execute(sql.TAKE, (write.key, version))
         if write.value is None:
             writer.execute(sql.REMOVE, (write.key, version))
             return

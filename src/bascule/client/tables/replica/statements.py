@@ -40,6 +40,10 @@ create table pending (
     sent blob not null,
     crc integer not null
 );
+create table taken (
+    key blob primary key,
+    version integer not null
+);
 create table refused (
     number integer primary key autoincrement,
     key blob not null,
@@ -67,6 +71,14 @@ UPSERT: Final = (
     "timestamp = excluded.timestamp, content_type = excluded.content_type, crc = excluded.crc "
     "where excluded.version >= entries.version"
 )
+TAKE: Final = "insert or replace into taken values (?, ?)"
+CONFIRM: Final = "delete from taken where key = ? and version <= ?"
+CONFIRM_RANGE: Final = (
+    "delete from taken where version < ?1 and key > ?2 and (?3 is null or key <= ?3)"
+)
+"""Full pages have no removed keys."""
+PURGE_TAKEN: Final = "delete from taken where version < ?"
+IS_LOST: Final = "select key, version from taken where version < ? limit 1"
 REMOVE: Final = "delete from entries where key = ? and version <= ?"
 FORGET_REMOVED: Final = (
     "delete from entries where key = ? and value is null "
