@@ -233,6 +233,21 @@ def test_a_write_that_was_made_while_another_was_offered(file: ReplicaFile) -> N
     assert not file.rebase(offered.number, offered.write, 7)
 
 
+def test_each_write_has_a_message_id_of_its_own(tmp_path: Path) -> None:
+    """A stream takes a second one for a repetition, and answers with the place of the first."""
+    ids = []
+    for name in ("a", "clone of a", "a begun anew"):
+        file = ReplicaFile(tmp_path / name, "t", "me")
+        for key, value, at in ((name.encode(), b"1", NOW), (b"b", b"1", len(ids)), (b"c", None, 0)):
+            file.queue(write(key, value, at))
+        ids += [each.message_id("me") for each in file.pending(9)][:2]
+        again = [each.message_id("me") for each in file.pending(9)][:2]
+        assert again == ids[-2:], "a repetition of the same write has the same"
+        file.close()
+    assert len(set(ids)) == 6
+    assert max(map(len, ids)) < 64
+
+
 def test_a_write_gets_another_base(file: ReplicaFile) -> None:
     file.queue(write(b"a", b"1"))
     pending = only(file)

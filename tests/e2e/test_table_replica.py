@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -378,6 +379,36 @@ def test_the_command_line_keeps_a_copy(node: Node, tmp_path: Path) -> None:
     assert "b: value of" in run("info", "cars", *copy)
     assert "there is no copy" in run("get", "cars", "a", "--replica", f"{directory}2", code=2)
     assert "no stream is named" in run("follow", "no", "--to", f"{directory}3", "--once", code=3)
+
+
+@pytest.mark.parametrize("other", ["begun anew", "cloned"])
+def test_the_writes_of_a_copy_are_not_taken_for_others(
+    node: Node, tmp_path: Path, other: str
+) -> None:
+    """The node took the second write for a repetition of the first, which had the same number."""
+    name, url = f"ids-{other.split()[-1]}", node.addresses["http"]
+
+    async def test() -> None:
+        async with bascule.connect(url) as client:
+            await client.create_table(name)
+            async with client.replica(name, tmp_path / "first") as copy:
+                await copy.wait_current()
+            second = tmp_path / "first"
+            if other == "cloned":
+                second = tmp_path / "second"
+                shutil.copytree(tmp_path / "first", second)
+            async with client.replica(name, tmp_path / "first") as copy:
+                await copy.set("a", b"1")
+                await copy.flush()
+            async with bascule.open_replica(name, second, url, anew=other == "begun anew") as copy:
+                await copy.set("b", b"2")
+                await copy.flush()
+                await copy.wait_current()
+                assert (await copy.status()).refused == 0
+                assert await contents(copy) == await of_table(client, name)
+                assert await of_table(client, name) == {b"a": b"1", b"b": b"2"}
+
+    asyncio.run(test())
 
 
 def test_a_damaged_copy_says_so_and_begins_anew(node: Node, tmp_path: Path) -> None:

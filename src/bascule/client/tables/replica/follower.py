@@ -214,7 +214,7 @@ class ReplicaFollower:
                 write.key,
                 write.value,
                 if_version=base,
-                message_id=f"{self._file.replica_id}-{number}-{base}",
+                message_id=pending.message_id(self._file.replica_id),
                 content_type=write.content_type,
             )
         except WrongVersion as error:

@@ -35,6 +35,8 @@ FORMAT: Final = 3
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 DIGEST_BYTES: Final = 32
+MESSAGE_ID_DIGITS: Final = 24
+"""Of the digest in the id of a publication, hexadecimal."""
 SENT_BYTES_MAX: Final = 64 * DIGEST_BYTES
 """Of the writes of a key that were sent without an answer, one after the other."""
 BUSY_SECONDS: Final = 30.0
@@ -105,6 +107,15 @@ class PendingWrite(NamedTuple):
             self.sent[at : at + DIGEST_BYTES] for at in range(0, len(self.sent), DIGEST_BYTES)
         ]
         return digest_of(value) in digests
+
+
+    def message_id(self, replica_id: str) -> str:
+        """Of the publication that offers it. What it writes is a part of it: a copy that begins
+        anew counts from 1 again, and one that was cloned counts as the other."""
+        write = self.write
+        content = (write.key, write.value, write.timestamp, write.content_type)
+        digest = sha256(msgspec.msgpack.encode(content)).hexdigest()[:MESSAGE_ID_DIGITS]
+        return f"{replica_id}-{self.number}-{self.base}-{digest}"
 
 
 class RefusedWrite(NamedTuple):
