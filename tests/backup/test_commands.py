@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.backup.repository import LocalPlace
+from bascule.backup.places import LocalPlace
 from bascule.cli import exit_codes
 from bascule.cli.backup import commands
 from bascule.cli.main import main

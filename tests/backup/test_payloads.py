@@ -15,7 +15,7 @@ from bascule.backup import payload_copying, taking
 from bascule.backup.disk_source import StoredPartition
 from bascule.backup.manifest import BackedUpPayload, Manifest, lacking_text
 from bascule.backup.payload_copying import REPLACED, PayloadCopier
-from bascule.backup.repository import LocalPlace
+from bascule.backup.places import LocalPlace
 from bascule.backup.restoring import Restorer
 from bascule.backup.taking import BackupTaker
 from bascule.backup.verifying import verified_payload, verify
@@ -151,7 +151,8 @@ def test_a_damaged_payload_is_not_taken_for_a_good_one(backups: Backups) -> None
     assert payloads(backups, manifest) == {}
     ((_, _, why),) = manifest.failures()
     assert f"{payload.crc:08x}" in why
-    assert list(backups.repository.unnamed()) == [], "nothing is left of it"
+    every, _ = backups.repository.load_all()
+    assert backups.repository.unnamed(every) == [], "nothing is left of it"
 
 
 def test_what_is_gone_from_the_place_is_copied_again(backups: Backups) -> None:

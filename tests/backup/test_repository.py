@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable, Iterator
 from errno import ENOLCK, ENOSPC, EOPNOTSUPP
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
 
+from bascule.backup import places
 from bascule.backup.manifest import (
     BackedUpFile,
     BackedUpPartition,
@@ -20,15 +22,10 @@ from bascule.backup.manifest import (
     encode_manifest,
     manifest_name,
 )
-from bascule.backup.repository import (
-    CHUNK_BYTES,
-    LocalPlace,
-    Place,
-    RemotePlace,
-    Repository,
-    open_place,
-)
+from bascule.backup.places import CHUNK_BYTES, LocalPlace, Place, RemotePlace, open_place
+from bascule.backup.repository import Repository
 from bascule.errors import BackupPlaceInUse, Broken, ConfigError, CorruptData, UnsupportedFormat
+from bascule.host.api import Files
 from bascule.model import StreamConfig, StreamDefinition
 from support.s3_server import BUCKET, running_s3
 
@@ -134,10 +131,10 @@ def test_a_repository_keeps_the_newest(place: Place) -> None:
     assert repository.ids() == [each.id for each in made]
     assert repository.latest() == made[-1]
     assert repository.load(made[0].id) == made[0]
-    assert list(repository.unnamed()) == ["streams/orphan"]
-    assert repository.forget(5) == (0, 0)
+    assert repository.unnamed(repository.load_all()[0]) == ["streams/orphan"]
+    assert repository.forget(5) == (0, 1)
     assert repository.forget(2) == (1, 1)
-    assert place.names("streams") == ["streams/b", "streams/c", "streams/orphan"]
+    assert place.names("streams") == ["streams/b", "streams/c"]
     assert repository.ids() == [each.id for each in made[1:]]
     with pytest.raises(ConfigError, match=r"no backup '20260101T000000Z'; the last ones: 2026"):
         repository.load("20260101T000000Z")
@@ -164,26 +161,123 @@ def failing(complete: Manifest) -> Manifest:
     return replace(complete, streams=(replace(stream, partitions=(partition,)),))
 
 
-def test_payloads_of_interrupted_backups_are_listed_and_removed(place: Place) -> None:
+def test_files_of_interrupted_backups_are_listed_and_removed(place: Place) -> None:
     repository = Repository(place)
-    payload = f"streams/a/0/{1:020d}-{'0f' * 16}"
     files = [
         "streams/a/0/00000000000000000000-00000000000000000001-0123456789abcdef.batches",
-        f"{payload}-20260101T000000Z-2.payload.new",
-        f"{payload}-20260101T000000Z.payload",
-        f"{payload}-20260103T000000Z.payload",
-        f"{payload}-20260105T000000Z.payload.new",
+        "streams/a/0/00000000000000000001-00000000000000000002-0123456789abcdef.batches.new",
+        f"streams/a/0/{1:020d}-{'0f' * 16}-20260101T000000Z-2.payload.new",
+        f"streams/a/0/{1:020d}-{'0f' * 16}-20260103T000000Z.payload",
     ]
     for name in files:
         place.write(name, b"x")
     place.write("manifests/20260102T000000Z.json.new", b"a manifest that was cut")
+    place.write("manifests/readme.json", b"of somebody else")
     repository.add(manifest("20260102T000000Z"), known=repository.ids())
-    repository.add(manifest("20260104T000000Z"), known=repository.ids())
-    assert list(repository.unnamed()) == files
-    assert repository.forget(2) == (0, 2)
-    assert list(repository.unnamed()) == [files[0], *files[3:]], "one may be taken now"
-    assert repository.forget(1) == (1, 1)
-    assert list(repository.unnamed()) == [files[0], files[4]]
+    repository.add(manifest("20260104T000000Z", files[0]), known=repository.ids())
+    assert repository.unnamed(repository.load_all()[0]) == files[1:]
+    assert repository.forget(2) == (0, 3)
+    assert place.names("streams") == files[:1]
+
+
+def test_nothing_is_removed_where_a_manifest_cannot_be_read(place: Place) -> None:
+    repository = Repository(place)
+    for day in ("1", "2", "3"):
+        place.write(f"streams/{day}", b"x")
+        repository.add(manifest(f"2026010{day}T000000Z", f"streams/{day}"), known=repository.ids())
+    name = manifest_name("20260102T000000Z")
+    place.write(name, place.read(name)[:-9])
+    found, unreadable = repository.load_all()
+    assert [each.id for each in found] == ["20260101T000000Z", "20260103T000000Z"]
+    assert [each.id for each in unreadable] == ["20260102T000000Z"]
+    assert name in unreadable[0].why
+    with pytest.raises(CorruptData):
+        repository.forget(1)
+    assert place.names("streams") == ["streams/1", "streams/2", "streams/3"]
+    assert len(repository.ids()) == 3
+
+
+def test_one_backup_at_a_time_is_written_to_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "CLAIM_RENEWAL_SECONDS", 0.01)
+    first, second = (RemotePlace(f"file://{tmp_path}") for _ in range(2))
+    with first.held():
+        (claim,) = first.names("backing-up")
+        first.remove(claim)
+        while not first.names("backing-up"):  # it is renewed
+            pass
+        with pytest.raises(BackupPlaceInUse, match=f"process {os.getpid()} of .* 10 minutes"):
+            second.held().__enter__()
+        assert first.names("backing-up") == [claim]
+    assert first.names("backing-up") == []
+    first.write("backing-up/of-a-killed-one", b"process 1 of x")
+    os.utime(tmp_path / "backing-up/of-a-killed-one", (0, 0))
+    with second.held():
+        assert "backing-up/of-a-killed-one" not in first.names("backing-up")
+
+
+def test_of_two_backups_in_a_bucket_that_end_at_once_one_at_most_counts(tmp_path: Path) -> None:
+    """Neither has seen the other one when it looked; the second one sees it afterwards."""
+    first, second = (Repository(RemotePlace(f"file://{tmp_path}")) for _ in range(2))
+    write = second.place.write
+
+    def overtaken(name: str, data: bytes) -> None:
+        second.place.write = write  # type: ignore[method-assign]
+        first.add(manifest("20260102T000000Z"), known=())
+        write(name, data)
+
+    second.place.write = overtaken  # type: ignore[method-assign]
+    with pytest.raises(BackupPlaceInUse):
+        second.add(manifest("20260101T000000Z", "streams/gone"), known=())
+    assert first.ids() == ["20260102T000000Z"]
+
+
+def test_a_data_directory_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is the data directory of a node"):
+        LocalPlace(str(tmp_path)).held().__enter__()
+
+
+def test_a_place_that_cannot_be_read_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This may run as root, whom no mode keeps out."""
+    place = LocalPlace(str(tmp_path))
+    place.write("manifests/20260101T000000Z.json", b"{}")
+
+    def refuse(path: object) -> NoReturn:
+        raise PermissionError(13, "permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        Repository(place).ids()
+
+
+def test_a_write_that_finds_no_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = LocalPlace(str(tmp_path))
+
+    def replace_file(files: Files, path: str, data: bytes) -> None:
+        Path(f"{path}.new").write_bytes(data[:1])
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(places, "replace_file", replace_file)
+    with pytest.raises(OSError, match=r"streams/a"):
+        place.write("streams/a", b"xx")
+    assert place.names("streams") == []
+
+
+@pytest.mark.parametrize("address", ["file://elsewhere/tmp/x", "file:relative", "s3://"])
+def test_an_address_that_is_no_place(address: str) -> None:
+    with pytest.raises(ConfigError):
+        open_place(address)
+
+
+def test_a_url_of_this_machine(tmp_path: Path) -> None:
+    for start in ("file://", "file://localhost"):
+        assert open_place(f"{start}{tmp_path}/a%20b").address == f"{tmp_path}/a b"
 
 
 def test_a_backup_that_another_one_has_overtaken_does_not_count(place: Place) -> None:

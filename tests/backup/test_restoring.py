@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bascule.backup import taking
-from bascule.backup.repository import LocalPlace, Repository
+from bascule.backup.places import LocalPlace
+from bascule.backup.repository import Repository
 from bascule.backup.restoring import Restorer
 from bascule.backup.taking import BackupTaker
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME, EarlierImage

@@ -79,7 +79,7 @@ def test_what_the_log_has_removed_is_left_out(backups: Backups) -> None:
     assert partition.files[0].first_offset <= 777 < partition.files[0].end_offset
     assert backups.repository.forget(1) == (1, 1)
     assert verify(backups.repository.place, manifest) == []
-    assert list(backups.repository.unnamed()) == []
+    assert backups.repository.unnamed(backups.repository.load_all()[0]) == []
 
 
 def test_a_log_with_another_history_is_read_anew(backups: Backups) -> None:

@@ -11,7 +11,8 @@ from crc32c import crc32c
 
 from bascule.backup.disk_source import StoredPartition
 from bascule.backup.manifest import BackedUpPartition, Manifest
-from bascule.backup.repository import LocalPlace, Repository
+from bascule.backup.places import LocalPlace
+from bascule.backup.repository import Repository
 from bascule.backup.sources import PartitionRead
 from bascule.backup.taking import BackupTaker, Taken
 from bascule.backup.verifying import verified_files

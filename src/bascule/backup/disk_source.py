@@ -6,12 +6,13 @@ node alone cannot know what was: what it had acknowledged is among it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bascule.backup.repository import file_chunks
+from bascule.backup.places import file_chunks
 from bascule.backup.sources import ReadExtent
 from bascule.controller.cluster.image_files.stored_image import read_stored_image
 from bascule.controller.directories import StreamDirectories
@@ -35,6 +36,7 @@ from bascule.storage.scan import (
 )
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
 
+RAFT_DIRECTORY: Final = "raft"
 BLOCK_BYTES: Final = 4 << 20
 
 
@@ -47,17 +49,20 @@ class DiskSource:
         self.address = str(Path(data).absolute())
         self._files = RealFiles()
         self._directories = StreamDirectories(self._files, self.address)
-        self._lock = DirectoryLock(self.address)
+        if not self._files.exists(f"{self.address}/{RAFT_DIRECTORY}"):
+            read_stored_image(Path(self.address))  # raises: a directory of others gets no lock file
+        self._lock = _lock(self.address)
         try:
             self._image = read_stored_image(Path(self.address))
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
         self.cluster_id = self._image.cluster_id
 
     def close(self) -> None:
         """Release the lock."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def streams(self) -> list[StreamDefinition]:
         return [each for _, each in sorted(self._image.streams.items())]
@@ -75,6 +80,16 @@ class DiskSource:
     def open(self, definition: StreamDefinition, partition: int) -> Iterator[StoredPartition]:
         directory = self._directories.partition(definition.name, partition)
         yield StoredPartition(self._files, directory)
+
+
+def _lock(address: str) -> DirectoryLock | None:
+    """None on a file system that is mounted to be read only: no node runs there."""
+    try:
+        return DirectoryLock(address)
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return None
+        raise
 
 
 class StoredPartition:

@@ -11,7 +11,8 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from bascule.backup.manifest import BackedUpPayload
-from bascule.backup.repository import PAYLOAD_SUFFIX, Place
+from bascule.backup.places import Place
+from bascule.backup.repository import PAYLOAD_SUFFIX
 from bascule.backup.sources import PartitionRead
 from bascule.errors import (
     BasculeError,

@@ -20,7 +20,7 @@ from bascule.backup.manifest import (
     Manifest,
     lacking_text,
 )
-from bascule.backup.repository import Place
+from bascule.backup.places import Place
 from bascule.backup.verifying import OnBytes, verified_files, verified_payload
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.directories import StreamDirectories

@@ -23,7 +23,8 @@ from bascule.backup.manifest import (
     backed_up,
 )
 from bascule.backup.payload_copying import PayloadCopier
-from bascule.backup.repository import STREAMS, Place, id_order
+from bascule.backup.places import Place
+from bascule.backup.repository import STREAMS, id_order
 from bascule.backup.sources import PartitionRead, Source
 from bascule.backup.verifying import read_file
 from bascule.errors import (

@@ -13,7 +13,7 @@ from bascule.backup.manifest import (
     BackedUpPayload,
     Manifest,
 )
-from bascule.backup.repository import Place
+from bascule.backup.places import Place
 from bascule.errors import BasculeError, CorruptData
 
 

@@ -63,6 +63,8 @@ EXPLAINED: Final = (
     (130, "interrupted"),
 )
 
+BACKUP_SUFFIXES: Final = (".json", ".batches", ".payload")
+"""Of the names of files in a backup."""
 _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
     (UnknownNode, UNKNOWN, ""),
@@ -111,7 +113,10 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
 
 def explain(error: BasculeError) -> tuple[int, str]:
     """The exit code for `error`, and a hint (or an empty text)."""
-    return explain_class(type(error))
+    code, hint = explain_class(type(error))
+    if isinstance(error, CorruptData) and error.file.endswith(BACKUP_SUFFIXES):
+        return code, ""  # `bascule inspect` is for the files of a node
+    return code, hint
 
 
 def explain_class(kind: type[BasculeError]) -> tuple[int, str]:

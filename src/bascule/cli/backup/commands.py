@@ -29,13 +29,14 @@ from bascule.cli.output import (
     print_warning,
 )
 from bascule.cli.units import bytes_text, counted
-from bascule.errors import ConfigError, CorruptData
+from bascule.errors import BasculeError, ConfigError, CorruptData, DataDirectoryInUse
 from bascule.host.real import RealClock, RealFiles, RealRandom
 
 if TYPE_CHECKING:
     # Imported where it is used, so that a node loads none of it.
     from bascule.backup.manifest import Manifest
-    from bascule.backup.repository import Place, Repository
+    from bascule.backup.places import Place
+    from bascule.backup.repository import Repository, UnreadableBackup
     from bascule.backup.restoring import Restored
     from bascule.backup.sources import Source
     from bascule.backup.taking import Progress as Done
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 JOBS: Final = 4
 SHOWN_MAX: Final = 20
+REMOVE_MANIFEST: Final = (
+    "the manifest of that backup is damaged: remove the file, which gives that backup up, or copy "
+    "it back from elsewhere"
+)
 
 PlaceArgument = Annotated[
     str, typer.Argument(metavar="PLACE", help="A directory, or s3://BUCKET/PATH.")
@@ -98,6 +103,8 @@ def backup(
             "--keep with --stream would remove the backups of all other streams: give one of them, "
             "or use a place for these streams alone"
         )
+    if show and (keep or full):
+        raise ConfigError("--list takes no backup and removes none: leave out --keep and --full")
     if at and not check:
         raise ConfigError("--at chooses the backup that --verify checks; give --verify as well")
     if show:
@@ -216,8 +223,13 @@ def _take(
             usable = None if before is None or full else repository.usable(before)
             taken = taker.take(chosen, usable, known_ids=ids, jobs=jobs)
         repository.add(taken.manifest, known=ids)
-        removed = repository.forget(keep) if keep else (0, 0)
-    _report(taken, removed, json=json)
+        removed, not_pruned = (0, 0), None
+        if keep:
+            try:
+                removed = repository.forget(keep)
+            except (BasculeError, OSError) as error:
+                not_pruned = error
+    _report(taken, removed, not_pruned, json=json)
 
 
 def _before(
@@ -240,7 +252,8 @@ def _before(
 
 def _repository(place: str) -> Repository:
     """Raises: ConfigError."""
-    from bascule.backup.repository import Repository, open_place
+    from bascule.backup.places import open_place
+    from bascule.backup.repository import Repository
 
     return Repository(open_place(place))
 
@@ -253,7 +266,13 @@ def _source(data: Path | None, server: str | None) -> Iterator[Source]:
     if data is None:
         yield ClusterSource(server)
         return
-    with closing(DiskSource(str(data))) as source:
+    try:
+        found = DiskSource(str(data))
+    except DataDirectoryInUse as error:
+        print_error(str(error))
+        err.print("its node runs: leave out --data, and give its --server", style="dim")
+        raise typer.Exit(exit_codes.CONFLICT) from None
+    with closing(found) as source:
         yield source
 
 
@@ -265,7 +284,13 @@ def _check_same_cluster(repository: Repository, before: Manifest | None, source:
         )
 
 
-def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
+def _report(
+    taken: Taken,
+    removed: tuple[int, int],
+    not_pruned: BasculeError | OSError | None,
+    *,
+    json: bool,
+) -> None:
     manifest = taken.manifest
     failures = manifest.failures()
     partitions = sum(len(each.partitions) for each in manifest.streams)
@@ -284,6 +309,7 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
                 "incomplete": _incomplete_json(failures),
                 "backups_removed": removed[0],
                 "files_removed": removed[1],
+                "not_pruned": None if not_pruned is None else str(not_pruned),
             }
         )
     else:
@@ -299,7 +325,12 @@ def _report(taken: Taken, removed: tuple[int, int], *, json: bool) -> None:
             gone = f"{counted(removed[0], 'older backup')} and {counted(removed[1], 'file')}"
             out.print(f"  {gone} removed")
         _show_incomplete(failures)
-    if failures:
+    if not_pruned is not None:
+        print_error(f"the backup is good, and no older one was removed: {not_pruned}")
+        if isinstance(not_pruned, CorruptData):
+            err.print(REMOVE_MANIFEST, style="dim")
+            raise typer.Exit(exit_codes.CORRUPT)
+    if failures or not_pruned is not None:
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -329,17 +360,19 @@ def _report_restored(restored: Restored, data: Path, backups: list[str], *, json
 
 
 def _list(repository: Repository, *, json: bool) -> None:
-    manifests = [repository.load(each) for each in repository.ids()]
+    manifests, unreadable = repository.load_all()
+    unnamed = [] if unreadable else repository.unnamed(manifests)
     if json:
-        unnamed = list(repository.unnamed())
         print_json(
             {
                 "backups": [_summary(each) for each in manifests],
+                "unreadable": [each._asdict() for each in unreadable],
                 "unnamed_files": unnamed,
             }
         )
+        _exit_if_unreadable(unreadable)
         return
-    if not manifests:
+    if not manifests and not unreadable:
         out.print(f"{repository.place.address} has no backup")
     table = Table(box=None, pad_edge=False, show_header=bool(manifests))
     for column in ("backup", "taken", "streams", "partitions", "size", "complete"):
@@ -353,12 +386,20 @@ def _list(repository: Repository, *, json: bool) -> None:
             bytes_text(summary["bytes"]), complete,
         )  # fmt: skip
     out.print(table)
-    unnamed = list(repository.unnamed())
     if unnamed:
         out.print(
             f"{counted(len(unnamed), 'file')} of no backup: one was interrupted, or is being taken",
             style="dim",
         )
+    for bad in unreadable:
+        print_error(f"backup {bad.id}: {bad.why}")
+    _exit_if_unreadable(unreadable)
+
+
+def _exit_if_unreadable(unreadable: list[UnreadableBackup]) -> None:
+    if unreadable:
+        err.print(REMOVE_MANIFEST, style="dim")
+        raise typer.Exit(exit_codes.CORRUPT)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -108,7 +108,6 @@ class PendingWrite(NamedTuple):
         ]
         return digest_of(value) in digests
 
-
     def message_id(self, replica_id: str) -> str:
         """Of the publication that offers it. What it writes is a part of it: a copy that begins
         anew counts from 1 again, and one that was cloned counts as the other."""
