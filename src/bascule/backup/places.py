@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
 from bascule.errors import BackupPlaceInUse, ConfigError, DataDirectoryInUse
 from bascule.host.api import Files
-from bascule.host.real import DirectoryLock, RealFiles
+from bascule.host.real import DirectoryLock, RealFiles, RealRandom
 from bascule.storage.checkpoint import NEW_SUFFIX, replace_file
 
 CHUNK_BYTES: Final = 1 << 20
@@ -218,7 +217,7 @@ class RemotePlace:
     @contextmanager
     def held(self) -> Iterator[None]:
         """A bucket has no locks: each backup has a file there while it is taken."""
-        claim = f"{CLAIMS}/{uuid4().hex}"
+        claim = f"{CLAIMS}/{RealRandom().bytes(16).hex()}"
         holder = f"process {os.getpid()} of {socket.gethostname()}"
         ended = threading.Event()
 

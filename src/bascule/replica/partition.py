@@ -31,7 +31,7 @@ from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment, LogFlags
 from bascule.replica.roles.role import PartitionRole, log_loss, log_role
-from bascule.replica.syncing.sync_state import SyncState
+from bascule.replica.syncing.sync_state import CHECKPOINT_WAIT_SECONDS, SyncState
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -275,24 +275,27 @@ class Partition:
         return released
 
     def checkpoint(self) -> bool:
-        """Write a checkpoint; False if a sync goes first, then call it again. A failure is logged;
-        the older checkpoint stays valid."""
+        """Write a checkpoint; False if a sync goes first, or the log is changed just now, then call
+        it again. A failure is logged; the older checkpoint stays valid."""
         if self.log is None or self.failure is not None or self.deleted:
             return True
         written = self.counts.bytes
+        if not self.maintenance_lock.acquire(timeout=CHECKPOINT_WAIT_SECONDS):
+            return False
         try:
-            with self.maintenance_lock:
-                done = self.log.checkpoint(
-                    high_watermark=self.committed_offset, breaks_off=self.syncing.on_saved
-                )
+            done = self.log.checkpoint(
+                high_watermark=self.committed_offset, breaks_off=self.syncing.on_saved
+            )
         except (OSError, BasculeError) as error:
             if self._failed_checkpoints.on_failure(error):
                 name = self.definition.name
                 extra = {"stream": name, "partition": self.index, "error": str(error)}
                 log.warning("checkpoint failed", extra=extra)
             return True
-        self._failed_checkpoints.end()
+        finally:
+            self.maintenance_lock.release()
         if done:
+            self._failed_checkpoints.end()
             self.checkpointed_bytes = written
         return done
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Final, NamedTuple
 
+from bascule.tables import _hot
+from bascule.tables.rows import Rows
+
 COLUMN: Final = "ttl integer"
 """Milliseconds, 0 for ever, null: as the table has it."""
 SCHEMA: Final = """
@@ -38,6 +41,28 @@ class ExpiredKey(NamedTuple):
 
     key: bytes
     version: int
+
+
+class NextDeadline:
+    """When the next key of a table may expire, without reading."""
+
+    __slots__ = ("indexed_ttl_ms", "next_ms")
+
+    def __init__(self) -> None:
+        self.indexed_ttl_ms: int | None = None
+        """The table's time to live that the open file is prepared for."""
+        self.next_ms: float = 0
+        """No key expires before, in Unix time; 0 where that has to be looked up."""
+
+    def note(self, deadline_ms: int) -> None:
+        """A key expires then."""
+        self.next_ms = min(self.next_ms, deadline_ms)
+
+    def note_rows(self, applied: Rows, ttl_ms: int) -> None:
+        """The table has these rows now; `ttl_ms` is its own time to live."""
+        first = _hot.first_deadline(applied.rows, ttl_ms)
+        if first >= 0:
+            self.note(first)
 
 
 def index_ages(writer: sqlite3.Connection, ttl_ms: int) -> None:

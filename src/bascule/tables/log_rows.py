@@ -32,9 +32,13 @@ def read_log_rows(
 def apply_log_rows(
     file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition, *, bytes_max: int
 ) -> Rows:
-    """Put the next rows into a table. As `read_log_rows`."""
+    """Put the next rows into a table. As `read_log_rows`.
+
+    The epoch is that of the records: the log may lose them while they are read, and have others.
+    """
+    epochs = store.epochs
     rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
-    file.apply(rows, store.epochs.at(rows.end - 1))
+    file.apply(rows, rows.epochs[-1].number if rows.epochs else epochs.at(rows.end - 1))
     return rows
 
 
@@ -64,7 +68,7 @@ def _has_lost(partition: Partition | None, since: int, epoch: int) -> bool:
     if partition is None or (store := partition.log) is None:
         return False
     if since > store.end.offset:
-        return partition.is_leader
+        return partition.is_leader or -1 < epoch < store.epochs.latest
     known = store.epochs.at(since - 1) if since > store.start_offset else -1
     return epoch != -1 and known not in (-1, epoch)
 

@@ -10,6 +10,7 @@ from bascule.record import _hot as record_hot
 from bascule.record.batch import scan_batches
 from bascule.record.compression import decompress_batch
 from bascule.record.header import HEADER_BYTES, BatchHeader
+from bascule.storage.epochs import Epoch
 from bascule.tables import _hot
 from bascule.tables._hot import AppliedRow
 from bascule.wire.tables.keys import TableKeys
@@ -53,6 +54,8 @@ class Rows(NamedTuple):
     """Records that have no key of the table."""
     missing: int = 0
     """Offsets without a record: compaction has removed it."""
+    epochs: tuple[Epoch, ...] = ()
+    """The leader epochs of the batches, as far as one differs from that before."""
 
 
 def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, position: int) -> Rows:
@@ -63,11 +66,14 @@ def read_rows(data: memoryview, keys: TableKeys, *, start: int, origin: str, pos
     Raises: CorruptData.
     """
     rows: list[AppliedRow] = []
+    epochs: list[Epoch] = []
     end, skipped = start, 0
     for header, at, to in scan_batches(data, origin=origin, origin_position=position):
         skipped += _add_batch(rows, header, data[at:to], keys, start=start, origin=origin)
         end = max(end, header.end_offset)
-    return Rows(rows, end, skipped, end - start - len(rows) - skipped)
+        if not epochs or epochs[-1].number < header.leader_epoch:
+            epochs.append(Epoch(header.leader_epoch, header.base_offset))
+    return Rows(rows, end, skipped, end - start - len(rows) - skipped, tuple(epochs))
 
 
 def _add_batch(

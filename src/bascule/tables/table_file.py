@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
+from bascule.storage.epochs import LeaderEpochs
 from bascule.table_results import TableKey
 from bascule.tables import _hot, deadlines
 from bascule.tables.deadlines import ExpiredKey
@@ -214,6 +215,8 @@ class TableFile:
         """Held by who reads the whole file. A connection that outlives the file would remove the
         write-ahead log of the one made anew."""
         self._is_closed = False
+        self._epochs = LeaderEpochs()
+        """Of the records in it, as the log had them when they were applied."""
         self.synced = 0
         """An offset: rows of records below it survive a loss of power."""
         self._write_lock = threading.Lock()
@@ -271,7 +274,18 @@ class TableFile:
                 self._recorder.roll_back(self.position.offset)
                 raise
             self._recorder.commit()
+            for each in rows.epochs:
+                if each.number > self._epochs.latest:
+                    self._epochs = self._epochs.with_epoch(*each)
             self.position = TablePosition(rows.end, epoch)
+
+    def begin_epochs(self, epochs: LeaderEpochs) -> None:
+        """`epochs` are those of the log, which has all records of this table."""
+        self._epochs = epochs.before(self.position.offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of a record that is applied; -1 if it is not known."""
+        return self._epochs.at(offset)
 
     def _write(self, rows: Rows, epoch: int) -> None:
         self._recorder.begin()

@@ -16,18 +16,18 @@ from bascule.errors import BasculeError, CorruptData, Indeterminate, LogFailed, 
 from bascule.host.api import Files
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.partition import Partition
+from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import PartitionLog
 from bascule.table_results import TableEntry, TableKey
-from bascule.tables import _hot
 from bascule.tables.completeness import Completeness
-from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.deadlines import ExpiredKey, NextDeadline
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, may_have, why_ended
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.pace import Pace
-from bascule.tables.rows import NOTHING_SEEN, Row, Rows, TablePosition
+from bascule.tables.rows import NOTHING_SEEN, Row, TablePosition
 from bascule.tables.table_file import PageRange, TableFile, is_one_key
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
@@ -90,16 +90,13 @@ class TableReplica:
         self.key_versions = KeyVersions(find, lambda: None if self._is_damaged else self._file)
         self.watches = TableWatches(self, watch_counts)
         self._pace = Pace(lambda: self.watches.watchers > 0)
-        self._indexed_ttl_ms: int | None = None
-        """The table's time to live that the open file is prepared for."""
         self._slow_until = 0.0
         """Loop time until which nothing is read on the event loop."""
         self._apart = asyncio.Lock()
         """Held while the whole file is read, so that this takes one thread at most."""
         self._counted: tuple[tuple[int, int], int] | None = None
         """Position, first offset and the number of keys there, as last counted."""
-        self._next_deadline_ms: float = 0
-        """No key expires before; 0 where that has to be looked up."""
+        self._deadlines = NextDeadline()
 
     def start(self, *, after: asyncio.Task[None] | None = None) -> None:
         """Follow the log, once `after` has removed the files of an earlier table."""
@@ -313,16 +310,24 @@ class TableReplica:
         page = await self._read(lambda file: file.changes(since, after, bounds))
         if self._file is not None and self._file.is_oplog_damaged:
             self._pace.hurry()
-        reached = -1
-        if (found := self._find()) is not None and (store := found.log) is not None:
-            if is_beyond(page.read_at, store):
-                self._pace.hurry()
-                raise Indeterminate(f"the table {self.stream} has records that its log has lost")
-            reached = store.epochs.at(page.position - 1)
+        found = self._find()
+        epochs = LeaderEpochs() if found is None or found.log is None else found.log.epochs
+        self._check_log(page.read_at)  # it had these epochs, or more
+        reached = epochs.at(page.position - 1)
         return Changes(
             page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after,
             page.read_at,
         )  # fmt: skip
+
+    def _check_log(self, read_at: TablePosition | None) -> None:
+        """Raises: Indeterminate if the log has lost records that the table had at `read_at`: the
+        table has not followed it yet."""
+        found = self._find()
+        if found is None or found.log is None or read_at is None:
+            return
+        if is_beyond(read_at, found.log):
+            self._pace.hurry()
+            raise Indeterminate(f"the table {self.stream} has records that its log has lost")
 
     async def changed_since(
         self, since: int, *, rows_max: int, bytes_max: int
@@ -332,6 +337,7 @@ class TableReplica:
         if self._is_damaged or since < min(self._oldest(), present):
             return None
         if since >= present:
+            self._check_log(None if self._file is None else self._file.position)
             return ChangesPage([], since, TablePosition(since, self.epoch_of(since - 1)))
         page = await self.changes(since, rows_max=rows_max, bytes_max=bytes_max)
         rows = page.rows
@@ -342,11 +348,12 @@ class TableReplica:
         return ChangesPage(rows, page.position, page.read_at)
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch of a record; -1 if it is not known."""
+        """The leader epoch of a record; -1 if it is not known. Of one in the table it is that which
+        was applied, also where the log has lost it since."""
+        if self._file is not None and offset < self._file.position.offset:
+            return self._file.epoch_of(offset)
         found = self._find()
-        if found is None or found.log is None or offset < 0:
-            return -1
-        return found.log.epochs.at(offset)
+        return -1 if found is None or found.log is None else found.log.epochs.at(offset)
 
     def may_have_applied(self, position: WatchPosition) -> bool:
         """See `watching.WatchedTable`."""
@@ -409,7 +416,7 @@ class TableReplica:
 
     def may_expire(self, now_ms: int) -> bool:
         """Whether `expired` has to look."""
-        return self._file is not None and now_ms >= self._next_deadline_ms
+        return self._file is not None and now_ms >= self._deadlines.next_ms
 
     async def expired(self, now_ms: int, limit: int) -> list[ExpiredKey]:
         """At most `limit` keys whose time to live was over at `now_ms`, in Unix time.
@@ -420,26 +427,21 @@ class TableReplica:
         if found is None or not self.may_expire(now_ms):
             return []
         ttl_ms = found.definition.config.table_ttl_ms
-        if ttl_ms != self._indexed_ttl_ms:
+        if ttl_ms != self._deadlines.indexed_ttl_ms:
             await self._read(lambda file: file.index_ages(ttl_ms))
-            self._indexed_ttl_ms = ttl_ms
-        self._next_deadline_ms = math.inf  # what is applied meanwhile makes it earlier
+            self._deadlines.indexed_ttl_ms = ttl_ms
+        self._deadlines.next_ms = math.inf  # what is applied meanwhile makes it earlier
         oldest = self._oldest()
         expired, first = await self._read(
             lambda file: file.expired(ttl_ms, now_ms, limit, oldest=oldest)
         )
         if first is not None:
-            self._next_deadline_ms = min(self._next_deadline_ms, first)
+            self._deadlines.note(first)
         return expired
 
     def look_for_deadlines(self) -> None:
         """The table's time to live may have changed."""
-        self._next_deadline_ms = 0
-
-    def _note_deadlines(self, partition: Partition, applied: Rows) -> None:
-        first = _hot.first_deadline(applied.rows, partition.definition.config.table_ttl_ms)
-        if first >= 0:
-            self._next_deadline_ms = min(self._next_deadline_ms, first)
+        self._deadlines.next_ms = 0
 
     def _oldest(self) -> int:
         """Rows of older records were purged."""
@@ -548,7 +550,7 @@ class TableReplica:
                 apply_log_rows, self._file, store, keys, end, bytes_max=READ_BYTES
             )
             self._note_gaps(partition, applied.missing)
-            self._note_deadlines(partition, applied)
+            self._deadlines.note_rows(applied, partition.definition.config.table_ttl_ms)
             self.skipped += applied.skipped
             self.watches.on_applied(applied.rows)
             async with self._advanced:
@@ -576,7 +578,9 @@ class TableReplica:
         self._files.make_dirs(str(self._path.parent))
         with partition.commitment.replacing:
             self._file = TableFile(str(self._path), f"{self.stream} {self.index}", self._oplog)
-        self._indexed_ttl_ms, self._next_deadline_ms = None, 0
+            if partition.log is not None:  # before they are compared
+                self._file.begin_epochs(partition.log.epochs)
+        self._deadlines = NextDeadline()
         gaps = partition.log is not None and partition.log.gaps_allowed
         self._completeness = Completeness(may_have_gaps=gaps)
 

@@ -9,7 +9,10 @@ from bascule.errors import BasculeError
 from bascule.host.api import Clock
 
 CHECKPOINT_FILES_MIN: Final = 16
-"""Segments whose indexes a checkpoint saves before it lets another sync go first."""
+"""Segments whose indexes a checkpoint saves at least before it lets another sync go first."""
+
+CHECKPOINT_WAIT_SECONDS: Final = 0.01
+"""For the lock of a log whose segments are changed: no longer, since acks wait for the thread."""
 
 
 class SyncState:
@@ -62,8 +65,8 @@ class SyncState:
     def on_saved(self) -> bool:
         """The indexes of a segment are saved; whether a sync that is waited for goes first.
 
-        A turn saves at least as many segments as it has synced, so the checkpoint gets done.
+        A turn saves twice as many segments as it has synced, so the checkpoint gets done soon.
         """
         self._saved += 1
         self.progressed_ns = self._clock.monotonic_ns()
-        return self._is_requested_again and self._saved >= max(self._synced, CHECKPOINT_FILES_MIN)
+        return self._is_requested_again and self._saved >= 2 * self._synced + CHECKPOINT_FILES_MIN

@@ -81,12 +81,11 @@ class SeenTable(NamedTuple):
 
     def after(self, page: SyncPage, *, is_same_table: bool) -> SeenTable:
         """What it is once the page is applied."""
+        said = SeenTable(page.read_at, page.read_epoch)
         if page.read_at < page.position:  # a node that does not say it
-            return SeenTable(page.position, page.epoch)
+            said = SeenTable(page.position, page.epoch)
         begins = page.is_full and not page.after
-        if begins or page.read_at >= self.offset or not is_same_table:
-            return SeenTable(page.read_at, page.read_epoch)
-        return self
+        return said if begins or said.offset >= self.offset or not is_same_table else self
 
 
 NOTHING_SEEN: Final = SeenTable(0, -1)
