@@ -95,7 +95,10 @@ def test_reads_that_find_a_node_hanging_together_turn_to_the_same_one() -> None:
         assert await asyncio.gather(*(admin.metrics() for _ in range(5))) == ["back"] * 5
 
     asked = run(scene, HANGS, WHOLE, CUT)
-    assert sorted(number for number, _ in asked) == [0] * 5 + [1] * 5
+    assert sorted(number for number, _ in asked if number) == [1] * 6, (
+        "one asked whether it is there"
+    )
+    assert [number for number, _ in asked].count(0) == 5
 
 
 @pytest.mark.usefixtures("impatient")
@@ -122,7 +125,60 @@ def test_a_change_goes_to_a_node_that_answers(first: bytes) -> None:
 
     alive, pause = "GET /healthz", "POST /v1/streams/orders/pause"
     assert run(scene, first, WHOLE, CUT) == [(0, alive), (1, alive), (1, pause)]
-    assert run(scene, first, WHOLE) == [(0, alive), (1, pause)], "there is no choice left"
+    assert run(scene, first, WHOLE) == [(0, alive), (1, alive), (1, pause)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_of_several_that_hang_none_is_waited_for_in_turn() -> None:
+    async def scene(servers: Servers, admin: Admin) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(RemoteProtocolError, match="no JSON"):
+            await admin.pause_stream("orders")
+        assert loop.time() - began < 3
+
+    servers_module.UNANSWERED_S = 3.0
+    asked = run(scene, HANGS, HANGS, HANGS, WHOLE)
+    assert asked[-1] == (3, "POST /v1/streams/orders/pause")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_read_that_is_a_post_goes_on_at_the_next_server() -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        await admin.metrics()
+        _.answers[0] = HANGS
+        with pytest.raises(RemoteProtocolError, match="no JSON"):
+            await admin.table_values("t", [b"k"], consistency={})
+
+    read = "POST /v1/tables/t/get"
+    assert run(scene, WHOLE, WHOLE) == [(0, "GET /metrics"), (0, read), (1, read)]
+
+
+def test_requests_to_a_node_that_hangs_do_not_keep_others_waiting() -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        pending = [asyncio.create_task(admin.delete_stream(f"s{n}")) for n in range(120)]
+        await asyncio.wait(pending, timeout=0.5)
+        admin.turn_from(admin.asked_server)
+        async with asyncio.timeout(5):
+            assert await admin.metrics() == "back"
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    asked = run(scene, HANGS, WHOLE, timeout=20)
+    assert asked[-1] == (1, "GET /metrics")
+
+
+def test_who_watches_is_not_turned_back_to_the_node_that_hangs() -> None:
+    """Another request may have turned from it already; of two servers the next is the first."""
+
+    async def scene(_: Servers, admin: Admin) -> None:
+        asked = admin.asked_server
+        admin.turn_from(asked)
+        admin.turn_from(asked)
+        assert admin.asked_server != asked
+
+    assert run(scene, HANGS, WHOLE) == []
 
 
 @pytest.mark.usefixtures("impatient")

@@ -46,8 +46,10 @@ class Nodes:
             yield event
         raise httpx.ReadError("the connection is gone")
 
-    def next_server(self) -> None:
-        pass
+    asked_server = "http://a"
+
+    def turn_from(self, server: str) -> None:
+        assert server == self.asked_server
 
 
 def watched(nodes: Nodes, start: str, changes: int) -> tuple[list[str | TableChange], int]:

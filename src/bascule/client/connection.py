@@ -16,6 +16,7 @@ from bascule.errors import (
     UnknownPartition,
     UnknownStream,
 )
+from bascule.host.real import RealClock
 from bascule.log_connection import LogConnection
 from bascule.model import StreamConfig
 from bascule.wire.error_codes import ErrorCode, code_name, error_class_of
@@ -43,6 +44,35 @@ ASK_TIMEOUT_S: Final = 10.0
 """Timeout for responses from memory."""
 UNANSWERED_S: Final = 3.0
 """For the first response of a node where others can be asked."""
+
+
+SILENT_S: Final = 30.0
+"""For so long a node that has not answered is asked after the others."""
+_CLOCK: Final = RealClock()
+
+
+class SilentNodes:
+    """Which listeners have not answered lately. Each reader of a partition asks by itself, and not
+    each of them has to find out anew. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._until_ns: dict[str, int] = {}
+
+    def note(self, address: str) -> None:
+        """It has not answered."""
+        self._until_ns[address] = _CLOCK.monotonic_ns() + int(SILENT_S * 1e9)
+
+    def forget(self, address: str) -> None:
+        """It has answered."""
+        self._until_ns.pop(address, None)
+
+    def last(self, addresses: list[str]) -> list[str]:
+        """These in their order, those that are silent behind the others."""
+        now_ns = _CLOCK.monotonic_ns()
+        return sorted(addresses, key=lambda each: self._until_ns.get(each, 0) > now_ns)
+
+
+_SILENT: Final = SilentNodes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +110,33 @@ def connect_any(bootstrap: str, *, timeout: float = ASK_TIMEOUT_S) -> LogConnect
     connection's, in seconds; one that hangs is given up sooner where there are others. Raises:
     Broken."""
     failure: Broken | None = None
-    addresses = bootstrap.split(",")
+    addresses = _SILENT.last(bootstrap.split(","))
     for address in addresses:
         host, port = parse_address(address)
         answers_in = timeout if address == addresses[-1] else min(timeout, UNANSWERED_S)
         try:
             connection = LogConnection(host, port, timeout=answers_in)
         except Broken as error:
+            _SILENT.note(address)
             failure = failure or error
             continue
+        _SILENT.forget(address)
         connection.set_timeout(timeout)
         return connection
     assert failure is not None
     raise failure
+
+
+def connect_named(host: str, port: int, *, timeout: float = ASK_TIMEOUT_S) -> LogConnection:
+    """Connect to a node that others have named, and may replace while it does not answer. Raises:
+    Broken."""
+    try:
+        connection = LogConnection(host, port, timeout=min(timeout, UNANSWERED_S))
+    except Broken:
+        _SILENT.note(format_address(host, port))
+        raise
+    connection.set_timeout(timeout)
+    return connection
 
 
 def _metadata(connection: LogConnection, stream: str) -> MetadataResponse:
@@ -146,7 +190,7 @@ class PartitionConnector:
             return connection, leader
         connection.close()
         try:
-            return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
+            return connect_named(leader.host, leader.port), leader
         except Broken as error:
             raise LeaderMoved(
                 f"stream {self.stream!r} partition {self.partition}: its leader does not answer: "

@@ -34,8 +34,11 @@ from bascule.wire import ack_codes
 from bascule.wire._hot import MESSAGE_FIELDS
 from bascule.wire.ack_codes import is_not_caught_up, publish_error
 
-ACK_WAIT_S: Final = 2.0
-"""Time to wait for an ack before the message is sent again; it doubles with every attempt."""
+ACK_WAIT_S: Final = 1.0
+"""Time to wait for an ack before the message is sent again."""
+ACK_WAIT_GROWTH: Final = 1.5
+"""With every attempt. NATS hands a message to one of several nodes, also to one that hangs: within
+10 s five are asked."""
 NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
 """As in JetStream clients: a restarting node gets some time. A subject that a stream has is tried
@@ -194,7 +197,7 @@ class Publisher:
             if isinstance(reply, Ack):
                 return reply
             if reply is None:
-                wait *= 2
+                wait *= ACK_WAIT_GROWTH
             elif not isinstance(reply, NoResponders):
                 raise _certain(reply, pending.unanswered)
             else:

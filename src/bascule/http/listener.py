@@ -303,7 +303,10 @@ class HttpListener:
     async def _expire(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             await asyncio.sleep(SWEEP_SECONDS)
+            if loop.time() - began > 2 * SWEEP_SECONDS:
+                continue  # the process stood still: what has come meanwhile is not read yet
             for connection in tuple(self._server.server_state.connections):
                 if isinstance(connection, _Connection):
                     connection.expire(loop.time())

@@ -173,11 +173,15 @@ class FrameListener:
         """Schedule the next check for expired connections while there are connections."""
         loop = asyncio.get_running_loop()
         self._sweep = (
-            loop.call_later(SWEEP_SECONDS, self._expire, loop) if self._connections else None
+            loop.call_later(SWEEP_SECONDS, self._expire, loop, loop.time())
+            if self._connections
+            else None
         )
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _expire(self, loop: asyncio.AbstractEventLoop, scheduled: float) -> None:
         now = loop.time()
-        for connection in tuple(self._connections.values()):
-            connection.expire(now)
+        if now - scheduled <= 2 * SWEEP_SECONDS:
+            for connection in tuple(self._connections.values()):
+                connection.expire(now)
+        # Else the process stood still: what has come meanwhile is not read yet.
         self._schedule_sweep()

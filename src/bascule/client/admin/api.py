@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 SILENCE_S_MAX: Final = 20.0
 """Of a table that is watched: a node says something every 15 s."""
+CONNECTIONS_KEPT_MAX: Final = 20
 SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
 
@@ -111,10 +112,13 @@ class Admin(TableRequests, TableEvents):
         self.server = server
         self._timeout = timeout
         # Proxy settings are for the web and not for nodes.
-        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        # Requests to a node that hangs must not keep those to others from a connection.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS_KEPT_MAX)
+        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False, limits=limits)
         self._servers = Servers(server.split(","), self._http, timeout=timeout)
 
     async def close(self) -> None:
+        self._servers.close()
         await self._http.aclose()
 
     async def node(self) -> NodeInfo:
@@ -377,8 +381,9 @@ class Admin(TableRequests, TableEvents):
         name: str = "",
         node: int = 0,
         group: str = "",
+        is_read: bool | None = None,
     ) -> tuple[int, Any]:
-        response = await self._request(method, path, body=body)
+        response = await self._request(method, path, body=body, is_read=is_read)
         if response.status_code == 204:
             return 204, None
         try:
@@ -408,18 +413,20 @@ class Admin(TableRequests, TableEvents):
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         waits: float = 0,
+        is_read: bool | None = None,
     ) -> httpx.Response:
         """The answer; `body` is sent as JSON, `content` as it is. It may come `waits` seconds later
-        than usual."""
+        than usual. `is_read`: None for what the method says."""
         try:
             return await self._servers.request(
-                method, path, waits=waits, json=body, content=content, headers=headers
-            )
+                method, path, waits=waits, is_read=is_read,
+                json=body, content=content, headers=headers,
+            )  # fmt: skip
         except httpx.TimeoutException as error:
-            asked = f"{error.request.url.scheme}://{error.request.url.netloc.decode()}"
+            may_be_done = "" if is_read or method == "GET" else ", and may have done it"
             raise Broken(
-                f"the node at {asked} did not answer {method} {path} in time; `bascule cluster "
-                "status` says whether the cluster has a controller"
+                f"the node at {_origin(error.request.url)} did not answer {method} {path} in time"
+                f"{may_be_done}; `bascule cluster status` says whether the cluster has a controller"
             ) from error
         except httpx.HTTPError as error:
             raise Broken(
@@ -429,6 +436,7 @@ class Admin(TableRequests, TableEvents):
 
     @asynccontextmanager
     async def _stream(self, path: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """A response without end. It is silent for 15 s at most; see also `_is_there`."""
         await self._servers.turn_to_living()
         timeout = httpx.Timeout(self._timeout, read=SILENCE_S_MAX)
         url = self._servers.first + path
@@ -437,9 +445,22 @@ class Admin(TableRequests, TableEvents):
         ) as response:
             yield response
 
-    def next_server(self) -> None:
-        """Ask another node from now on."""
-        self._servers.turn()
+    async def _is_there(self, response: httpx.Response) -> bool:
+        """Whether the node that sends it answers; the same for all streams from there."""
+        return await self._servers.answers_lately(_origin(response.url))
+
+    @property
+    def asked_server(self) -> str:
+        """The node that is asked next."""
+        return self._servers.first
+
+    def turn_from(self, server: str) -> None:
+        """Ask another node than this one from now on."""
+        self._servers.turn_from(server)
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:

@@ -17,6 +17,8 @@ UNANSWERED_S: Final = 3.0
 """A node whose answer needs others waits 2 s for them."""
 HEARD_S: Final = 3.0
 """A node that has answered within this time gets changes without a question."""
+PROBE_APART_S: Final = 0.25
+"""The next node is asked so long after the one before, which has answered by then if it can."""
 ALIVE_PATH: Final = "/healthz"
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout)
 _MISSED: Final = (*_UNSENT, httpx.NetworkError, httpx.ProtocolError, httpx.TimeoutException)
@@ -32,69 +34,101 @@ class Servers:
         self._timeout = timeout
         self._heard_at = float("-inf")
         """When the first of them has answered."""
+        self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
+        """Address -> when `answers_lately` has asked there, and the answer."""
 
     @property
     def first(self) -> str:
         """The node that is asked next."""
         return self._addresses[0]
 
-    def turn(self) -> None:
-        """Ask another node from now on."""
-        self._addresses.append(self._addresses.pop(0))
-        self._heard_at = float("-inf")
+    def turn_from(self, asked: str) -> None:
+        """Ask another node than `asked` from now on. Requests that went there fail together."""
+        if self.first == asked:
+            self._addresses.append(self._addresses.pop(0))
+            self._heard_at = float("-inf")
+
+    def close(self) -> None:
+        for _, asking in self._asked.values():
+            asking.cancel()
 
     async def request(
-        self, method: str, path: str, *, waits: float = 0, **given: Any
+        self, method: str, path: str, *, waits: float = 0, is_read: bool | None = None, **given: Any
     ) -> httpx.Response:
         """The answer of the first node that gives one; it may come `waits` seconds later than
-        usual. A change that was sent is not sent again.
+        usual. A change that was sent is not sent again. `is_read`: None for what the method says.
 
         Raises: httpx.HTTPError of the last node; the next request goes to another one.
         """
-        missed: tuple[type[httpx.HTTPError], ...] = _MISSED
-        if method != "GET":
+        is_read = method == "GET" if is_read is None else is_read
+        if not is_read:
             await self.turn_to_living()
-            missed = _UNSENT
         left = len(self._addresses)
         while True:
             asked, left = self.first, left - 1
+            soon = self._timeout if left == 0 else min(self._timeout, UNANSWERED_S)
+            read = (soon if is_read else self._timeout) + waits
+            timeout = httpx.Timeout(self._timeout, connect=soon, read=read)
             try:
-                return await self._send(method, path, waits, given, is_last=left == 0)
+                response = await self._http.request(
+                    method, asked + path, timeout=timeout, follow_redirects=is_read, **given
+                )
             except httpx.HTTPError as error:
                 # Nobody knows whether a change was carried out; another node may say so.
-                self._turn_from(asked)
-                if left == 0 or not isinstance(error, missed):
+                self.turn_from(asked)
+                if left == 0 or not isinstance(error, _MISSED if is_read else _UNSENT):
                     raise
+                if left > 1:
+                    await self.turn_to_living()
+                continue
+            self._hear(asked)
+            return response
 
-    async def _send(
-        self, method: str, path: str, waits: float, given: dict[str, Any], *, is_last: bool
-    ) -> httpx.Response:
-        """The answer of the first node. Raises: httpx.HTTPError."""
-        is_read = method == "GET"
-        soon = self._timeout if is_last else min(self._timeout, UNANSWERED_S)
-        read = (soon if is_read else self._timeout) + waits
-        timeout = httpx.Timeout(self._timeout, connect=soon, read=read)
-        asked = self.first
-        response = await self._http.request(
-            method, asked + path, timeout=timeout, follow_redirects=is_read, **given
-        )
-        if self.first == asked:
+    def _hear(self, address: str) -> None:
+        if self.first == address:
             self._heard_at = asyncio.get_running_loop().time()
-        return response
-
-    def _turn_from(self, asked: str) -> None:
-        """Requests that went to the same node fail together."""
-        if self.first == asked:
-            self.turn()
 
     async def turn_to_living(self) -> None:
-        """Have the first node be one that has just answered, if another than the last one does."""
+        """Have the first node be one that has just answered, if there is one. Without others there
+        is nothing to choose."""
         loop = asyncio.get_running_loop()
-        for _ in self._addresses[1:]:
-            if loop.time() - self._heard_at <= HEARD_S:
-                break
-            asked = self.first
-            try:
-                await self._send("GET", ALIVE_PATH, 0, {}, is_last=False)
-            except _MISSED:
-                self._turn_from(asked)
+        if len(self._addresses) == 1 or loop.time() - self._heard_at <= HEARD_S:
+            return
+        present = list(self._addresses)
+        asking = [
+            loop.create_task(self._is_living(address, PROBE_APART_S * number))
+            for number, address in enumerate(present)
+        ]
+        try:
+            for answer in asyncio.as_completed(asking):
+                if (found := await answer) is not None:
+                    if found in self._addresses:
+                        self._addresses.remove(found)
+                        self._addresses.insert(0, found)
+                    self._hear(found)
+                    return
+        finally:
+            for task in asking:
+                task.cancel()
+
+    async def _is_living(self, address: str, later: float) -> str | None:
+        """The address if that node answers; `later` seconds after the one before, which most often
+        has answered by then."""
+        await asyncio.sleep(later)
+        return address if await self.answers_lately(address) else None
+
+    async def answers_lately(self, address: str) -> bool:
+        """Whether a node says that it is there; what it said within `HEARD_S` counts."""
+        loop = asyncio.get_running_loop()
+        found = self._asked.get(address)
+        if found is None or loop.time() - found[0] > HEARD_S:
+            found = self._asked[address] = loop.time(), loop.create_task(self._answers(address))
+        return await asyncio.shield(found[1])
+
+    async def _answers(self, address: str) -> bool:
+        timeout = min(self._timeout, UNANSWERED_S)
+        try:
+            await self._http.get(address + ALIVE_PATH, timeout=timeout)
+        except httpx.HTTPError:
+            return False
+        return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -13,6 +14,9 @@ import msgspec
 
 from bascule.errors import RemoteProtocolError
 from bascule.table_results import TableChange
+
+SILENCE_ASKED_S: Final = 2.5
+"""After that a node that sends nothing is asked whether it is there."""
 
 
 class TableEvent(NamedTuple):
@@ -44,6 +48,9 @@ class TableEvents:
     ) -> AbstractAsyncContextManager[httpx.Response]:
         raise NotImplementedError
 
+    async def _is_there(self, response: httpx.Response) -> bool:
+        raise NotImplementedError
+
     def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
         raise NotImplementedError
 
@@ -62,13 +69,56 @@ class TableEvents:
                 await response.aread()
                 raise self._refusal(response, what=f"GET {path}", name=name)
             fields: dict[str, str] = {}
-            async for line in lines_of(response.aiter_bytes()):
-                if line:
-                    field, _, value = line.partition(":")
-                    fields[field] = value.removeprefix(" ")
-                elif fields:
-                    yield _event(fields)
-                    fields = {}
+            chunks = while_there(response.aiter_bytes(), lambda: self._is_there(response))
+            async with aclosing(chunks):
+                async for line in lines_of(chunks):
+                    if line:
+                        field, _, value = line.partition(":")
+                        fields[field] = value.removeprefix(" ")
+                    elif fields:
+                        yield _event(fields)
+                        fields = {}
+
+
+async def while_there(
+    chunks: AsyncIterator[bytes], is_there: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[bytes, None]:
+    """The chunks, as long as who sends them is there, which is asked while nothing comes.
+
+    Raises: httpx.ReadTimeout where it is not.
+    """
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    reading: asyncio.Task[object] | None = None
+    heard_at = loop.time()
+
+    async def look() -> None:
+        while not gone.is_set():
+            await asyncio.sleep(SILENCE_ASKED_S)
+            if loop.time() - heard_at >= SILENCE_ASKED_S and not await is_there():
+                gone.set()
+                if reading is not None:
+                    reading.cancel()
+
+    looking = loop.create_task(look())
+    try:
+        while True:
+            reading = asyncio.current_task()
+            try:
+                if gone.is_set():
+                    raise httpx.ReadTimeout("the node does not answer any more")
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                if gone.is_set() and reading is not None and reading.uncancel() == 0:
+                    raise httpx.ReadTimeout("the node does not answer any more") from None
+                raise
+            finally:
+                reading = None
+            heard_at = loop.time()
+            yield chunk
+    finally:
+        looking.cancel()
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:

@@ -27,6 +27,7 @@ class TableRequests:
         name: str = "",
         node: int = 0,
         group: str = "",
+        is_read: bool | None = None,
     ) -> tuple[int, Any]:
         raise NotImplementedError
 
@@ -146,7 +147,7 @@ class TableRequests:
         """Raises: InvalidKey, UnknownStream, NotATable, LimitExceeded."""
         path = f"{_table_path(name)}/get{_query(consistency)}"
         body = {"keys_base64": [base64.b64encode(key).decode() for key in keys]}
-        _, answer = await self._ask("POST", path, body=body, name=name)
+        _, answer = await self._ask("POST", path, body=body, name=name, is_read=True)
         try:
             entries = [_entry(item) for item in answer["entries"]]
             return TableValues(int(answer["position"]), entries)

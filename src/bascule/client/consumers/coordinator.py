@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from bascule.client.connection import ASK_TIMEOUT_S, connect_any
+from bascule.client.connection import ASK_TIMEOUT_S, connect_any, connect_named
 from bascule.config.addresses import format_address
 from bascule.errors import Broken, Closed, NotSupported
 from bascule.host.real import RealClock
@@ -118,9 +118,9 @@ class CoordinatorLink:
             waited += step
             if waited >= answer_s:
                 raise Broken(f"{connection.address} did not answer for {answer_s:g} s")
+            if self._find_address() != connection.address:
+                raise Broken(f"{connection.address} does not coordinate the group any more")
             if answer_s > ASK_TIMEOUT_S:
-                if self._find_address() != connection.address:
-                    raise Broken(f"{connection.address} does not coordinate the group any more")
                 self._heard = _CLOCK.monotonic_ns()
             self._check_open()
         response: Any = connection.receive()
@@ -132,7 +132,7 @@ class CoordinatorLink:
     def _connect(self) -> LogConnection:
         if self._connection is None:
             host, port = self._find()
-            connection = LogConnection(host, port, timeout=self._answer_s)
+            connection = connect_named(host, port, timeout=self._answer_s)
             if not connection.serves(JoinGroupRequest):
                 connection.close()
                 raise NotSupported(

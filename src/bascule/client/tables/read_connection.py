@@ -51,7 +51,7 @@ class ReadProtocol(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_closed = False
-        self.has_answered = False
+        self.has_answered = self.is_silent = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Waiting] = deque()
@@ -142,6 +142,7 @@ class ReadProtocol(asyncio.Protocol):
     def _check(self) -> None:
         """Give a node up that does not answer."""
         if self._sent and self._loop.time() - self._sent_at > SILENCE_SECONDS_MAX:
+            self.is_silent = True
             self.close()
         else:
             self._timer = self._loop.call_later(SILENCE_SECONDS_MAX / 2, self._check)
@@ -197,7 +198,7 @@ class TableReader:
             if found is not None:
                 del self._connections[linearizable]
                 self._passed_over += 1
-                if not found.has_answered:
+                if not found.has_answered and not found.is_silent:
                     self._not_before = loop.time() + UNSERVED_SECONDS
             if loop.time() < self._not_before:
                 return None

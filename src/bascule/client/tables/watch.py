@@ -50,6 +50,7 @@ async def watch_table(
     last_id, restarts, failures, broken_at = "", 0, 0, loop.time()
     while True:
         why: Exception | str
+        asked_server = admin().asked_server
         try:
             events = admin().table_events(table, pattern=pattern, start=asked, last_id=last_id)
             async with aclosing(events):
@@ -77,7 +78,7 @@ async def watch_table(
         if loop.time() - broken_at > timeout:
             raise Broken(f"no node could be watched for {timeout} s: {why}")
         log.debug("watching %s again: %s", table, why)
-        admin().next_server()
+        admin().turn_from(asked_server)
         await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
         failures += 1
 

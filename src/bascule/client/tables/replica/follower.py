@@ -89,6 +89,7 @@ class ReplicaFollower:
         """Follow until it is cancelled, or the copy turns out to be damaged."""
         failures = 0
         while True:
+            asked = self._admin.asked_server
             try:
                 await self._follow()
             except Exception as error:  # boundary: a bug must not end it in silence
@@ -99,7 +100,7 @@ class ReplicaFollower:
             await self._notify()
             if self.has_ended:
                 return
-            self._admin.next_server()
+            self._admin.turn_from(asked)
             await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
 
     def _note_failure(self, error: Exception) -> None:

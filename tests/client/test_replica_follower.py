@@ -1,0 +1,90 @@
+"""Following a table: pages are asked for ahead of those that are applied."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bascule.client.tables.replica.conflicts import newer
+from bascule.client.tables.replica.follower import ReplicaFollower
+from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
+from bascule.table_results import PageAsked
+from bascule.wire.tables.sync_pages import SyncPage, SyncRow
+
+TABLE = bytes(range(16))
+
+
+def page(position: int, *, epoch: int, read_at: int, read_epoch: int) -> SyncPage:
+    row = SyncRow(b"k%d" % position, position - 1, 1_000, b"v")
+    return SyncPage(
+        table=TABLE, position=position, epoch=epoch, oldest=0, is_full=position == 1, after=b"",
+        next_after=None, high_watermark=100, keys=-1, rows=[row], read_at=read_at,
+        read_epoch=read_epoch,
+    )  # fmt: skip
+
+
+class PagesOfANode:
+    """Answers with some pages, and then not any more."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        self._pages = list(pages)
+        self.asked: list[PageAsked] = []
+        self.are_sent = asyncio.Event()
+        """Set once there are no more."""
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        self.asked.append(asked)
+        if not self._pages:
+            self.are_sent.set()
+            await asyncio.Event().wait()
+        return self._pages.pop(0)
+
+    asked_server = "http://node"
+
+    def turn_from(self, server: str) -> None:
+        raise AssertionError("the follower has failed")
+
+
+def test_what_is_asked_ahead_is_behind_the_last_page_that_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node must not send what the log has lost since a page that is not applied yet."""
+    may_apply, apply = threading.Event(), ReplicaFile.apply
+
+    def held(file: ReplicaFile, page: SyncPage) -> CopyState:
+        assert may_apply.wait(20)
+        return apply(file, page)
+
+    monkeypatch.setattr(ReplicaFile, "apply", held)
+
+    async def test() -> None:
+        node = PagesOfANode(
+            page(1, epoch=1, read_at=7, read_epoch=2),
+            page(2, epoch=1, read_at=9, read_epoch=3),
+            page(3, epoch=1, read_at=8, read_epoch=2),
+        )
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        sent = asyncio.create_task(node.are_sent.wait())
+        await asyncio.wait([following, sent], timeout=120, return_when=asyncio.FIRST_COMPLETED)
+        assert sent.done()
+        assert follower.state.position == 0
+        assert [
+            (each.since, each.epoch, each.seen, each.seen_epoch, each.applied)
+            for each in node.asked
+        ] == [(0, -1, 0, -1, 0), (1, 1, 7, 2, 0), (2, 1, 9, 3, 0), (3, 1, 9, 3, 0)]
+        may_apply.set()
+        assert await follower.wait(lambda: follower.state.position == 3, 120)
+        assert (follower.state.seen, follower.state.seen_epoch) == (9, 3)
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        file.close()
+
+    asyncio.run(test())
