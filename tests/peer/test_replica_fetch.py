@@ -48,6 +48,33 @@ def test_records_are_sent_once_until_they_are_reported() -> None:
     run(scene)
 
 
+def test_a_follower_at_removed_records_gets_what_comes_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is on its way to it, and it would never ask again."""
+
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        log, plan = leader.log, leader.log.plan_read
+        removed_end = log.end.offset
+
+        def planned(offset: int, **more: Any) -> FileSlice | None:
+            """As of a log whose records below `removed_end` compaction has removed."""
+            return plan(max(offset, removed_end), **more)
+
+        monkeypatch.setattr(log, "plan_read", planned)
+        follower = peer(2)
+        (news,) = await leader.fetch(follower, report())
+        assert news.records == b""
+        assert await leader.fetch(follower) == []
+        leader.append(count=1)
+        (found,) = await leader.fetch(follower, wait_ms=10_000)
+        assert isinstance(found.records, FileSlice)
+        assert found.records.length > 0
+
+    run(scene)
+
+
 def test_one_response_has_records_of_many_segments() -> None:
     """With one segment in each, a follower of small segments stayed behind its publishers."""
 

@@ -10,6 +10,7 @@ from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch, decompress_batch
 from bascule.record.header import CONTROL, LOG_APPEND_TIME, batch_crc, read_header
+from bascule.storage.compaction.batch_filter import NO_OFFSET_MAX
 from bascule.storage.compaction.run import Compaction, CompactionConfig, CompactionProgress
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import open_log, put
@@ -161,6 +162,7 @@ def compaction(
     *,
     now_ms: int,
     end_offset: int | None = None,
+    committed_end: int = NO_OFFSET_MAX,
     map_bytes_max: int = 1 << 20,
     retention_ms: int = RETENTION_MS,
     segment_bytes_max: int = 2_000,
@@ -172,7 +174,10 @@ def compaction(
         map_bytes_max=map_bytes_max,
     )
     end = closed_end(log) if end_offset is None else end_offset
-    return Compaction(files, log, config, end_offset=end, now_ms=now_ms, secret=SECRET)
+    return Compaction(
+        files, log, config, end_offset=end, now_ms=now_ms, secret=SECRET,
+        committed_end=committed_end,
+    )  # fmt: skip
 
 
 def compact(files: Files, log: PartitionLog, *, now_ms: int, **options: int) -> CompactionProgress:

@@ -382,6 +382,8 @@ class ReplicaFetchHandler:
                     return self._read_failed(session, fetched, error)
                 if session.fetched.get(fetched.key) is not fetched:
                     return None
+        if piece is not None and not piece.length:
+            piece = None  # the log ends with removed records; what follows is sent when it comes
         news = fetched.news
         if piece is None and news == fetched.told:
             return None

@@ -91,3 +91,25 @@ def test_a_log_that_an_earlier_release_compacted_may_lack_anything(name: str) ->
     assert known(files) == 99
     raise_tombstones_end(files, DIRECTORY, 0, log_end=50)
     assert known(files) == 50
+
+
+def test_the_last_committed_record_stays_though_others_follow() -> None:
+    """These may be lost. A copy of a log that ends with removed records would not reach its end."""
+    files = SimFiles(RealRandom(1))
+    log, model = open_keyed(files), Model()
+    append_keyed(log, model, [(b"a", b"1")])
+    append_keyed(log, model, [(b"a", None)])
+    close_segment(log)
+    append_keyed(log, model, [(b"z", b"1")])
+    log.sync()
+    for now_ms in (10, 20_000):
+        compact(files, log, now_ms=now_ms, committed_end=2)
+    assert [each.offset for each in held(log)] == [1, 2]
+    log.truncate_to(2, 0, high_watermark=2)
+    piece = log.plan_read(1, bytes_max=1 << 20, end=log.end)
+    assert piece is not None
+    assert piece.length > 0
+    append_keyed(log, model, [(b"y", b"1")])
+    log.sync()
+    compact(files, log, now_ms=40_000, committed_end=3)
+    assert [each.offset for each in held(log)] == [2]

@@ -213,6 +213,7 @@ class Cleaner:
             secret=self._random.bytes(SECRET_BYTES),
             lock=partition.maintenance_lock,
             tombstones_end=tombstones_end,
+            committed_end=partition.committed_offset,
             removal=_Removal(partition.commitment, reader, tombstones_end),
         )
         steps = compaction.steps()

@@ -188,9 +188,10 @@ def copy_batches(
     LogAppendTime computes the right times. A batch to which an older release gave a horizon without
     new deltas gets them, too. Exception: a batch without LogAppendTime gets no horizon and keeps
     its tombstones; the node writes none. Base offset, last offset delta and max timestamp stay
-    unchanged. A batch without records to keep is not copied. The log's last batch keeps its
-    tombstones regardless of the horizon, so that a reader can reach the last offset. So do batches
-    that end after `state[8]`: replicas have not passed them.
+    unchanged. A batch without records to keep is not copied. The batch that ends at `state[7]`, the
+    last one of the log or of what is committed, keeps its tombstones regardless of the horizon, so
+    that a reader can reach the last offset. So do batches that end after `state[8]`: replicas have
+    not passed them.
 
     Writes start and end in `out` of each changed batch to `changed_ranges`, for `seal_batches`.
     Returns False if the records do not match the plans.

@@ -39,8 +39,7 @@ class BatchFilter:
     ) -> None:
         """`end_offset` is the end of the mapped batches, `start_offset` the log's start.
 
-        `tail` is the end of the log if no record follows the compacted ones, else None. Tombstones
-        from `tombstones_end` on stay.
+        The batch that ends at `tail` keeps its tombstones. Those from `tombstones_end` on stay.
         """
         self._keys = keys
         self._end_offset = end_offset

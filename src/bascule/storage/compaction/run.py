@@ -82,13 +82,17 @@ class Compaction:
         secret: bytes,
         lock: AbstractContextManager[object] = UNLOCKED,
         tombstones_end: int = NO_OFFSET_MAX,
+        committed_end: int = NO_OFFSET_MAX,
         removal: AbstractContextManager[bool] = ALLOWED,
     ) -> None:
         """Compact up to `end_offset`, the end of one of the log's closed segments.
 
         `secret` is 16 random bytes. `lock` is held while files are renamed. It must exclude
-        checkpoints and other removals of segments. Tombstones from `tombstones_end` on stay.
-        `removal` is entered while segments are replaced, and says whether the others may still go.
+        checkpoints and other removals of segments. Tombstones from `tombstones_end` on stay. So do
+        those of the last batch of the log, and of the one that ends at `committed_end`: what
+        follows that may be lost, and no copy reaches the end of a log that ends with removed
+        records. `removal` is entered while segments are replaced, and says whether the others may
+        still go.
         """
         self._files = files
         self._log = log
@@ -98,6 +102,7 @@ class Compaction:
         self._secret = secret
         self._lock = lock
         self._tombstones_end = tombstones_end
+        self._committed_end = committed_end
         self._removal = removal
         self._truncation_version = log.truncation_version
         self.done = CompactionProgress()
@@ -149,7 +154,7 @@ class Compaction:
             start_offset=log.start_offset,
             now_ms=self._now_ms,
             tombstone_retention_ms=self._config.tombstone_retention_ms,
-            tail=log.end.offset if log.end.position == 0 else None,
+            tail=min(self._committed_end, log.end.offset),
             tombstones_end=self._tombstones_end,
         )
         below = [(s, stop) for s, stop in log.replacement.closed_segments() if s.base_offset < end]
