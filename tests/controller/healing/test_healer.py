@@ -212,6 +212,30 @@ def test_the_last_replica_does_not_heal(monkeypatch: pytest.MonkeyPatch) -> None
     play(scene, monkeypatch, leads=True)
 
 
+def test_a_damaged_replica_stops_once_another_one_has_all_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "NEEDED_SECONDS", 0.001)
+
+    async def scene(tested: HealerUnderTest) -> None:
+        others = {1, 2, 3} - {tested.node}
+        for node in others:
+            tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=node))
+            tested.deciding.lose(node)
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        assert tested.healer.is_needed(tested.partition)
+        eligible = tested.deciding.state("s").eligible
+        tested.deciding.register(*others.difference(eligible))
+        await asyncio.wait([asyncio.create_task(tested.healer._stop_needed())], timeout=0.05)
+        assert tested.partition.failure is None, "it has not caught up"
+        tested.deciding.register(*eligible)
+        await until(lambda: tested.partition.failure is not None)
+        assert not tested.healer.is_needed(tested.partition)
+        assert tested.healer.counts.found == 1
+
+    play(scene, monkeypatch, leads=True)
+
+
 def test_damage_that_is_read_stops_a_replica_that_another_one_can_replace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -109,6 +109,10 @@ class SimulatedNode(Node):
             return False
         return found.position > 0
 
+    def is_healed_later(self, partition: Partition) -> bool:
+        """Whether it is damaged, and was needed when that was found."""
+        return self._cluster is not None and self._cluster.healer.is_needed(partition)
+
     def scrubbed_ms(self, partition: Partition) -> int:
         """When the scrubber has read a log last."""
         return 0 if self._scrubber is None else self._scrubber.known(partition).finished_ms
@@ -366,6 +370,8 @@ class Machine:
         assert self.running is not None
         if not self.damaged_ms:
             return ""
+        if self.running.is_healed_later(partition):
+            return f"node {self.node} has not stopped a damaged log yet"
         finished_ms = self.running.scrubbed_ms(partition)
         is_scrubbed = self.damaged_ms < finished_ms <= self.now_ms
         if is_scrubbed and (key := key_of(partition)) not in self._between_passes:

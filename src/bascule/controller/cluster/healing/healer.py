@@ -17,6 +17,7 @@ from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import replace_log
 from bascule.errors import BasculeError, Broken, CorruptData
 from bascule.host.api import Clock
+from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.image import state_of
 from bascule.metadata.requests import Resign
 from bascule.model import NO_LEADER, PartitionState
@@ -37,6 +38,8 @@ log = logging.getLogger("bascule.controller")
 RETRY_SECONDS: Final = 5.0
 """Before healing that has failed is tried again, which counts once more."""
 FENCE_RETRY_SECONDS: Final = 1.0
+NEEDED_SECONDS: Final = 1.0
+"""How often a damaged log that was needed looks whether it still is."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,9 @@ class Healer:
         self._syncer = syncer
         self._history = HealHistory(directories.files, data_directory, clock)
         self._patients: dict[Key, _Patient] = {}
+        self._needed: dict[Partition, CorruptData] = {}
+        """Damaged ones that nobody else had all records of when that was found."""
+        self._waiting: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         """Held while a log is read and opened again: one at a time."""
         self.counts = HealCounts()
@@ -107,9 +113,16 @@ class Healer:
 
     def close(self) -> None:
         """Heal nothing any more."""
+        if self._waiting is not None:
+            self._waiting.cancel()
         for patient in self._patients.values():
             if patient.task is not None:
                 patient.task.cancel()
+
+    def is_needed(self, partition: Partition) -> bool:
+        """Whether it is damaged, and goes on since nobody else had all records when that was
+        found."""
+        return partition in self._needed
 
     def standing(self, partition: Partition) -> str:
         """What is done about a failed replica, for people; empty: nothing."""
@@ -124,15 +137,11 @@ class Healer:
 
     def on_damaged(self, partition: Partition, error: CorruptData) -> None:
         """Somebody has read damaged bytes of a log. It stops here if another replica has all
-        records; else what can be read of it is served as before."""
-        state = self._state(partition)
-        if partition.failure is not None or partition.deleted or state is None:
+        records; else what can be read of it is served as before, until there is one."""
+        if not self._is_open(partition):
             return
-        if partition.syncing.stop_cause is not None:
-            return  # it is about to stop
         self.counts.found += 1
-        others = {*state.isr, *state.eligible} - {self._node_id}
-        can_stop = not others.isdisjoint(self._metadata.image.alive())
+        can_stop = self._has_others(partition)
         log.error(
             "damaged log",
             extra={
@@ -144,6 +153,40 @@ class Healer:
         )
         if can_stop:
             self._syncer.stop_partition(partition, error)
+            return
+        self._needed[partition] = error
+        if self._waiting is None:
+            self._waiting = start_lasting("damaged logs that are needed", self._stop_needed)
+
+    def _is_open(self, partition: Partition) -> bool:
+        """Whether it has neither stopped nor is about to, and is not gone."""
+        return (
+            partition.failure is None
+            and not partition.deleted
+            and partition.syncing.stop_cause is None
+            and self._state(partition) is not None
+        )
+
+    def _has_others(self, partition: Partition) -> bool:
+        """Whether another living node has all records of it."""
+        state = self._state(partition)
+        others = () if state is None else {*state.isr, *state.eligible} - {self._node_id}
+        return any(node in others for node in self._metadata.image.alive())
+
+    async def _stop_needed(self) -> None:
+        """Stop the damaged logs that others have caught up with."""
+        while self._needed:
+            await asyncio.sleep(NEEDED_SECONDS)
+            for partition, error in list(self._needed.items()):
+                is_open = self._is_open(partition)
+                if is_open and not self._has_others(partition):
+                    continue
+                del self._needed[partition]
+                if is_open:
+                    extra = {"stream": partition.definition.name, "partition": partition.index}
+                    log.info("a damaged log is not needed any more; it is healed", extra=extra)
+                    self._syncer.stop_partition(partition, error)
+        self._waiting = None
 
     def on_failed(self, partition: Partition) -> None:
         """A replica has failed, or what the image says of a failed one has changed."""
