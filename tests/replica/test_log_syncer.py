@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bascule.host.real import RealRandom
+from bascule.replica.maintenance.purging import purge
 from bascule.replica.partition import Partition
 from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.replica.syncing.sync_state import CHECKPOINT_FILES_MIN
@@ -259,3 +260,166 @@ def test_a_sync_goes_before_the_rest_of_a_long_checkpoint(
     assert calls[:18] == ["sync", *["save"] * CHECKPOINT_FILES_MIN, "sync"]
     assert calls.count("save") == 61, "each segment once"
     assert partition.checkpointed_bytes == partition.counts.bytes
+
+
+def with_a_clock(
+    partition: Partition, syncer: LogSyncer, monkeypatch: pytest.MonkeyPatch
+) -> SimClock:
+    """The clock of both, which stands still by itself."""
+    clock = SimClock(1_000)
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    return clock
+
+
+def on_save(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object]) -> None:
+    """Call `before` each time the indexes of a segment are saved."""
+    save_indexes = Contents.save_indexes
+
+    def saved(*args: object, **kwargs: object) -> object:
+        before()
+        return save_indexes(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Contents, "save_indexes", saved)
+
+
+def test_a_file_whose_sync_hangs_is_noticed(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also among many that are synced fast."""
+    with_a_segment_for_each_message(partition, 60)
+    syncer, sync = started(), SimFile.sync
+    clock = with_a_clock(partition, syncer, monkeypatch)
+    stuck_ns: list[int] = []
+
+    def hanging(file: SimFile) -> None:
+        clock.ms += 50_000 if len(stuck_ns) == 30 else 10
+        stuck_ns.append(syncer.stuck_ns())
+        sync(file)
+
+    monkeypatch.setattr(SimFile, "sync", hanging)
+    syncer.request(partition)
+    syncer.stop()
+    assert stuck_ns[30] == 50_000_000_000
+    assert max(stuck_ns[:30] + stuck_ns[31:]) == 10_000_000
+
+
+def test_a_long_checkpoint_is_no_hanging_disk_for_those_who_wait(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_segment_for_each_message(partition, 60)
+    partition.sync()
+    syncer = started()
+    clock = with_a_clock(partition, syncer, monkeypatch)
+    stuck_ns: list[int] = []
+
+    def slow() -> None:
+        if not stuck_ns:
+            partition.append(awaited_batch(b"in.60"))
+        clock.ms += 1_000
+        stuck_ns.append(syncer.stuck_ns())
+
+    on_save(monkeypatch, slow)
+    syncer.request(partition, checkpoint=True)
+    syncer.stop()
+    assert len(stuck_ns) == 60
+    assert set(stuck_ns) == {1_000_000_000}
+
+
+def test_a_purge_of_many_unsaved_segments_is_no_hanging_disk(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves their indexes with the lock that a checkpoint needs. Acks do not wait for that."""
+    with_a_segment_for_each_message(partition, 20)
+    partition.sync()
+    syncer, checkpoint = started(), partition.checkpoint
+    clock = with_a_clock(partition, syncer, monkeypatch)
+    purging, turn_ended, stuck_ns = threading.current_thread(), threading.Event(), list[int]()
+
+    def tried() -> bool:
+        done = checkpoint()
+        turn_ended.set()
+        return done
+
+    def slow() -> None:
+        if threading.current_thread() is not purging:
+            return
+        clock.ms += 1_000
+        stuck_ns.append(syncer.stuck_ns())
+        turn_ended.clear()
+        partition.append(awaited_batch(b"in.x"))
+        syncer.request(partition, checkpoint=True)
+        assert turn_ended.wait(20), "the sync thread waits for the purge"
+
+    monkeypatch.setattr(partition, "checkpoint", tried)
+    on_save(monkeypatch, slow)
+    purge(partition, to_offset=1, before_ms=None)
+    syncer.stop()
+    assert len(stuck_ns) >= 19
+    assert max(stuck_ns) <= 2_000_000_000
+    assert partition.high_watermark.offset == 20 + len(stuck_ns)
+    assert partition.start_offset == 1
+
+
+def test_a_checkpoint_gets_done_although_each_sync_has_new_segments(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 messages come in each turn, each with a segment of its own: it saves more than that."""
+    with_a_segment_for_each_message(partition, 200)
+    partition.sync()
+    syncer, sync, turns = started(), partition.sync, 0
+
+    def synced() -> bytes:
+        nonlocal turns
+        turns += 1
+        acks = sync()
+        if turns < 100 and not partition.checkpointed_bytes:
+            for _ in range(20):
+                partition.append(awaited_batch(b"in.x"))
+            syncer.request(partition)
+        return acks
+
+    monkeypatch.setattr(partition, "sync", synced)
+    syncer.request(partition, checkpoint=True)
+    syncer.stop()
+    assert partition.checkpointed_bytes > 0
+    assert turns < 30
+
+
+def test_a_checkpoint_that_is_broken_off_is_not_counted(partition: Partition) -> None:
+    with_a_segment_for_each_message(partition, 60)
+    partition.sync()
+    partition.syncing.begin_turn()
+    for _ in range(2):  # the second one is for the next turn
+        partition.syncing.request(checkpoint=False)
+    assert not partition.checkpoint()
+    assert partition.checkpointed_bytes == 0
+    partition.syncing.begin_turn()
+    assert partition.checkpoint()
+    assert partition.checkpointed_bytes == partition.counts.bytes
+
+
+def test_a_checkpoint_that_fails_is_not_tried_again_at_once(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk would keep the thread busy."""
+    syncer, attempts = started(), 0
+    clock = with_a_clock(partition, syncer, monkeypatch)
+
+    def fail() -> None:
+        nonlocal attempts
+        attempts += 1
+        clock.ms += 10  # no other turn waits for that
+        if attempts < 5:
+            raise OSError(28, "no space left on device")
+
+    on_save(monkeypatch, fail)
+    for attempt in (1, 2):
+        partition.append(awaited_batch(b"in.0"))
+        syncer.request(partition, checkpoint=True)
+        syncer.wait_idle(partition)
+        assert attempts == attempt
+    syncer.stop()
+    assert partition.failure is None
+    assert partition.checkpointed_bytes == 0
+    assert caplog.text.count("checkpoint failed") == 1

@@ -133,6 +133,14 @@ def test_a_follower_of_small_segments_keeps_up() -> None:
     assert result.faults == {"ring cut": 1, "split": 1}
 
 
+@pytest.mark.parametrize("seed", [490_545, 496_369])
+def test_damaged_replicas_and_removed_records_keep_nobody_behind(seed: int) -> None:
+    """A replica with known damage was not healed once others had caught up. A copy stood still at a
+    tombstone that its leader had removed, as the last record of the log."""
+    result = run_seed(seed, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults["bit flips"] == 1
+
+
 def test_a_copy_lacks_nothing_where_the_second_change_of_a_key_is_lost() -> None:
     """Its page had left the first one to the page with the second."""
     result = run_seed(485_774, ClusterOptions(seconds=3, streams=1, groups=0))

@@ -18,6 +18,7 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch
 from bascule.record.header import HEADER_BYTES, batch_crc
+from bascule.storage.epochs import Epoch
 from bascule.tables.rows import Rows, read_rows
 from bascule.wire.tables.keys import TableKeys, escape
 
@@ -180,3 +181,12 @@ def test_both_twins_find_the_first_deadline(hot: Callable[[str], ModuleType]) ->
 def test_both_twins_check_the_positions(hot: Callable[[str], ModuleType]) -> None:
     with pytest.raises(IndexError):
         hot("tables").read_rows(b"", array("q"), 1, 0, 0, -1, b"", 0, [], [])
+
+
+def test_rows_have_the_epochs_of_their_batches() -> None:
+    data = b"".join(
+        build_batch([record(offset, b"k")], base_offset=offset, leader_epoch=epoch)
+        for offset, epoch in enumerate((2, 2, 5, 5, 6))
+    )
+    found = read_rows(memoryview(data), PLAIN, start=0, origin="log", position=0)
+    assert found.epochs == (Epoch(2, 0), Epoch(5, 2), Epoch(6, 4))

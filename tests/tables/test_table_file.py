@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
+from bascule.storage.epochs import Epoch, LeaderEpochs
 from bascule.table_results import TableKey
 from bascule.tables import table_file
 from bascule.tables.key_state import KeyPart
@@ -414,3 +415,22 @@ def test_a_file_is_closed_once_a_state_is_read(tmp_path: Path) -> None:
     assert order == ["read", "closed"]
     with pytest.raises(LogFailed):
         file.count()
+
+
+def test_epochs_of_the_log_beyond_the_position_are_not_those_of_the_table(tmp_path: Path) -> None:
+    """The log may lose those records before the table gets to them."""
+    file = open_file(tmp_path)
+    file.apply(rows((b"a", b"1"), (b"b", b"2")), 1)
+    file.begin_epochs(LeaderEpochs((Epoch(1, 0), Epoch(5, 2))))
+    assert [file.epoch_of(offset) for offset in (0, 1)] == [1, 1]
+    file.apply(rows((b"c", b"3"), start=2)._replace(epochs=(Epoch(3, 2),)), 3)
+    assert [file.epoch_of(offset) for offset in (0, 1, 2)] == [1, 1, 3]
+    file.close()
+
+
+def test_each_record_has_the_epoch_that_was_applied(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    some = rows(*[(b"%d" % n, b"x") for n in range(5)])
+    file.apply(some._replace(epochs=(Epoch(1, 0), Epoch(4, 2), Epoch(6, 4))), 6)
+    assert [file.epoch_of(offset) for offset in range(5)] == [1, 1, 4, 4, 6]
+    file.close()

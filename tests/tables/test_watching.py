@@ -506,3 +506,65 @@ def test_rows_are_matched_by_key_and_by_pattern() -> None:
         (rows[2], ["q"]),
     ]
     assert tables_hot.match_rows(rows, {}, []) == []
+
+
+class FollowersTable(Table):
+    """It may have to come what a watcher has seen elsewhere."""
+
+    def may_have_applied(self, position: WatchPosition) -> bool:
+        return True
+
+
+def test_a_watcher_of_a_table_that_is_behind_keeps_what_it_has_seen_elsewhere() -> None:
+    """Else it would go on at a third one that has lost what was left to later changes."""
+
+    async def test() -> None:
+        table = FollowersTable()
+        table.put((b"k", b"1"), (b"a", b"x"), (b"b", b"x"))
+        elsewhere = TablePosition(9, 1)
+        steps = table.watches.watch(KeyPattern(b">"), WatchPosition(1, 1, elsewhere))
+        found = await anext(steps)
+        assert isinstance(found, list)
+        assert [each.position for each in found] == [
+            WatchPosition(2, 1, elsewhere),
+            WatchPosition(3, 1, elsewhere),
+        ]
+        await steps.aclose()
+
+    run_virtually(test())
+
+
+class ReturningTable(Table):
+    """It goes back once it is asked for changes, as while it is made anew, and has not said so."""
+
+    async def changed_since(
+        self, since: int, *, rows_max: int, bytes_max: int
+    ) -> ChangesPage | None:
+        self.position = 3
+        self.rows = {key: row for key, row in self.rows.items() if row.version < 3}
+        return await super().changed_since(since, rows_max=rows_max, bytes_max=bytes_max)
+
+
+def test_a_table_that_goes_back_behind_a_state_does_not_hide_what_that_had() -> None:
+    """The state had records that may be lost: who goes on needs a table that has them."""
+
+    async def test() -> None:
+        table = ReturningTable()
+        table.put((b"a", b"1"), (b"b", b"1"))
+
+        async def write() -> None:
+            table.pause = lambda: elapse(0)
+            table.put((b"c", b"1"), (b"a", b"2"))
+
+        table.pause = write
+        steps = table.watches.watch(KeyPattern(b">"), Begin.STATE)
+        assert isinstance(await anext(steps), Restarted)
+        shown = await anext(steps)
+        assert isinstance(shown, list)
+        assert [each.key for each in shown] == [b"a", b"b"]
+        changed = await anext(steps)
+        assert isinstance(changed, list)
+        assert [each.position for each in changed] == [WatchPosition(3, 1, TablePosition(4, 1))]
+        await steps.aclose()
+
+    run_virtually(test())

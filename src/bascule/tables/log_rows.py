@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bascule.errors import CorruptData, PartitionFailed
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -30,14 +32,24 @@ def read_log_rows(
 
 
 def apply_log_rows(
-    file: TableFile, store: PartitionLog, keys: TableKeys, end: LogPosition, *, bytes_max: int
-) -> Rows:
+    file: TableFile,
+    store: PartitionLog,
+    keys: TableKeys,
+    end: LogPosition,
+    version: int,
+    *,
+    bytes_max: int,
+) -> Rows | None:
     """Put the next rows into a table. As `read_log_rows`.
 
-    The epoch is that of the records: the log may lose them while they are read, and have others.
+    `version` is the log's `truncation_version` from before `end` was looked up. None: the log was
+    truncated since, and what was read may be of other records, or lack some. The epoch is that of
+    the records: the log may lose them as soon as they are read.
     """
     epochs = store.epochs
     rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
+    if version % 2 or store.truncation_version != version:
+        return None
     file.apply(rows, rows.epochs[-1].number if rows.epochs else epochs.at(rows.end - 1))
     return rows
 
@@ -56,6 +68,25 @@ def is_beyond(position: TablePosition, store: PartitionLog) -> bool:
     if offset <= store.start_offset:
         return False
     return offset > store.end.offset or store.epochs.at(offset - 1) != epoch
+
+
+async def is_other_copy(
+    position: TablePosition,
+    followed: tuple[PartitionLog, int],
+    before: tuple[PartitionLog | None, int],
+) -> bool:
+    """Whether a log was copied anew since a table had records of it. `followed` are the log and how
+    many times it has begun again with nothing, `before` what they were for the table.
+
+    Tombstones that the table lacks may be removed from a copy. A table that was behind these when
+    the log went, and the log beyond it when it looks again, would keep the keys.
+    """
+    store, begun = followed
+    if position.offset == 0:
+        return False
+    if before[0] is store:
+        return begun != before[1]
+    return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
 
 def has_lost(partition: Partition | None, *seen: TablePosition) -> bool:

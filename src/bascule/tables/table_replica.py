@@ -23,7 +23,14 @@ from bascule.tables.completeness import Completeness
 from bascule.tables.deadlines import ExpiredKey, NextDeadline
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
-from bascule.tables.log_rows import apply_log_rows, has_lost, is_beyond, may_have, why_ended
+from bascule.tables.log_rows import (
+    apply_log_rows,
+    has_lost,
+    is_beyond,
+    is_other_copy,
+    may_have,
+    why_ended,
+)
 from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.pace import Pace
@@ -310,22 +317,19 @@ class TableReplica:
         page = await self._read(lambda file: file.changes(since, after, bounds))
         if self._file is not None and self._file.is_oplog_damaged:
             self._pace.hurry()
-        found = self._find()
-        epochs = LeaderEpochs() if found is None or found.log is None else found.log.epochs
+        store = self._store()
+        epochs = LeaderEpochs() if store is None else store.epochs
         self._check_log(page.read_at)  # it had these epochs, or more
-        reached = epochs.at(page.position - 1)
         return Changes(
-            page.rows, page.position, reached, oldest, page.is_full, page.after, page.next_after,
-            page.read_at,
+            page.rows, page.position, epochs.at(page.position - 1), oldest, page.is_full,
+            page.after, page.next_after, page.read_at,
         )  # fmt: skip
 
     def _check_log(self, read_at: TablePosition | None) -> None:
         """Raises: Indeterminate if the log has lost records that the table had at `read_at`: the
         table has not followed it yet."""
-        found = self._find()
-        if found is None or found.log is None or read_at is None:
-            return
-        if is_beyond(read_at, found.log):
+        store = self._store()
+        if store is not None and read_at is not None and is_beyond(read_at, store):
             self._pace.hurry()
             raise Indeterminate(f"the table {self.stream} has records that its log has lost")
 
@@ -352,8 +356,12 @@ class TableReplica:
         was applied, also where the log has lost it since."""
         if self._file is not None and offset < self._file.position.offset:
             return self._file.epoch_of(offset)
+        store = self._store()
+        return -1 if store is None else store.epochs.at(offset)
+
+    def _store(self) -> PartitionLog | None:
         found = self._find()
-        return -1 if found is None or found.log is None else found.log.epochs.at(offset)
+        return None if found is None else found.log
 
     def may_have_applied(self, position: WatchPosition) -> bool:
         """See `watching.WatchedTable`."""
@@ -431,10 +439,8 @@ class TableReplica:
             await self._read(lambda file: file.index_ages(ttl_ms))
             self._deadlines.indexed_ttl_ms = ttl_ms
         self._deadlines.next_ms = math.inf  # what is applied meanwhile makes it earlier
-        oldest = self._oldest()
-        expired, first = await self._read(
-            lambda file: file.expired(ttl_ms, now_ms, limit, oldest=oldest)
-        )
+        look = partial(TableFile.expired, oldest=self._oldest())
+        expired, first = await self._read(lambda file: look(file, ttl_ms, now_ms, limit))
         if first is not None:
             self._deadlines.note(first)
         return expired
@@ -462,8 +468,7 @@ class TableReplica:
 
     async def _opened(self) -> TableFile | None:
         """The file, which is opened soon after the replica was; None where that fails."""
-        found = self._find()
-        if found is None or found.log is None:
+        if self._store() is None:
             return None
         self._pace.hurry()
         with suppress(TimeoutError):
@@ -523,6 +528,7 @@ class TableReplica:
                 "damaged table made anew",
                 extra={"stream": self.stream, "partition": self.index, "path": str(self._path)},
             )
+            self.watches.on_lost()
             await asyncio.to_thread(self._remove_file)
             self._is_damaged = False
         if self._file is None:
@@ -531,11 +537,13 @@ class TableReplica:
             self.watches.on_lost()
         assert self._file is not None
         followed = store, store.partial_copy.begun
-        if is_beyond(self._file.position, store) or await self._is_other_copy(*followed):
+        known, position = self._followed, self._file.position
+        if is_beyond(position, store) or await is_other_copy(position, followed, known):
             log.warning(
                 "table made anew",
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
             )
+            self.watches.on_lost()  # who looks meanwhile finds no table, and waits
             await asyncio.to_thread(self._remove_file)
             await asyncio.to_thread(self._open, partition)
             self.watches.on_lost()
@@ -545,10 +553,15 @@ class TableReplica:
         keys = TableKeys(partition.definition.config)
         self._note_gaps(partition, 0)
         until = partition.high_watermark.offset  # what is committed meanwhile has its own time
-        while self._file.position.offset < min(until, (end := partition.high_watermark).offset):
+        while True:
+            version, end = store.truncation_version, partition.high_watermark
+            if self._file.position.offset >= min(until, end.offset):
+                return None
             applied = await asyncio.to_thread(
-                apply_log_rows, self._file, store, keys, end, bytes_max=READ_BYTES
+                apply_log_rows, self._file, store, keys, end, version, bytes_max=READ_BYTES
             )
+            if applied is None:
+                return self._pace.hurry()
             self._note_gaps(partition, applied.missing)
             self._deadlines.note_rows(applied, partition.definition.config.table_ttl_ms)
             self.skipped += applied.skipped
@@ -561,18 +574,6 @@ class TableReplica:
         if partition.is_leader and not partition.knows_end:
             end = -1
         self._completeness.on_applied(self.position, missing=missing, committed_end=end)
-
-    async def _is_other_copy(self, store: PartitionLog, begun: int) -> bool:
-        """Whether the log was copied anew since the file had records of it.
-
-        Tombstones that the file lacks may be removed from a copy. A file that was behind these when
-        the log went, and the log beyond it when it looks again, would keep the keys.
-        """
-        if self.position == 0:
-            return False
-        if self._followed[0] is store:
-            return begun != self._followed[1]
-        return begun > 0 or await asyncio.to_thread(store.partial_copy.is_marked)
 
     def _open(self, partition: Partition) -> None:
         self._files.make_dirs(str(self._path.parent))

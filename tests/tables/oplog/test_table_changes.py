@@ -19,7 +19,7 @@ from bascule.tables import table_file
 from bascule.tables.oplog import changes
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.oplog.oplog import Oplog
-from bascule.tables.rows import Row, Rows
+from bascule.tables.rows import Row, Rows, TablePosition
 from bascule.tables.table_file import TableFile
 from support.table_followers import TableFollower
 
@@ -367,3 +367,20 @@ def test_an_oplog_that_is_gone_or_of_another_time_is_begun_anew(
 def test_a_disk_without_the_directory_fails_as_before(tmp_path: Path) -> None:
     with pytest.raises(LogFailed):
         TableModel(tmp_path / "none")
+
+
+def test_each_full_page_says_what_the_table_stood_at_when_it_was_read(table: TableModel) -> None:
+    """A later one may lack what has changed since the first, which its position does not show."""
+    table.put(*[(b"%02d" % n, b"x") for n in range(9)])
+    table.apply()
+    found: list[tuple[int, TablePosition]] = []
+    position, after = 0, None
+    while not found or after is not None:
+        page = table.file.changes(position, after, Bounds(3, 1 << 20, 0))
+        position, after = page.position, page.next_after
+        found.append((position, page.read_at))
+        table.put((b"08", b"new"))
+        table.apply()
+    first, *later = range(9, 9 + len(found))
+    assert found == [(first, TablePosition(each, 1)) for each in (first, *later)]
+    assert later
