@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bascule
-from support import http_calls
+from support import commands, http_calls
 from support.cluster_commands import node_of, run, servers_of, wait
 from support.clusters import RunningCluster
 
@@ -125,7 +125,9 @@ def test_a_wait_for_a_move_says_what_came_of_it(cluster: RunningCluster) -> None
         assert done.returncode == 1, done.stdout
         assert "its move was cancelled or replaced; it is on nodes" in in_a_line(done.stderr)
 
-        waited = waiting.submit(run, cluster, *move, "--wait")
+        # Asked of another node: the one that is killed may not have answered yet.
+        asked = cluster.nodes[before[0]].addresses["http"]
+        waited = waiting.submit(commands.run, *move, "--wait", "--server", asked, text=True)
         wait(cluster, is_moving)
         cluster.nodes[added].stop(signal.SIGKILL)
         done = waited.result()

@@ -22,7 +22,7 @@ from support.replica_nodes import ReplicaNodes, wait_until
 class SlowSync:
     """A log whose syncs are another function."""
 
-    def __init__(self, log: object, sync: Callable[[], object]) -> None:
+    def __init__(self, log: object, sync: Callable[..., object]) -> None:
         self._log = log
         self.sync = sync
 
@@ -148,7 +148,9 @@ def test_a_leader_whose_disk_hangs_is_silent_to_its_followers(
             assert log is not None
             sync = log.sync
             monkeypatch.setattr(
-                group.partition(1), "log", SlowSync(log, lambda: (syncs.wait(), sync())[1])
+                group.partition(1),
+                "log",
+                SlowSync(log, lambda *told: (syncs.wait(), sync(*told))[1]),
             )
             writes.set()
             inboxes = group.publish(1, 5, prefix="during")
@@ -277,7 +279,7 @@ def hold_sync(
     log = group.partition(node).log
     assert log is not None
     wait_until(lambda: log.synced.offset == log.end.offset == 5)
-    slow = SlowSync(log, lambda: (held.wait(), log.sync())[1])
+    slow = SlowSync(log, lambda *told: (held.wait(), log.sync(*told))[1])
     monkeypatch.setattr(group.partition(node), "log", slow)
     return log
 

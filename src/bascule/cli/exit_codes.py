@@ -37,6 +37,7 @@ from bascule.errors import (
     UnknownPartition,
     UnknownPayload,
     UnknownStream,
+    UnsupportedFormat,
     WrongVersion,
 )
 
@@ -98,6 +99,7 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (NodeRefused, USAGE, "`bascule node list` shows the nodes of the cluster"),
     (CopyDamaged, CORRUPT, ""),
     (CorruptData, CORRUPT, "`bascule inspect FILE` shows what is left around it"),
+    (UnsupportedFormat, FAILED, "use the release that wrote it, or a later one"),
     (PublishRejected, REJECTED, ""),
     (WrongVersion, REJECTED, "`bascule table get --json` shows the version that it has now"),
     (NotANumber, REJECTED, "`bascule table get` shows the value"),

@@ -89,8 +89,7 @@ def write_copy(
 def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
     """How far it is, and the writes that were refused; `verify` compares all checksums first."""
     with opened_copy(table, directory) as copy:
-        if verify:
-            copy.verify()
+        rows = copy.verify() if verify else None
         status, keys, refused = copy.status(), copy.count(), copy.refused(REFUSED_SHOWN)
     if json:
         print_json(
@@ -102,6 +101,7 @@ def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
                 "is_whole": status.is_whole,
                 "pending": status.pending,
                 "refused": status.refused,
+                "verified_rows": rows,
                 "latest_refused": [
                     {
                         "key": each.write.key.decode("utf-8", "backslashreplace"),
@@ -121,6 +121,8 @@ def show_copy(table: str, directory: Path, *, verify: bool, json: bool) -> None:
     grid.add_row("keys", f"{keys:,}" if status.is_whole else f"{keys:,}, not all yet")
     behind = max(status.high_watermark - status.position, 0)
     grid.add_row("position", f"{status.position:,}" + (f" ({behind:,} behind)" if behind else ""))
+    if rows is not None:
+        grid.add_row("verified", f"{counted(rows, 'row')}: every checksum is right")
     grid.add_row("to offer", counted(status.pending, "write"))
     grid.add_row("refused", counted(status.refused, "write"))
     for each in refused:

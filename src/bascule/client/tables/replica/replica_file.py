@@ -245,7 +245,7 @@ class ReplicaFile:
             if page.position == page.read_at:  # else the rows of later pages are among these
                 lost = writer.execute(sql.IS_LOST, (page.position,)).fetchone()
             if lost is not None:
-                log.warning(
+                log.error(
                     "the table %s has lost the write of key %s at offset %d, which it had taken; "
                     "the copy gets all keys again", self.table, shown_key(lost[0]), lost[1],
                 )  # fmt: skip
