@@ -240,14 +240,17 @@ class RemotePlace:
             self.remove(claim)
 
     def _check_claims(self, own: str) -> None:
-        """Remove those that nobody renews. Raises: BackupPlaceInUse where there is another one.
+        """Remove those that nobody renews. Raises: BackupPlaceInUse where there is another one; of
+        two that begin at the same moment both are refused.
 
-        Ages are compared by the clock of the store."""
+        Ages are compared by the clock of the store.
+        """
         claims = {each.path[len(self._path) + 1 :]: each.mtime for each in self._infos(CLAIMS)}
+        latest = max(claims.values(), default=None)  # of what was written just now
         for claim, at in claims.items():
             if claim == own:
                 continue
-            if (claims[own] - at).total_seconds() > CLAIM_SECONDS:
+            if (latest - at).total_seconds() > CLAIM_SECONDS:
                 self.remove(claim)
                 continue
             try:
