@@ -2,13 +2,15 @@
 modelled on: its FileStore example, packets of 1 MiB along a chain, synced at the end of each file.
 
 Rounds alternate. Ratis's servers live as long as ours and get a file first, so that Java's compiler
-has seen them. What is compared is what each client says of itself: ours sends from memory, Ratis's
-from a local file by `sendfile`, after it has made the file. Neither counts its start.
+has seen them. Everything on the disk is synced before each measurement: nobody waits for what
+others have written. What is compared is what each client says of itself: ours sends from memory,
+Ratis's from a local file by `sendfile`, after it has made the file. Neither counts its start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -112,6 +114,7 @@ class RatisServers:
         Raises: AssertionError if it has sent other bytes, or says nothing in time.
         """
         self._runs += 1
+        os.sync()
         files = self._directory / f"client{self._runs}"
         files.mkdir()
         arguments = [
@@ -194,7 +197,9 @@ def run(*, quick: bool = False) -> None:
 
     async def our_round(server: str) -> tuple[float, float]:
         async with bascule.connect(server) as client:
+            await asyncio.to_thread(os.sync)
             one = await send(client, size)
+            await asyncio.to_thread(os.sync)
             many = await send_together(client, count, part)
             await client.purge_stream(STREAM)
             return one, many

@@ -398,7 +398,9 @@ def test_a_single_replica_whose_log_cannot_be_used_refuses_at_once() -> None:
 
 def test_a_caller_of_this_node_hears_of_the_other_leader_before_the_partition_does() -> None:
     async def scene(play: Scene) -> None:
-        def append(partition: Partition, batches: Sequence[UnstampedBatch]) -> None:
+        def append(
+            partition: Partition, batches: Sequence[UnstampedBatch], on_done: object = None
+        ) -> None:
             for batch in batches:
                 partition.append(batch)
 

@@ -87,6 +87,8 @@ class Publishing:
             self.partition.set_role(state, 1, lag_ns_max=1 << 60)
         self.versions = Versions()
         self.partition.preconditions.key_versions = self.versions
+        self.written: list[Callable[[], None]] = []
+        """Says of appends with payloads that the log writer has ended them."""
         self.publisher = InternalPublisher(Partitions(), self._append)
 
     def _append(
@@ -97,6 +99,8 @@ class Publishing:
     ) -> None:
         for batch in batches:
             assert self.partition.append(batch) == b""
+        if on_done is not None:
+            self.written.append(on_done)
 
     async def start(self, value: bytes | None = b"v", **headers: str) -> asyncio.Task[int]:
         """Publish; the message is appended, and not committed."""
@@ -182,9 +186,22 @@ async def test_only_the_node_itself_links_a_payload() -> None:
     linked = ClientMessage("$KV.t.a", None, b"", (), LINK)
     with pytest.raises(ValueError, match="alone"):
         await made.publisher.publish_messages(made.partition, [linked, forged])
-    task = asyncio.create_task(made.publisher.publish_message(made.partition, linked))
+
+
+@on_a_loop
+async def test_a_record_is_stored_once_its_payload_is_linked() -> None:
+    """Others may sync and copy it while the log writer still links the payload."""
+    made = Publishing()
+    message = ClientMessage("$KV.t.a", None, b"", (), LINK)
+    task = asyncio.create_task(made.publisher.publish_message(made.partition, message))
     await turn()
     made.partition.sync()
+    for _ in range(5):
+        await turn()
+    assert made.partition.committed_offset == 1
+    assert not task.done()
+    (on_done,) = made.written
+    on_done()
     assert await task == 0
 
 

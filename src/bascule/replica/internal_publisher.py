@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -136,9 +137,13 @@ class InternalPublisher:
             on_committed=_resolver(loop, done, name, partition),
             attributes=PAYLOAD_LINKS if links else 0,
         )
-        self._append(partition, [batch])
+        written: asyncio.Future[None] = loop.create_future()
+        self._append(partition, [batch], _waker(loop, written) if links else None)
         try:
-            return await done, batch.record_count
+            offset = await done
+            if links:
+                await written  # others may sync and copy the record before its payload has it
+            return offset, batch.record_count
         except PublishRejected as error:
             if error.err_code == ack_codes.NOT_STORED:
                 self._check_leads(partition)
@@ -185,6 +190,20 @@ def _encode(records: list[EncodableRecord]) -> bytearray:
     batch = encode_records(records, HEADER_BYTES)
     seal(batch, record_count=len(records), base_timestamp=0, max_timestamp=0)
     return batch
+
+
+def _waker(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> Callable[[], None]:
+    """Sets the result, from another thread."""
+
+    def wake() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    def on_done() -> None:
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
+            loop.call_soon_threadsafe(wake)
+
+    return on_done
 
 
 def _resolver(
