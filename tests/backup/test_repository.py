@@ -190,7 +190,7 @@ def test_nothing_is_removed_where_a_manifest_cannot_be_read(place: Place) -> Non
     found, unreadable = repository.load_all()
     assert [each.id for each in found] == ["20260101T000000Z", "20260103T000000Z"]
     assert [each.id for each in unreadable] == ["20260102T000000Z"]
-    assert name in unreadable[0].why
+    assert name in str(unreadable[0].error)
     with pytest.raises(CorruptData):
         repository.forget(1)
     assert place.names("streams") == ["streams/1", "streams/2", "streams/3"]

@@ -38,7 +38,7 @@ class UnreadableBackup(NamedTuple):
     """A backup whose manifest cannot be read."""
 
     id: str
-    why: str
+    error: BasculeError
 
 
 class Repository:
@@ -75,7 +75,7 @@ class Repository:
             except ConfigError:
                 continue
             except BasculeError as error:
-                unreadable.append(UnreadableBackup(each, str(error)))
+                unreadable.append(UnreadableBackup(each, error))
         return found, unreadable
 
     def latest(self) -> Manifest | None:

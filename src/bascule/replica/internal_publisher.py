@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -199,11 +200,15 @@ def _waker(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> Ca
         if not waiting.done():
             waiting.set_result(None)
 
-    def on_done() -> None:
-        with suppress(RuntimeError):  # the loop is closed, so no caller waits
-            loop.call_soon_threadsafe(wake)
+    return partial(_on_loop, loop, wake)
 
-    return on_done
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object
+) -> None:
+    """Call it there soon. Once the loop is closed no caller waits."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)
 
 
 def _resolver(
@@ -226,10 +231,4 @@ def _resolver(
             refused = publish_error(error.code, error.err_code, error.description, stream)
             done.set_exception(refused)
 
-    def on_committed(base_offset: int, error: AckError | None) -> None:
-        try:
-            loop.call_soon_threadsafe(resolve, base_offset, error)
-        except RuntimeError:
-            pass  # The loop is closed, so no caller waits.
-
-    return on_committed
+    return partial(_on_loop, loop, resolve)

@@ -60,18 +60,21 @@ class LogMaintenance:
         where that is not known."""
         return -1 if self._saved is None else self._saved.recovery_segment
 
-    def save(self, synced: Tail, *, high_watermark: int, clean: bool) -> None:
-        """Write index files and a checkpoint up to `synced`, if anything has changed.
+    def save(
+        self,
+        synced: Tail,
+        *,
+        high_watermark: int,
+        clean: bool,
+        breaks_off: Callable[[], bool] = never,
+    ) -> bool:
+        """Write index files and a checkpoint up to `synced`, if anything has changed. False: the
+        checkpoint is not written, since `breaks_off`, called after the indexes of each segment,
+        has said so.
 
         Raises: OSError. The file is then the older checkpoint or the new one.
         """
-        self._save(synced, high_watermark, self.start_offset, clean)
-
-    def save_indexes(self, synced: Tail, breaks_off: Callable[[], bool]) -> bool:
-        """Write the index files that `save` would; False if `breaks_off`, called after each
-        segment, has ended that. Raises: OSError."""
-        below = synced.end.segment_base + 1
-        return self._save_indexes(synced, clean=False, below=below, breaks_off=breaks_off)
+        return self._save(synced, high_watermark, self.start_offset, clean, breaks_off)
 
     def save_truncated(self, tail: Tail, *, high_watermark: int) -> None:
         """Write the checkpoint of a log that will be truncated to `tail`, which is synced.
@@ -90,9 +93,19 @@ class LogMaintenance:
         self.start_offset = checkpoint.start_offset
         self.high_watermark = checkpoint.high_watermark
 
-    def _save(self, synced: Tail, high_watermark: int, start_offset: int, clean: bool) -> None:
-        self._save_indexes(synced, clean, below=synced.end.segment_base + 1)
+    def _save(
+        self,
+        synced: Tail,
+        high_watermark: int,
+        start_offset: int,
+        clean: bool,
+        breaks_off: Callable[[], bool] = never,
+    ) -> bool:
+        below = synced.end.segment_base + 1
+        if not self._save_indexes(synced, clean, below=below, breaks_off=breaks_off):
+            return False
         self._write(synced, high_watermark, start_offset, clean)
+        return True
 
     def _write(self, synced: Tail, high_watermark: int, start_offset: int, clean: bool) -> None:
         end = synced.end

@@ -556,10 +556,9 @@ class PartitionLog:
         """
         self.check_open()
         self._synced_mark.release()  # first: the checkpoint needs a descriptor, too
-        synced = self._synced
-        if not self._maintenance.save_indexes(synced, breaks_off):
+        synced, save = self._synced, partial(self._maintenance.save, breaks_off=breaks_off)
+        if not save(synced, high_watermark=high_watermark, clean=False):
             return False
-        self._maintenance.save(synced, high_watermark=high_watermark, clean=False)
         if self.replacement.names_are_final:
             self._segments.unload_unused(synced.end)
         return True

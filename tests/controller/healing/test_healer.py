@@ -223,14 +223,14 @@ def test_a_damaged_replica_stops_once_another_one_has_all_records(
             tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=node))
             tested.deciding.lose(node)
         tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
-        assert tested.healer.is_needed(tested.partition)
+        assert tested.partition in tested.healer._needed
         eligible = tested.deciding.state("s").eligible
         tested.deciding.register(*others.difference(eligible))
         await asyncio.wait([asyncio.create_task(tested.healer._stop_needed())], timeout=0.05)
         assert tested.partition.failure is None, "it has not caught up"
         tested.deciding.register(*eligible)
         await until(lambda: tested.partition.failure is not None)
-        assert not tested.healer.is_needed(tested.partition)
+        assert tested.partition not in tested.healer._needed
         assert tested.healer.counts.found == 1
 
     play(scene, monkeypatch, leads=True)

@@ -327,9 +327,8 @@ def _report(
         _show_incomplete(failures)
     if not_pruned is not None:
         print_error(f"the backup is good, and no older one was removed: {not_pruned}")
-        if isinstance(not_pruned, CorruptData):
-            err.print(REMOVE_MANIFEST, style="dim")
-            raise typer.Exit(exit_codes.CORRUPT)
+        if isinstance(not_pruned, BasculeError):
+            raise _unread(not_pruned)
     if failures or not_pruned is not None:
         raise typer.Exit(exit_codes.FAILED)
 
@@ -366,7 +365,7 @@ def _list(repository: Repository, *, json: bool) -> None:
         print_json(
             {
                 "backups": [_summary(each) for each in manifests],
-                "unreadable": [each._asdict() for each in unreadable],
+                "unreadable": [{"id": each.id, "why": str(each.error)} for each in unreadable],
                 "unnamed_files": unnamed,
             }
         )
@@ -392,14 +391,20 @@ def _list(repository: Repository, *, json: bool) -> None:
             style="dim",
         )
     for bad in unreadable:
-        print_error(f"backup {bad.id}: {bad.why}")
+        print_error(f"backup {bad.id}: {bad.error}")
     _exit_if_unreadable(unreadable)
 
 
 def _exit_if_unreadable(unreadable: list[UnreadableBackup]) -> None:
     if unreadable:
-        err.print(REMOVE_MANIFEST, style="dim")
-        raise typer.Exit(exit_codes.CORRUPT)
+        raise _unread(unreadable[0].error)
+
+
+def _unread(error: BasculeError) -> typer.Exit:
+    """Say what to do about a manifest; only a damaged one may be removed."""
+    code, hint = exit_codes.explain(error)
+    err.print(REMOVE_MANIFEST if isinstance(error, CorruptData) else hint, style="dim")
+    return typer.Exit(code)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

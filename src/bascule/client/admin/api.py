@@ -111,9 +111,9 @@ class Admin(TableRequests, TableEvents):
     def __init__(self, server: str, *, timeout: float) -> None:
         self.server = server
         self._timeout = timeout
-        # Proxy settings are for the web and not for nodes.
         # Requests to a node that hangs must not keep those to others from a connection.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS_KEPT_MAX)
+        # Proxy settings are for the web and not for nodes.
         self._http = httpx.AsyncClient(timeout=timeout, trust_env=False, limits=limits)
         self._servers = Servers(server.split(","), self._http, timeout=timeout)
 

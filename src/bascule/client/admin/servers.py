@@ -94,17 +94,15 @@ class Servers:
         loop = asyncio.get_running_loop()
         if len(self._addresses) == 1 or loop.time() - self._heard_at <= HEARD_S:
             return
-        present = list(self._addresses)
         asking = [
             loop.create_task(self._is_living(address, PROBE_APART_S * number))
-            for number, address in enumerate(present)
+            for number, address in enumerate(self._addresses)
         ]
         try:
             for answer in asyncio.as_completed(asking):
                 if (found := await answer) is not None:
-                    if found in self._addresses:
-                        self._addresses.remove(found)
-                        self._addresses.insert(0, found)
+                    self._addresses.remove(found)
+                    self._addresses.insert(0, found)
                     self._hear(found)
                     return
         finally:

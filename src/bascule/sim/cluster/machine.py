@@ -111,7 +111,7 @@ class SimulatedNode(Node):
 
     def is_healed_later(self, partition: Partition) -> bool:
         """Whether it is damaged, and was needed when that was found."""
-        return self._cluster is not None and self._cluster.healer.is_needed(partition)
+        return self._cluster is not None and partition in self._cluster.healer._needed
 
     def scrubbed_ms(self, partition: Partition) -> int:
         """When the scrubber has read a log last."""

@@ -88,8 +88,6 @@ class SeenTable(NamedTuple):
         return said if begins or said.offset >= self.offset or not is_same_table else self
 
 
-NOTHING_SEEN: Final = SeenTable(0, -1)
-
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(SyncPage)
 

@@ -119,11 +119,6 @@ class Healer:
             if patient.task is not None:
                 patient.task.cancel()
 
-    def is_needed(self, partition: Partition) -> bool:
-        """Whether it is damaged, and goes on since nobody else had all records when that was
-        found."""
-        return partition in self._needed
-
     def standing(self, partition: Partition) -> str:
         """What is done about a failed replica, for people; empty: nothing."""
         patient = self._patients.get((partition.definition.id, partition.index))

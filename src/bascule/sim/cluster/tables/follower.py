@@ -14,7 +14,7 @@ from bascule.sim.cluster.world.process import SimProcess
 from bascule.sim.cluster.world.threads import sleep
 from bascule.table_results import PageAsked
 from bascule.wire.tables.sync_pages import (
-    NOTHING_SEEN,
+    SeenTable,
     SyncPage,
     checksum,
     decode_page,
@@ -52,7 +52,7 @@ class SimTableFollower:
         self._table: bytes | None = None
         self._position, self._epoch = 0, -1
         self._after: bytes | None = None
-        self._seen = NOTHING_SEEN
+        self._seen = SeenTable(0, -1)
 
     @property
     def name(self) -> str:
