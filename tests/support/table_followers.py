@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from bascule.tables.oplog.changes import Bounds, Changes, Page
 from bascule.tables.rows import NOTHING_SEEN, Row, TablePosition
 from bascule.tables.table_file import TableFile
+from bascule.wire.tables.sync_pages import SyncPage, SyncRow, checksum, decode_page, encode_page
 
 
 @dataclass
@@ -60,6 +62,18 @@ class TableFollower:
 
     def values(self) -> dict[bytes, bytes | None]:
         return {key: row.value for key, row in self.rows.items()}
+
+
+def as_sent(found: Changes) -> SyncPage:
+    """A page as a client gets it from a node."""
+    page = SyncPage(
+        table=bytes(16), position=found.position, epoch=found.epoch, oldest=found.oldest,
+        is_full=found.is_full, after=found.after, next_after=found.next_after,
+        high_watermark=0, keys=-1, rows=cast("list[SyncRow]", found.rows),
+        read_at=found.read_at.offset, read_epoch=found.read_at.epoch,
+    )  # fmt: skip
+    body = encode_page(page)
+    return decode_page(body, checksum(body))
 
 
 def may_go_on(page: Changes | Page) -> bool:

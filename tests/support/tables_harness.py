@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from bascule.host.real import RealFiles
-from bascule.model import Cleanup
+from bascule.model import Cleanup, PartitionState
 from bascule.record.batch import Record
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
-from support.served_stream import TIMESTAMP, append, open_stream
+from support.served_stream import NODE, TIMESTAMP, append, open_stream
+
+OTHER_NODE: Final = NODE.node_id + 1
 
 
 class TablesHarness:
@@ -39,6 +42,20 @@ class TablesHarness:
             [Record(base + n, TIMESTAMP, *change, ()) for n, change in enumerate(changes)],
         )
         return self.partition.high_watermark.offset
+
+    def take_role(self, *, leads: bool, epoch: int, unclean_epoch: int = 0) -> None:
+        """Of two nodes this one leads, or the other one does."""
+        leader = NODE.node_id if leads else OTHER_NODE
+        state = PartitionState(
+            (NODE.node_id, OTHER_NODE), (leader,), leader, epoch, 0, unclean_epoch=unclean_epoch
+        )
+        self.partition.set_role(state, NODE.node_id, lag_ns_max=1 << 60)
+
+    def lose_from(self, end: int, *, epoch: int) -> None:
+        """Follow a leader of an unclean election that has less, then lead as of the next epoch."""
+        self.take_role(leads=False, epoch=epoch, unclean_epoch=epoch)
+        self.partition.truncate_replicated(end)
+        self.take_role(leads=True, epoch=epoch + 1, unclean_epoch=epoch)
 
     def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
         async def run_test() -> None:

@@ -13,13 +13,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final, cast
+from typing import Final
 
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import BasculeError
 from bascule.host.real import RealFiles
 from bascule.http.table_watch import _event_id, watch_start
-from bascule.model import PartitionState
 from bascule.replica.roles.commitment import LogFlags
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.tables import Tables
@@ -27,10 +26,10 @@ from bascule.tables.rows import TablePosition
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import Begin, Caught, Change, Restarted, WatchPosition, WatchStep
 from bascule.wire.tables.patterns import KeyPattern
-from bascule.wire.tables.sync_pages import SyncPage, SyncRow, checksum, decode_page, encode_page
+from bascule.wire.tables.sync_pages import SyncPage
 from support.keyed_logs import close_segment, compact
 from support.served_stream import NODE, TIMESTAMP
-from support.table_followers import may_go_on
+from support.table_followers import as_sent, may_go_on
 from support.tables_harness import TablesHarness
 
 EVERY: Final = KeyPattern(b">")
@@ -66,13 +65,6 @@ class ElectedNode:
     def replica(self) -> TableReplica:
         assert self._tables is not None
         return self._tables.replica("t", 0)
-
-    def take_role(self, *, leads: bool, epoch: int, unclean_epoch: int) -> None:
-        leader = NODE.node_id if leads else OTHER_NODE
-        state = PartitionState(
-            (NODE.node_id, OTHER_NODE), (leader,), leader, epoch, 0, unclean_epoch=unclean_epoch
-        )
-        self.partition.set_role(state, NODE.node_id, lag_ns_max=1 << 60)
 
     def copy_from(self, leader: ElectedNode, to: int | None) -> None:
         """Replicate the leader's batches, up to that which has offset `to`."""
@@ -169,14 +161,7 @@ class PipeliningCopy:
             state.position, epoch=state.epoch, after=state.after, rows_max=rows_max,
             bytes_max=1 << 20, seen=TablePosition(state.seen, state.seen_epoch),
         )  # fmt: skip
-        sent = SyncPage(
-            table=bytes(16), position=found.position, epoch=found.epoch, oldest=found.oldest,
-            is_full=found.is_full, after=found.after, next_after=found.next_after,
-            high_watermark=0, keys=-1, rows=cast("list[SyncRow]", found.rows),
-            read_at=found.read_at.offset, read_epoch=found.read_at.epoch,
-        )  # fmt: skip
-        body = encode_page(sent)
-        page = decode_page(body, checksum(body))
+        page = as_sent(found)
         self.pages.append(page)
         self._ahead = self._ahead.behind(page)
         return may_go_on(found)
@@ -296,7 +281,7 @@ class UncleanRun:
         """Raises: AssertionError if something differs at the end. All errors have the trace as a
         note."""
         for node in self._nodes:
-            node.take_role(leads=node is self.leader, epoch=self._epoch, unclean_epoch=0)
+            node.harness.take_role(leads=node is self.leader, epoch=self._epoch, unclean_epoch=0)
         try:
             for node in self._nodes:
                 await node.start_table()
@@ -376,7 +361,9 @@ class UncleanRun:
             self._unclean_epoch = self._epoch
         end, lost = self.other.log.end.offset, self.leader.log.end.offset
         del self._records[end:]
-        self.other.take_role(leads=True, epoch=self._epoch, unclean_epoch=self._unclean_epoch)
+        self.other.harness.take_role(
+            leads=True, epoch=self._epoch, unclean_epoch=self._unclean_epoch
+        )
         self._note("elected: node, epoch, end, end before", self.other.name, self._epoch, end, lost)
         self._voted_out.append((self.leader, end))
         self.leader, self.other = self.other, self.leader
@@ -391,7 +378,9 @@ class UncleanRun:
     def _settle(self) -> None:
         """Have a leader that was voted out hear of it, and remove what the others have lost."""
         for node, end in self._voted_out:
-            node.take_role(leads=False, epoch=self._epoch, unclean_epoch=self._unclean_epoch)
+            node.harness.take_role(
+                leads=False, epoch=self._epoch, unclean_epoch=self._unclean_epoch
+            )
             if node.log.end.offset > end:
                 node.partition.truncate_replicated(end)
             self._note("follows: node, end", node.name, end)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bascule.model import PartitionState
 from bascule.record.batch import Record
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables import log_rows
@@ -14,7 +13,7 @@ from bascule.tables.log_rows import apply_log_rows, is_beyond, read_log_rows
 from bascule.tables.rows import Rows, TablePosition
 from bascule.tables.table_file import TableFile
 from bascule.wire.tables.keys import TableKeys
-from support.served_stream import NODE, TIMESTAMP, append
+from support.served_stream import TIMESTAMP, append
 from support.tables_harness import TablesHarness
 
 
@@ -35,14 +34,7 @@ def test_nothing_is_applied_of_a_log_that_was_truncated_meanwhile(
         return apply_log_rows(file, store, keys, end, version, bytes_max=1 << 20)
 
     def lose_last_record() -> None:
-        node = NODE.node_id
-        for leader, number in ((node + 1, epoch + 1), (node, epoch + 2)):
-            state = PartitionState(
-                (node, node + 1), (leader,), leader, number, 0, unclean_epoch=epoch + 1
-            )
-            partition.set_role(state, node, lag_ns_max=1 << 60)
-            if leader != node:
-                partition.truncate_replicated(1)
+        harness.lose_from(1, epoch=epoch + 1)
         append(partition, [Record(1, TIMESTAMP, b"a", b"3", ())])
 
     def read(
@@ -81,11 +73,7 @@ def test_a_table_knows_the_epochs_of_what_it_has_applied(tmp_path: Path) -> None
     harness.put((b"k", b"1"), (b"a", b"2"))
     keys, version = TableKeys(partition.definition.config), store.truncation_version
     assert apply_log_rows(file, store, keys, store.end, version, bytes_max=1 << 20) is not None
-    node = NODE.node_id
-    state = PartitionState(
-        (node, node + 1), (node + 1,), node + 1, epoch + 1, 0, unclean_epoch=epoch + 1
-    )
-    partition.set_role(state, node, lag_ns_max=1 << 60)
+    harness.take_role(leads=False, epoch=epoch + 1, unclean_epoch=epoch + 1)
     partition.truncate_replicated(0)
     assert file.position == TablePosition(2, epoch)
     assert is_beyond(file.position, store)

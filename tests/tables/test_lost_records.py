@@ -10,22 +10,11 @@ from typing import Any
 
 import pytest
 
-from bascule.model import PartitionState
 from bascule.tables import Tables, table_replica
 from bascule.tables.log_rows import apply_log_rows
 from bascule.tables.watching import Begin, Caught
 from bascule.wire.tables.patterns import KeyPattern
-from support.served_stream import NODE
 from support.tables_harness import TablesHarness
-
-
-def lose_last_record(harness: TablesHarness, epoch: int) -> None:
-    partition, node = harness.partition, NODE.node_id
-    for leader, number in ((node + 1, epoch), (node, epoch + 1)):
-        state = PartitionState((node, node + 1), (leader,), leader, number, 0, unclean_epoch=epoch)
-        partition.set_role(state, node, lag_ns_max=1 << 60)
-        if leader != node:
-            partition.truncate_replicated(1)
 
 
 def test_a_loss_before_the_thread_reads_the_log_hides_no_record(
@@ -50,7 +39,7 @@ def test_a_loss_before_the_thread_reads_the_log_hides_no_record(
         harness.put((b"a", b"lost"))
         waiting = asyncio.create_task(replica.wait_position(2, 1))
         assert await asyncio.to_thread(began.wait, 20)
-        lose_last_record(harness, epoch + 1)
+        harness.lose_from(1, epoch=epoch + 1)
         assert harness.put((b"b", b"new")) == 2
         may_read.set()
         await waiting
@@ -90,7 +79,7 @@ def test_a_watcher_is_told_no_wrong_position_while_its_table_is_made_anew(
                     break
                 if isinstance(step, list):
                     rows |= {each.key: each.value for each in step}
-            lose_last_record(harness, epoch + 1)
+            harness.lose_from(1, epoch=epoch + 1)
             assert harness.put((b"b", b"new")) == end
             waiting = asyncio.ensure_future(anext(steps))
             assert await asyncio.to_thread(removed.wait, 20)

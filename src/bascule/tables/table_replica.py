@@ -522,19 +522,14 @@ class TableReplica:
 
     async def _apply_all(self, partition: Partition, store: PartitionLog) -> None:
         """Open the file, or make it anew, and apply all. Raises: BasculeError, OSError."""
-        was_damaged = self._is_damaged
-        if was_damaged:
+        if self._is_damaged:
             log.warning(
                 "damaged table made anew",
                 extra={"stream": self.stream, "partition": self.index, "path": str(self._path)},
             )
-            self.watches.on_lost()
-            await asyncio.to_thread(self._remove_file)
-            self._is_damaged = False
-        if self._file is None:
+            await self._make_anew(partition)
+        elif self._file is None:
             await asyncio.to_thread(self._open, partition)
-        if was_damaged:
-            self.watches.on_lost()
         assert self._file is not None
         followed = store, store.partial_copy.begun
         known, position = self._followed, self._file.position
@@ -543,10 +538,7 @@ class TableReplica:
                 "table made anew",
                 extra={"stream": self.stream, "partition": self.index, "position": self.position},
             )
-            self.watches.on_lost()  # who looks meanwhile finds no table, and waits
-            await asyncio.to_thread(self._remove_file)
-            await asyncio.to_thread(self._open, partition)
-            self.watches.on_lost()
+            await self._make_anew(partition)
         self._followed = followed
         if self._file.is_oplog_damaged:
             await asyncio.to_thread(self._file.mend_oplog)
@@ -556,18 +548,27 @@ class TableReplica:
         while True:
             version, end = store.truncation_version, partition.high_watermark
             if self._file.position.offset >= min(until, end.offset):
-                return None
+                return
             applied = await asyncio.to_thread(
                 apply_log_rows, self._file, store, keys, end, version, bytes_max=READ_BYTES
             )
             if applied is None:
-                return self._pace.hurry()
+                self._pace.hurry()
+                return
             self._note_gaps(partition, applied.missing)
             self._deadlines.note_rows(applied, partition.definition.config.table_ttl_ms)
             self.skipped += applied.skipped
             self.watches.on_applied(applied.rows)
             async with self._advanced:
                 self._advanced.notify_all()
+
+    async def _make_anew(self, partition: Partition) -> None:
+        """Begin with an empty file. Who looks before it is there finds no table, and waits."""
+        self.watches.on_lost()
+        await asyncio.to_thread(self._remove_file)
+        self._is_damaged = False
+        await asyncio.to_thread(self._open, partition)
+        self.watches.on_lost()
 
     def _note_gaps(self, partition: Partition, missing: int) -> None:
         end = partition.commitment.leader_watermark

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import cast
 
 import pytest
 
@@ -19,16 +18,9 @@ from bascule.tables import Tables
 from bascule.tables.rows import TablePosition
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchPosition
-from bascule.wire.tables.sync_pages import (
-    SyncPage,
-    SyncRow,
-    checksum,
-    decode_page,
-    encode_page,
-)
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP
-from support.table_followers import TableFollower, may_go_on
+from support.table_followers import TableFollower, as_sent, may_go_on
 from support.tables_harness import TablesHarness
 
 DAY_MS = 86_400_000
@@ -74,14 +66,7 @@ class FileFollower:
             state.position, epoch=state.epoch, after=state.after, rows_max=rows_max,
             bytes_max=1 << 20, seen=TablePosition(state.seen, state.seen_epoch),
         )  # fmt: skip
-        page = SyncPage(
-            table=bytes(16), position=found.position, epoch=found.epoch, oldest=found.oldest,
-            is_full=found.is_full, after=found.after, next_after=found.next_after,
-            high_watermark=0, keys=-1, rows=cast("list[SyncRow]", found.rows),
-            read_at=found.read_at.offset, read_epoch=found.read_at.epoch,
-        )  # fmt: skip
-        body = encode_page(page)
-        self._state = await asyncio.to_thread(self._file.apply, decode_page(body, checksum(body)))
+        self._state = await asyncio.to_thread(self._file.apply, as_sent(found))
         if self._random.random() < 0.1:
             self._file.close()
             self._open()

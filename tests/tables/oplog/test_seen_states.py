@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import Indeterminate
-from bascule.model import PartitionState
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
@@ -21,30 +20,13 @@ from bascule.tables.rows import TablePosition
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import Begin, Caught, WatchPosition
 from bascule.wire.tables.patterns import KeyPattern
-from support.served_stream import NODE, TIMESTAMP
+from support.served_stream import TIMESTAMP
 from support.tables_harness import TablesHarness
-
-OTHER_NODE = NODE.node_id + 1
 
 
 @pytest.fixture
 def harness(tmp_path: Path) -> TablesHarness:
     return TablesHarness(tmp_path)
-
-
-def take_role(partition: Partition, *, leads: bool, epoch: int, unclean_epoch: int = 0) -> None:
-    leader = NODE.node_id if leads else OTHER_NODE
-    state = PartitionState(
-        (NODE.node_id, OTHER_NODE), (leader,), leader, epoch, 0, unclean_epoch=unclean_epoch
-    )
-    partition.set_role(state, NODE.node_id, lag_ns_max=1 << 60)
-
-
-def lose_last_record(partition: Partition, *, end: int, epoch: int) -> None:
-    """Follow a leader of an unclean election that has less, then lead as of the next epoch."""
-    take_role(partition, leads=False, epoch=epoch, unclean_epoch=epoch)
-    partition.truncate_replicated(end)
-    take_role(partition, leads=True, epoch=epoch + 1, unclean_epoch=epoch)
 
 
 class HeldTable:
@@ -65,7 +47,7 @@ def test_a_watcher_is_told_no_position_of_the_log_that_its_table_does_not_follow
 ) -> None:
     """It was shown a record that is lost. With the epoch of what has its offset now, it would go on
     elsewhere as if it had seen that."""
-    partition, epoch = harness.partition, harness.partition.leader_epoch
+    epoch = harness.partition.leader_epoch
     harness.put((b"k", b"1"))
     end = harness.put((b"a", b"lost"))
 
@@ -77,7 +59,7 @@ def test_a_watcher_is_told_no_position_of_the_log_that_its_table_does_not_follow
             async for step in steps:
                 if isinstance(step, Caught):
                     break
-            lose_last_record(partition, end=1, epoch=epoch + 1)
+            harness.lose_from(1, epoch=epoch + 1)
             assert harness.put((b"b", b"new")) == end
             waiting = asyncio.ensure_future(anext(steps))
             await asyncio.wait([waiting], timeout=0)
@@ -97,7 +79,7 @@ def test_a_watcher_is_told_no_position_of_the_log_that_its_table_does_not_follow
 def test_nobody_begins_to_watch_a_table_that_does_not_follow_its_log_yet(
     harness: TablesHarness, monkeypatch: pytest.MonkeyPatch, start: Begin
 ) -> None:
-    partition, epoch = harness.partition, harness.partition.leader_epoch
+    epoch = harness.partition.leader_epoch
     harness.put((b"k", b"1"))
     end = harness.put((b"a", b"lost"))
 
@@ -105,7 +87,7 @@ def test_nobody_begins_to_watch_a_table_that_does_not_follow_its_log_yet(
         replica = tables.replica("t", 0)
         await replica.wait_position(end)
         table = HeldTable(replica, monkeypatch)
-        lose_last_record(partition, end=1, epoch=epoch + 1)
+        harness.lose_from(1, epoch=epoch + 1)
         assert harness.put((b"b", b"new")) == end
         async with aclosing(replica.watches.watch(KeyPattern(b">"), start)) as steps:
             with pytest.raises(Indeterminate, match="records that its log has lost"):
@@ -118,10 +100,10 @@ def test_nobody_begins_to_watch_a_table_that_does_not_follow_its_log_yet(
 
 async def follow_with_three_records(harness: TablesHarness, tables: Tables, epoch: int) -> None:
     """Have three records of an epoch, and follow a leader of the next one that has sent nothing."""
-    take_role(harness.partition, leads=True, epoch=epoch)
+    harness.take_role(leads=True, epoch=epoch)
     end = harness.put((b"k", b"1"), (b"a", b"2"), (b"b", b"3"))
     await tables.replica("t", 0).wait_position(end)
-    take_role(harness.partition, leads=False, epoch=epoch + 1)
+    harness.take_role(leads=False, epoch=epoch + 1)
 
 
 def test_a_follower_that_knows_a_later_epoch_does_not_wait_for_what_is_lost(
@@ -185,9 +167,9 @@ def test_a_watcher_does_not_go_on_where_what_it_has_seen_is_of_another_epoch(
     harness: TablesHarness,
 ) -> None:
     """The log is the same up to the position, and longer than what the watcher has seen."""
-    partition, epoch = harness.partition, harness.partition.leader_epoch
+    epoch = harness.partition.leader_epoch
     harness.put((b"k", b"1"))
-    take_role(partition, leads=True, epoch=epoch + 5)
+    harness.take_role(leads=True, epoch=epoch + 5)
     end = harness.put((b"a", b"2"), (b"b", b"3"), (b"c", b"4"))
 
     async def test(tables: Tables) -> None:
