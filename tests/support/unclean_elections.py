@@ -28,7 +28,7 @@ from bascule.tables.watching import Begin, Caught, Change, Restarted, WatchPosit
 from bascule.wire.tables.patterns import KeyPattern
 from bascule.wire.tables.sync_pages import SyncPage
 from support.keyed_logs import close_segment, compact
-from support.served_stream import NODE, TIMESTAMP
+from support.served_stream import TIMESTAMP
 from support.table_followers import as_sent, may_go_on
 from support.tables_harness import TablesHarness
 
@@ -37,7 +37,6 @@ TABLE_OF_IDS: Final = b"-" + b"ab" * 16
 END_SECONDS: Final = 120.0
 """For a table, a copy or a watcher to reach the end; a table that looks again takes 20 ms."""
 PAGES_AHEAD: Final = 3
-OTHER_NODE: Final = NODE.node_id + 1
 
 Values = dict[bytes, bytes | None]
 
