@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -524,6 +525,43 @@ def test_no_checkpoint_passes_a_link_whose_name_somebody_else_syncs_now(
             with pytest.raises(OSError, match="power"):
                 log.payloads.settle()
         check(opened(files))
+
+
+@pytest.mark.parametrize("step", ["checkpoint", "advance_start"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_no_checkpoint_passes_a_record_whose_payload_is_not_linked_yet(
+    is_killed: bool, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads sync and commit a record as soon as it is appended."""
+    lost = []
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        log.append(make_batch(0, 1, timestamp=1_000))
+        receive(log, 1)
+        link = log.payloads.link
+
+        def overtaken(
+            found: list[PayloadLink], log: PayloadLog = log, link: Callable[..., None] = link
+        ) -> None:
+            end = log.sync().offset
+            if step == "checkpoint":
+                assert log.checkpoint(high_watermark=end)
+            else:
+                log.advance_start(1, high_watermark=end)
+            if not is_killed:
+                link(found)
+
+        monkeypatch.setattr(log.payloads, "link", overtaken)
+        log.append(link_batch(1, 1))
+        if not is_killed:
+            assert log.payloads.find_at(1) is not None
+            files.crash()
+        again = opened(files)
+        assert links(again) == {1: id_of(1)}
+        if again.payloads.find_at(1) is None:
+            lost.append(seed)
+    assert not lost
 
 
 def test_names_that_could_not_be_synced_are_synced_later(monkeypatch: pytest.MonkeyPatch) -> None:

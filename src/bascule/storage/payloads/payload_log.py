@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from bascule.errors import PayloadMissing
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
+from bascule.storage.epochs import OFFSET_END
 from bascule.storage.maintenance import RemovedSegments, never
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
@@ -39,6 +40,8 @@ class PayloadLog(PartitionLog):
         """The active segment, the changes of the payloads then, and the bytes of its payloads."""
         self._swept_start = -1
         self._sweep_next_ns = 0
+        self._linking_from = OFFSET_END
+        """The first offset of what is appended, until its payloads are linked."""
         self._relate()
 
     def _relate(self) -> None:
@@ -76,24 +79,37 @@ class PayloadLog(PartitionLog):
         """As `PartitionLog.append`. Raises: PayloadMissing before anything is appended."""
         if not may_have_links(batch):
             return super().append(batch)
-        links = self._present(links_of(batch))
-        end = super().append(batch)
-        self.payloads.link(links)
-        return end
+        with self._linking(links_of(batch)):
+            return super().append(batch)
 
     def append_as_follower(self, batches: Buffer, *, gaps_allowed: bool = True) -> LogPosition:
         """As `PartitionLog.append_as_follower`. Raises: PayloadMissing before that."""
         if not have_links(batches):
             return super().append_as_follower(batches, gaps_allowed=gaps_allowed)
-        links = self._present(links_of(batches))
-        end = super().append_as_follower(batches, gaps_allowed=gaps_allowed)
-        self.payloads.link(links)
-        return end
+        with self._linking(links_of(batches)):
+            return super().append_as_follower(batches, gaps_allowed=gaps_allowed)
 
-    def _present(self, links: list[PayloadLink]) -> list[PayloadLink]:
+    @contextmanager
+    def _linking(self, links: list[PayloadLink]) -> Iterator[None]:
+        """Link payloads once their records are appended. Raises: PayloadMissing before that."""
         if missing := self.payloads.missing(links):
             raise PayloadMissing(missing[0].payload.id, self.directory)
-        return links
+        self._linking_from = self.end.offset
+        try:
+            yield
+            self.payloads.link(links)
+        finally:
+            self._linking_from = OFFSET_END
+
+    def _settle_below(self, high_watermark: int) -> int:
+        """Sync the names of payloads; below which offset a checkpoint may say that all is committed.
+
+        Records are synced and committed by other threads, also before they are linked here: a
+        crash would leave a checkpoint behind a record without its payload, which nobody links then.
+        """
+        linking_from = self._linking_from  # first: what is linked meanwhile may not be settled
+        self.payloads.settle()
+        return min(high_watermark, linking_from)
 
     def truncate_to(self, offset: int, epoch: int, *, high_watermark: int) -> LogPosition:
         """As `PartitionLog.truncate_to`; payloads of removed records are kept without a record."""
@@ -110,13 +126,13 @@ class PayloadLog(PartitionLog):
 
     def checkpoint(self, *, high_watermark: int, breaks_off: Callable[[], bool] = never) -> bool:
         """As `PartitionLog.checkpoint`, after the names of payloads are synced."""
-        self.payloads.settle()
-        return super().checkpoint(high_watermark=high_watermark, breaks_off=breaks_off)
+        below = self._settle_below(high_watermark)
+        return super().checkpoint(high_watermark=below, breaks_off=breaks_off)
 
     def advance_start(self, offset: int, *, high_watermark: int) -> RemovedSegments:
         """As `PartitionLog.advance_start`, which writes a checkpoint."""
-        self.payloads.settle()
-        return super().advance_start(offset, high_watermark=high_watermark)
+        below = min(max(self._settle_below(high_watermark), offset), high_watermark)
+        return super().advance_start(offset, high_watermark=below)
 
     def close(self, *, high_watermark: int | None = None, writes_checkpoint: bool = True) -> None:
         """As `PartitionLog.close`, after the names of payloads are synced. Nobody changes payloads
