@@ -82,8 +82,9 @@ class LogMachine(RuleBasedStateMachine):
         header = read_header(batch)
         self.batches.append(batch)
         if not self.epochs or header.leader_epoch > self.latest:
-            self.epochs = [e for e in self.epochs if e[1] < header.base_offset]
-            self.epochs.append((header.leader_epoch, header.base_offset))
+            # A gap before it counts as records of the later epoch.
+            self.epochs = [e for e in self.epochs if e[1] < self.end]
+            self.epochs.append((header.leader_epoch, self.end))
         self.end = header.end_offset
 
     @rule(count=COUNT, size=SIZE, later=LATER, append_time=st.booleans(), new_epoch=NEW_EPOCH)

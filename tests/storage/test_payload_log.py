@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -16,97 +15,23 @@ from bascule.host.api import File
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
-from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
-from bascule.record.payload_links import Payload, PayloadLink, links_of, payload_of
+from bascule.record.header import PAYLOAD_LINKS
+from bascule.record.payload_links import Payload, PayloadLink, payload_of
 from bascule.sim.disk import RandomChoices, SimFiles
-from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
 from bascule.storage.payloads.payload_log import COMPACTED_SECONDS, PayloadLog
+from support.payload_logs import (
+    CONFIG,
+    check,
+    content_of,
+    id_of,
+    link_batch,
+    links,
+    opened,
+    payload,
+    receive,
+)
 from support.stored_batches import make_batch
-
-DIRECTORY = "/data/streams/models/0"
-CONFIG = LogConfig(segment_bytes_max=2_000, index_interval_bytes=200)
-
-
-class Clock:
-    """Each look is a second later."""
-
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def now_ms(self) -> int:
-        return self.monotonic_ns() // 1_000_000
-
-    def monotonic_ns(self) -> int:
-        self.ns += 1_000_000_000
-        return self.ns
-
-
-def opened(files: SimFiles, config: LogConfig = CONFIG) -> PayloadLog:
-    files.make_dirs(DIRECTORY)
-    return PayloadLog.open(files, DIRECTORY, config, Clock(), guard=threading.Lock())
-
-
-def id_of(number: int) -> str:
-    return f"{number:032x}"
-
-
-def content_of(number: int) -> bytes:
-    return b"%d," % number * (number % 700)
-
-
-def payload(number: int) -> Payload:
-    data = content_of(number)
-    return Payload(id_of(number), len(data), crc32c(data))
-
-
-def receive(log: PayloadLog, number: int) -> None:
-    """Have a payload whole and synced. Raises: OSError."""
-    file = log.payloads.create(id_of(number))
-    file.write_at(0, content_of(number))
-    log.payloads.finish(file, payload(number))
-
-
-def link_batch(offset: int, number: int, *, epoch: int = 0) -> bytearray:
-    headers = tuple(payload(number).headers())
-    batch = build_batch([Record(offset, 0, b"key", b"", headers)], base_offset=offset)
-    seal(
-        batch, record_count=1, base_timestamp=1_000 + offset, max_timestamp=1_000 + offset,
-        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=offset, leader_epoch=epoch,
-    )  # fmt: skip
-    return batch
-
-
-def links(log: PayloadLog) -> dict[int, str]:
-    """Offset -> payload id of all records from the log start on."""
-    found: dict[int, str] = {}
-    offset = log.start_offset
-    while offset < log.end.offset:
-        part = log.plan_read(offset, bytes_max=1 << 20, end=log.end)
-        assert part is not None
-        data = memoryview(part.file.read_at(part.position, part.length))
-        for link in links_of(data):
-            if link.offset >= log.start_offset:
-                found[link.offset] = link.payload.id
-        offset = max(
-            offset + 1,
-            int.from_bytes(data[:8], "big") + int.from_bytes(data[23:27], "big") + 1,
-        )
-    return found
-
-
-def check(log: PayloadLog) -> None:
-    """Each link has its payload, and no file claims another record."""
-    expected = links(log)
-    for offset, id in expected.items():
-        found = log.payloads.find_at(offset)
-        assert found is not None, f"no payload at {offset}"
-        assert found.payload.id == id
-        assert found.payload == payload(int(id, 16))
-        _, file = log.payloads.open_whole(id)
-        assert file.read_at(0, found.payload.size + 1) == content_of(int(id, 16))
-    claimed = [each for each in log.payloads.linked_offsets() if each >= log.start_offset]
-    assert claimed == sorted(expected)
 
 
 def test_a_link_without_its_payload_is_refused() -> None:
@@ -272,28 +197,6 @@ def test_payloads_survive_power_loss_with_their_records(part: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
-
-
-@pytest.mark.parametrize("step", ["purge", "truncation", "checkpoint"])
-def test_no_checkpoint_passes_a_link_whose_name_may_be_lost(step: str) -> None:
-    """Of a crash that loses every name that is not synced: no record of before a checkpoint is read
-    for its payload when the log opens."""
-    for seed in range(20):
-        files = SimFiles(RealRandom(seed))
-        log = opened(files)
-        log.append(make_batch(0, 2, timestamp=1_000))
-        receive(log, 1)
-        log.append(link_batch(2, 1))
-        log.append(make_batch(3, 2, timestamp=1_000))
-        log.sync()
-        if step == "purge":
-            log.advance_start(1, high_watermark=3)
-        elif step == "truncation":
-            log.truncate_to(3, 1, high_watermark=3)
-        else:
-            log.checkpoint(high_watermark=3)
-        files.crash()
-        check(opened(files))
 
 
 def test_names_of_a_process_that_was_killed_are_synced_before_they_count() -> None:
@@ -500,88 +403,6 @@ def test_what_has_no_mark_does_not_count() -> None:
     payloads.create_marks(id_of(41))
     assert opened(files).payloads.is_empty
     assert files.list_dir(payloads.directory) == []
-
-
-def test_no_checkpoint_passes_a_link_whose_name_somebody_else_syncs_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As a repair, which holds no lock of the partition."""
-    for seed in range(20):
-        files = SimFiles(RealRandom(seed))
-        log = opened(files)
-        receive(log, 1)
-        log.append(link_batch(0, 1))
-        log.sync()
-
-        def sync_dir(path: str, files: SimFiles = files, log: PayloadLog = log) -> None:
-            assert path == log.payloads.directory
-            patch.undo()
-            log.checkpoint(high_watermark=1)
-            files.crash()
-            raise OSError(errno.EIO, "the power is gone")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(files, "sync_dir", sync_dir)
-            with pytest.raises(OSError, match="power"):
-                log.payloads.settle()
-        check(opened(files))
-
-
-@pytest.mark.parametrize("step", ["checkpoint", "advance_start"])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_no_checkpoint_passes_a_record_whose_payload_is_not_linked_yet(
-    is_killed: bool, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other threads sync and commit a record as soon as it is appended."""
-    lost = []
-    for seed in range(20):
-        files = SimFiles(RealRandom(seed))
-        log = opened(files)
-        log.append(make_batch(0, 1, timestamp=1_000))
-        receive(log, 1)
-        link = log.payloads.link
-
-        def overtaken(
-            found: list[PayloadLink], log: PayloadLog = log, link: Callable[..., None] = link
-        ) -> None:
-            end = log.sync().offset
-            if step == "checkpoint":
-                assert log.checkpoint(high_watermark=end)
-            else:
-                log.advance_start(1, high_watermark=end)
-            if not is_killed:
-                link(found)
-
-        monkeypatch.setattr(log.payloads, "link", overtaken)
-        log.append(link_batch(1, 1))
-        if not is_killed:
-            assert log.payloads.find_at(1) is not None
-            files.crash()
-        again = opened(files)
-        assert links(again) == {1: id_of(1)}
-        if again.payloads.find_at(1) is None:
-            lost.append(seed)
-    assert not lost
-
-
-def test_names_that_could_not_be_synced_are_synced_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = SimFiles(RealRandom(1))
-    log = opened(files)
-    receive(log, 1)
-    log.append(link_batch(0, 1))
-    log.sync()
-
-    def fail(path: str) -> None:
-        raise OSError(errno.EIO, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_dir", fail)
-        with pytest.raises(OSError, match=log.payloads.directory):
-            log.payloads.settle()
-    for expected in (1, 0):
-        done = len(files.operations)
-        log.payloads.settle()
-        assert len(files.operations) - done == expected
 
 
 def test_the_file_of_a_record_that_is_purged_during_its_repair_is_removed(

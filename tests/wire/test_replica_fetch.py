@@ -7,6 +7,7 @@ import pytest
 from bascule.errors import RemoteProtocolError
 from bascule.wire.codec import decode, encode
 from bascule.wire.messages.peer.replica_fetch import (
+    EpochStart,
     ForgottenPartition,
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
@@ -23,8 +24,9 @@ REQUEST = ReplicaFetchRequest(
     [ForgottenPartition(STREAM, 8)],
 )  # fmt: skip
 PARTITION = ReplicaFetchPartitionResponse(
-    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, 40, 20, b"batches"
-)
+    STREAM, 7, 3, 0, -1, -1, 80, 10, 6, 70, True, False, 40, 20,
+    [EpochStart(4, 60)], b"batches",
+)  # fmt: skip
 RESPONSE = ReplicaFetchResponse([PARTITION])
 
 
@@ -47,7 +49,8 @@ def test_the_bytes_are_those_of_the_document() -> None:
         + STREAM
         + bytes.fromhex("00000007 00000003 0000 ffffffff ffffffffffffffff 0000000000000050")
         + bytes.fromhex("000000000000000a 00000006 0000000000000046 01 00")
-        + bytes.fromhex("0000000000000028 0000000000000014 00000007")
+        + bytes.fromhex("0000000000000028 0000000000000014")
+        + bytes.fromhex("00000001 00000004 000000000000003c 00000007")
         + b"batches"
     )
 
@@ -64,10 +67,11 @@ def test_version_0_does_not_say_whether_the_log_may_have_gaps() -> None:
     """So a follower takes those that there are."""
     data = encoded(RESPONSE, 0)
     details = bytes.fromhex("00 0000000000000028 0000000000000014")
+    details += bytes.fromhex("00000001 00000004 000000000000003c")
     assert data == encoded(RESPONSE).replace(details + b"\0\0\0\7b", b"\0\0\0\7b")
     (found,) = decode(ReplicaFetchResponse, 0, memoryview(data)).partitions
     assert (found.may_have_ids, found.may_have_gaps) == (True, True)
-    assert (found.clean_offset, found.tombstones_end) == (-1, -1)
+    assert (found.clean_offset, found.tombstones_end, found.epochs) == (-1, -1, ())
 
 
 @pytest.mark.parametrize("message", [REQUEST, RESPONSE])

@@ -9,7 +9,7 @@ from typing import Final
 from bascule.client import _hot
 from bascule.errors import CorruptData
 from bascule.storage.appended_batches import check_replicated, read_first_header
-from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.epochs import NO_EPOCHS, LeaderEpochs
 
 _INDEX_INTERVAL_BYTES: Final = 1 << 20
 """The check makes index entries as well, which are not used: few."""
@@ -40,6 +40,7 @@ class BatchChecker:
             data,
             offset=self.offset,
             epochs=self.epochs,
+            told=NO_EPOCHS,
             gaps_allowed=True,
             origin=0,
             timestamp_max=-1,

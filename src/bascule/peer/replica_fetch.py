@@ -30,6 +30,7 @@ from bascule.storage.partition_log import FileSlice, PartitionLog
 from bascule.storage.segment import FileSlices
 from bascule.wire.error_codes import ErrorCode, code_of
 from bascule.wire.messages.peer.replica_fetch import (
+    EpochStart,
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
     ReplicaFetchRequest,
@@ -388,6 +389,10 @@ class ReplicaFetchHandler:
         if piece is None and news == fetched.told:
             return None
         fetched.told = news
+        epochs: list[EpochStart] = []
+        if piece is not None and store.gaps_allowed:
+            later = store.epochs.after(fetched.fetch_offset)
+            epochs = [EpochStart(*each) for each in later.entries]
         if piece is not None:
             fetched.sent_from, fetched.fetch_offset = fetched.fetch_offset, -1
         return ReplicaFetchPartitionResponse(
@@ -401,6 +406,7 @@ class ReplicaFetchHandler:
             may_have_gaps=store.gaps_allowed,
             clean_offset=fetched.cleaned.clean_offset,
             tombstones_end=fetched.cleaned.tombstones_end,
+            epochs=epochs,
             records=b"" if piece is None else piece,
         )
 

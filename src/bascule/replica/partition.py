@@ -65,8 +65,7 @@ class Partition:
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
         log contains message ids (may raise OSError). None: the marker exists already.
-        `subjects` are those of all streams on this node. The partition does nothing before
-        `set_role`.
+        `subjects` are those of all streams on this node. Nothing happens before `set_role`.
         """
         config = definition.config
         self.definition = definition
@@ -423,7 +422,8 @@ class Partition:
         if leader_log.may_have_ids:
             self._ids.persist_marker()
         were_complete, self._ids.are_complete = self._ids.are_complete, False
-        self.log.append_as_follower(data, gaps_allowed=leader_log.may_have_gaps)
+        gaps, told = leader_log.may_have_gaps, leader_log.epochs
+        self.log.append_as_follower(data, gaps_allowed=gaps, told=told)
         if were_complete:
             self._ids.add(data, self.now_ms() if leader_log.may_have_ids else None)
         self.counts.replicated_bytes += len(data)

@@ -120,6 +120,7 @@ def check_replicated(
     *,
     offset: int,
     epochs: LeaderEpochs,
+    told: LeaderEpochs,
     gaps_allowed: bool,
     origin: int,
     timestamp_max: int,
@@ -130,9 +131,10 @@ def check_replicated(
     """Check whole batches, back to back, that continue a log which ends at `offset`.
 
     Each batch must have a valid CRC. Its base offset must be the end of the batch before it, or may
-    be above it with `gaps_allowed`, and its leader epoch must not be below that batch's epoch. The
-    batches will be written at byte `origin` of a segment. `timestamp_max`, `next_entry_at` and
-    `index_interval_bytes` describe that segment's indexes.
+    be above it with `gaps_allowed`, and its leader epoch must not be below that batch's epoch.
+    `told` are the epochs of the log that has sent them, as far as it has told: see
+    `LeaderEpochs.with_told`. The batches will be written at byte `origin` of a segment.
+    `timestamp_max`, `next_entry_at` and `index_interval_bytes` describe that segment's indexes.
 
     Raises: CorruptData, UnexpectedOffset, UnexpectedEpoch.
     """
@@ -141,7 +143,7 @@ def check_replicated(
     room = array("q", bytes(8 * _hot.ENTRY_FIELDS * room_entries))
     entries = array("q")
     while at < len(data):
-        rest = data[at:]
+        rest, offset_before = data[at:], offset
         if len(rest) < HEADER_BYTES:
             raise _replicated_error(data, at, offset, epochs.latest, directory)
         header, count = read_header(rest), 0
@@ -162,7 +164,7 @@ def check_replicated(
             continue
         epoch = header.leader_epoch
         if epoch > epochs.latest:
-            epochs = epochs.with_epoch(epoch, header.base_offset)
+            epochs = epochs.with_told(told, epoch, offset_before, header.base_offset)
         reached, offset, timestamp_max, entry_count, next_entry_at = state
         entries += room[: entry_count * _hot.ENTRY_FIELDS]
         at += reached

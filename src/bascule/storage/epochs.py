@@ -60,6 +60,25 @@ class LeaderEpochs:
         kept = tuple(entry for entry in self.entries if entry.start < start)
         return LeaderEpochs((*kept, Epoch(number, start)))
 
+    def with_told(self, told: LeaderEpochs, number: int, after: int, start: int) -> LeaderEpochs:
+        """These epochs and those up to epoch `number`, whose first batch that is left in the log
+        has offset `start` and follows the one that ends at `after`.
+
+        What compaction has removed between the two may have been of that epoch, or of others: where
+        they began is `told` by a log that had these records. Without that they count as records of
+        `number`: a record that nobody has committed must not count as one of the epoch before.
+        """
+        epochs = self
+        for entry in told.entries:
+            if epochs.latest < entry.number <= number and entry.start <= start:
+                epochs = epochs.with_epoch(entry.number, max(entry.start, after))
+        return epochs if epochs.latest == number else epochs.with_epoch(number, after)
+
+    def after(self, offset: int) -> LeaderEpochs:
+        """The epoch that wrote `offset`, and the later ones."""
+        at = bisect_right(self.entries, offset, key=itemgetter(1)) - 1
+        return self if at <= 0 else LeaderEpochs(self.entries[at:])
+
     def up_to(self, end: int) -> LeaderEpochs:
         """These epochs without those that start above offset `end`."""
         return self.before(end + 1)
@@ -94,6 +113,9 @@ class LeaderEpochs:
         following = at + 1
         end = self.entries[following].start if following < len(self.entries) else end_offset
         return self.entries[at].number, min(end, end_offset)
+
+
+NO_EPOCHS: Final = LeaderEpochs()
 
 
 class EpochFile:

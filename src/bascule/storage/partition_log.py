@@ -18,7 +18,7 @@ from bascule.storage.appended_batches import (
 )
 from bascule.storage.compaction.clean_offset import lower_clean_offset
 from bascule.storage.compaction.segment_replacement import SegmentReplacement
-from bascule.storage.epochs import EpochFile, LeaderEpochs
+from bascule.storage.epochs import NO_EPOCHS, EpochFile, LeaderEpochs
 from bascule.storage.maintenance import LogMaintenance, RemovedSegments, never
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
@@ -203,9 +203,9 @@ class PartitionLog:
         """Append one whole batch that this node stamped as the leader; return the new end.
 
         Base offset, end offset, leader epoch and timestamp are read from its header. The base
-        offset must be the log's end, and leader epochs must not decrease. The caller has computed
-        the CRC; it is not checked. The batch takes one write and is not durable before `sync`.
-        Rolls the segment first if its size or age requires it.
+        offset must be the log's end, and leader epochs must not decrease. The CRC is not checked.
+        The batch takes one write and is not durable before `sync`. Rolls the segment first if its
+        size or age requires it.
 
         Raises: UnexpectedOffset; FencedEpoch if the log has a later leader epoch; CorruptData if
         the header does not describe `batch`; OSError. The log is then unchanged. LogFailed if the
@@ -227,14 +227,16 @@ class PartitionLog:
         self._tail = tail = tail.advanced(position + size, end_offset, timestamp)
         return tail.end
 
-    def append_as_follower(self, batches: Buffer, *, gaps_allowed: bool = True) -> LogPosition:
+    def append_as_follower(
+        self, batches: Buffer, *, gaps_allowed: bool = True, told: LeaderEpochs = NO_EPOCHS
+    ) -> LogPosition:
         """Append whole batches, back to back, as they are in the leader's log; return the new end.
 
         Offsets, leader epochs and times stay unchanged. Each base offset is the end of the batch
-        before it, or above it if compaction left a gap on the leader (`gaps_allowed` of its log).
-        Checks every CRC. Appends all batches or none, with one write to one segment. The total
-        size, and the end offset and timestamp of the first batch, decide whether the segment is
-        rolled first. The batches are not durable before `sync`.
+        before it, or above it if compaction left a gap on the leader (`gaps_allowed` of its log,
+        with the epochs `told`). Checks every CRC. Appends all batches or none, with one write to
+        one segment; size, first end offset and first timestamp decide whether it is rolled first.
+        The batches are not durable before `sync`.
 
         Raises: UnexpectedOffset if a batch begins below the end of the one before it;
         UnexpectedEpoch if its leader epoch is lower; CorruptData if it is incomplete or damaged;
@@ -243,13 +245,13 @@ class PartitionLog:
         """
         self.check_open()
         data, size = memoryview(batches), len(batches)
-        if size == 0:
+        if not size:
             return self.end
         first = read_first_header(data, self.directory)
         rolls = self._is_roll_due(size, first.end_offset, first.max_timestamp)
         contents, tail = self._active, self._tail
         checked = check_replicated(
-            data, offset=tail.end.offset, epochs=self.epochs, gaps_allowed=gaps_allowed,
+            data, offset=tail.end.offset, epochs=self.epochs, told=told, gaps_allowed=gaps_allowed,
             origin=0 if rolls else tail.end.position, directory=self.directory,
             timestamp_max=-1 if rolls else contents.timestamp_max,
             next_entry_at=0 if rolls else contents.next_entry_at,
@@ -298,8 +300,7 @@ class PartitionLog:
         """
         self.check_open()
         self._epochs.fence(epoch)
-        end = self.sync()
-        offset_min = max(self.start_offset, high_watermark)
+        end, offset_min = self.sync(), max(self.start_offset, high_watermark)
         look = partial(plan_truncation, self._segments, offset, self._tail, self.epochs)
         plan = self._retry_lookup(lambda _: look()) if offset_min <= offset < end.offset else None
         new_end = min(offset, end.offset) if plan is None else plan.end.offset

@@ -350,11 +350,12 @@ class _Recovery:
         self.names_are_synced = True
 
     def _scan_epochs(self, segments: tuple[Segment, ...]) -> LeaderEpochs:
-        """Read the leader epochs from the batch headers of the whole log.
+        """Read the leader epochs from the batch headers of the whole log, as if compaction had
+        removed records of the later epoch alone; see `LeaderEpochs.with_told`.
 
         Raises: CorruptData if an epoch is lower than the one before it.
         """
-        epochs = LeaderEpochs()
+        epochs, end = LeaderEpochs(), segments[0].base_offset
         for segment in segments:
             if segment.size == 0:
                 continue
@@ -362,12 +363,13 @@ class _Recovery:
             file = self.files.open(path)
             for position, header in scan_batches(file, start=0, end=segment.size):
                 if header.leader_epoch > epochs.latest:
-                    epochs = epochs.with_epoch(header.leader_epoch, header.base_offset)
+                    epochs = epochs.with_epoch(header.leader_epoch, end)
                 elif header.leader_epoch != epochs.latest:
                     raise CorruptData(
                         path, position + 12, f"a leader epoch of at least {epochs.latest}",
                         str(header.leader_epoch),
                     )  # fmt: skip
+                end = header.end_offset
         return epochs
 
 

@@ -31,6 +31,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.storage.compaction.segment_replacement import CleanedPart
+from bascule.storage.epochs import Epoch, LeaderEpochs
 from bascule.wire.codec import decode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
@@ -468,7 +469,8 @@ class FollowerFetcher:
             data = memoryview(bytes(data))
         else:
             buffer.retain()
-        flags = LogFlags(response.may_have_ids, response.may_have_gaps)
+        told = LeaderEpochs(tuple(Epoch(each.number, each.start) for each in response.epochs))
+        flags = LogFlags(response.may_have_ids, response.may_have_gaps, told)
         return partial(self._append, followed, attempt, start, data, arrived, flags, buffer)
 
     def _before_missing_payloads(

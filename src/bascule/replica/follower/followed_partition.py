@@ -231,6 +231,19 @@ class FollowedPartition:
             self._log_taken_over(end, tombstones_end)
         return True
 
+    def _has_inexact_epochs(self, store: PartitionLog, offset: int) -> bool:
+        """Whether this log and the leader's seem to differ from `offset` on, where every leader has
+        what this one has: one of the two was copied of a compacted log, or recovered, without what
+        the epochs of the removed records were. A replica that nobody counts on is copied again."""
+        state = self.partition.state
+        return (
+            offset < min(self.partition.committed_offset, store.end.offset)
+            and state is not None
+            and store.epochs.latest >= state.unclean_epoch
+            and not has_whole_log(state, self._node_id)
+            and self._may_be_compacted(store)
+        )
+
     def _restart_copy(self, store: PartitionLog) -> None:
         """Begin again with an empty log."""
         before = store.end.offset
@@ -337,6 +350,9 @@ class FollowedPartition:
         before, epochs, self._is_told = store.end.offset, store.epochs, False
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
+        if self._has_inexact_epochs(store, min(end, own_end)):
+            self._restart_copy(store)
+            return True
         self.partition.truncate_replicated(min(end, own_end))
         if store.end.offset == before and store.epochs == epochs:
             raise RemoteProtocolError(

@@ -18,6 +18,7 @@ from bascule.replica.roles.leader_watermark import LeaderWatermark
 from bascule.replica.roles.role import PartitionRole
 from bascule.replication.high_watermark import HighWatermark
 from bascule.replication.leader import NO_NODE_EPOCH, LeaderReplication
+from bascule.storage.epochs import NO_EPOCHS, LeaderEpochs
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.wire.ack_codes import INDETERMINATE
 
@@ -32,6 +33,8 @@ class LogFlags(NamedTuple):
     """Whether records may have message ids."""
     may_have_gaps: bool
     """Whether offsets may be missing between batches, which compaction has removed."""
+    epochs: LeaderEpochs = NO_EPOCHS
+    """Those that the records are of, and later ones, where offsets may be missing."""
 
 
 class ReplicatedEnd(NamedTuple):

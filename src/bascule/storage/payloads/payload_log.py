@@ -10,7 +10,7 @@ from bascule.errors import PayloadMissing
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.record.payload_links import PayloadLink, links_of, may_have_links
-from bascule.storage.epochs import OFFSET_END
+from bascule.storage.epochs import NO_EPOCHS, OFFSET_END, LeaderEpochs
 from bascule.storage.maintenance import RemovedSegments, never
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
@@ -82,12 +82,14 @@ class PayloadLog(PartitionLog):
         with self._linking(links_of(batch)):
             return super().append(batch)
 
-    def append_as_follower(self, batches: Buffer, *, gaps_allowed: bool = True) -> LogPosition:
+    def append_as_follower(
+        self, batches: Buffer, *, gaps_allowed: bool = True, told: LeaderEpochs = NO_EPOCHS
+    ) -> LogPosition:
         """As `PartitionLog.append_as_follower`. Raises: PayloadMissing before that."""
         if not have_links(batches):
-            return super().append_as_follower(batches, gaps_allowed=gaps_allowed)
+            return super().append_as_follower(batches, gaps_allowed=gaps_allowed, told=told)
         with self._linking(links_of(batches)):
-            return super().append_as_follower(batches, gaps_allowed=gaps_allowed)
+            return super().append_as_follower(batches, gaps_allowed=gaps_allowed, told=told)
 
     @contextmanager
     def _linking(self, links: list[PayloadLink]) -> Iterator[None]:
@@ -102,7 +104,7 @@ class PayloadLog(PartitionLog):
             self._linking_from = OFFSET_END
 
     def _settle_below(self, high_watermark: int) -> int:
-        """Sync the names of payloads; below which offset a checkpoint may say that all is committed.
+        """Sync the names of payloads. The high watermark that a checkpoint may have then.
 
         Records are synced and committed by other threads, also before they are linked here: a
         crash would leave a checkpoint behind a record without its payload, which nobody links then.

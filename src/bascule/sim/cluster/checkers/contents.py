@@ -21,6 +21,7 @@ from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.streams import StreamPlan
 
+EPOCHS: Final = "replicas agree on epochs"
 COMPACTION: Final = "compaction keeps the latest value"
 
 
@@ -80,6 +81,7 @@ class FinalContents:
         every = list(publishers)
         logs: dict[Key, Log] = {}
         for key, held in replicas.items():
+            self._compare_epochs(key, held)
             if self._plans[key[0]].compacts:
                 sent = [each for publisher in every for each in publisher.sent]
                 self._check_compacted(key, held, sent)
@@ -97,6 +99,21 @@ class FinalContents:
                 )
             self._check_acked(publisher, logs, unrepaired)
         return logs
+
+    def _compare_epochs(self, key: Key, held: Mapping[int, Partition]) -> None:
+        """Replicas agree on where each leader epoch began, also on what compaction has removed:
+        else a record that nobody has committed may count as one that all have."""
+        if any(self._machines[node].damaged_ms for node in held):
+            return  # a damaged file of epochs is made again from what is left
+        start = max(partition.start_offset for partition in held.values())
+        found = {}
+        for node, partition in held.items():
+            assert partition.log is not None
+            epochs = partition.log.epochs.before(partition.committed_offset)
+            later = [each for each in epochs.entries if each.start > start]
+            found[node] = [(epochs.at(start), start), *later]
+        if any(each != next(iter(found.values())) for each in found.values()):
+            raise InvariantBroken(EPOCHS, f"{key} from {start} on: {found}")
 
     # -- logs that are not compacted ----------------------------------------------------------
 

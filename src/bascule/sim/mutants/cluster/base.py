@@ -26,6 +26,7 @@ LOST: Final = (ACKED, UNDONE, IDENTICAL, COMPLETE, IN_SYNC)
 """What a lost record may break. The simulator looks at logs now and then, so chance decides what
 it sees first."""
 IN_LOGS: Final = "watermarks are in logs"
+EPOCHS: Final = "replicas agree on epochs"
 COMPACTION: Final = "compaction keeps the latest value"
 PROGRESS: Final = "progress"
 NO_EXCEPTION: Final = "no exception"

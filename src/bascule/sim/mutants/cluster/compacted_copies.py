@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from bascule.model import PartitionState
 from bascule.sim.cluster.run import ClusterOptions
-from bascule.sim.mutants.cluster.base import COMPACTION, IDENTICAL, ClusterMutant
+from bascule.sim.mutants.cluster.base import COMPACTION, EPOCHS, IDENTICAL, ClusterMutant
+from bascule.storage.epochs import NO_EPOCHS, LeaderEpochs
 
 
 def _forget_since(_: Any) -> Any:
@@ -17,12 +18,32 @@ def _forget_since(_: Any) -> Any:
     return mutant
 
 
+def _tell_nothing(_: Any) -> Any:
+    def mutant(*_: Any) -> LeaderEpochs:
+        """Leave a follower to find the epochs of removed records in the records that are left."""
+        return NO_EPOCHS
+
+    return mutant
+
+
 _RETURNS: Final = ClusterOptions(
     groups=0, nodes=4, seconds=20, streams=1, traits="compacted", faults="return unheard"
+)
+_COPIES: Final = ClusterOptions(
+    groups=0,
+    nodes=4,
+    seconds=20,
+    streams=1,
+    traits="compacted",
+    faults="loss of a leader,move of replicas,planned election,wiped disk",
 )
 MUTANTS: Final = (
     ClusterMutant(
         "log kept by a replica that left", (COMPACTION, IDENTICAL),
         PartitionState, "replica_since", _forget_since, _RETURNS,
+    ),
+    ClusterMutant(
+        "epochs of removed records not told", (EPOCHS,),
+        LeaderEpochs, "after", _tell_nothing, _COPIES,
     ),
 )  # fmt: skip

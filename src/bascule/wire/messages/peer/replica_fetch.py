@@ -67,6 +67,14 @@ class ForgottenPartition(Structure):
 
 
 @dataclass(slots=True)
+class EpochStart(Structure):
+    """A leader epoch, and where its records begin."""
+
+    number: Int32 = 0
+    start: Int64 = 0
+
+
+@dataclass(slots=True)
 class ReplicaFetchPartitionResponse(Structure):
     stream_id: Uuid = NO_ID
     partition: Int32 = 0
@@ -92,6 +100,9 @@ class ReplicaFetchPartitionResponse(Structure):
     attempt began. -1: not said."""
     tombstones_end: Annotated[Int64, Versions("1+")] = -1
     """With `clean_offset`: all tombstones that the leader's log lacked then are below."""
+    epochs: Annotated[Array[EpochStart], Versions("1+")] = ()
+    """With records of a log that may have gaps: the epoch of the offset that was asked for, and
+    later ones. The records do not say to which epoch a gap belongs."""
     records: Records = None
     """Whole batches; the last one may be cut short, and is sent again as a whole."""
 
