@@ -26,6 +26,8 @@ def position_of(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition 
     found = log.plan_read(offset, bytes_max=1, end=end, nowait=nowait)
     if found is None:
         return None
+    if not found.length:
+        return end  # compaction has removed the records from `offset` on
     # Compaction opens a new segment's file by the name that it has before the replacement.
     name = found.file.path.rpartition("/")[2].removesuffix(CLEANED_SUFFIX)
     base = base_offset_of(name)
