@@ -34,6 +34,8 @@ class LogSyncer:
         self._idle = threading.Condition()
         self._urgent = threading.Condition()
         self._stopping = self._has_stopped = False
+        self._ending = threading.Lock()
+        """Held to begin the stop, and by threads that queue what they have not ended."""
         self.clock = clock
         self.on_synced: Callable[[int, int], None] = _ignore
         """Called by the threads when a sync has ended that had something to write: when it began
@@ -53,7 +55,8 @@ class LogSyncer:
 
     def stop(self) -> None:
         """Return once everything requested before is synced. What is requested later is not."""
-        self._stopping = True
+        with self._ending:
+            self._stopping = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -118,31 +121,41 @@ class LogSyncer:
             self._idle.wait_for(lambda: self._has_stopped or not partition.syncing.is_queued)
 
     def _run(self) -> None:
-        while True:
-            partition = self._queue.get()
-            if partition is None:
-                return
-            again = True
-            while again:
-                self._delay_unawaited(partition)
-                checkpoint = partition.syncing.begin_turn()
-                cause = partition.syncing.stop_cause
-                self._running[partition] = self.clock.monotonic_ns()
-                try:
-                    if cause is not None:
-                        self._send_acks(_stop(partition, cause))
-                    else:
-                        self._sync(partition)
-                    if checkpoint and not partition.checkpoint():
-                        partition.syncing.request(checkpoint=True)
-                except Exception as error:  # boundary: a bug stops one partition, not the thread
-                    log.exception("sync thread failed")
-                    self._send_acks(partition.fail(f"internal error while syncing: {error!r}"))
-                finally:
-                    del self._running[partition]
-                again = partition.syncing.end_turn()
+        while (partition := self._queue.get()) is not None:
+            while self._take_turn(partition) and not self._give_way(partition):
+                pass
             with self._idle:
                 self._idle.notify_all()
+
+    def _take_turn(self, partition: Partition) -> bool:
+        """Do what is requested of one partition; whether there is more to do."""
+        self._delay_unawaited(partition)
+        turn = partition.syncing.begin_turn()
+        cause = partition.syncing.stop_cause
+        self._running[partition] = self.clock.monotonic_ns()
+        try:
+            if cause is not None:
+                self._send_acks(_stop(partition, cause))
+            elif turn.sync or partition.is_dirty:  # else only a checkpoint was put off
+                self._sync(partition)
+            if turn.checkpoint and not partition.checkpoint():
+                partition.syncing.put_off_checkpoint()
+        except Exception as error:  # boundary: a bug stops one partition, not the thread
+            log.exception("sync thread failed")
+            self._send_acks(partition.fail(f"internal error while syncing: {error!r}"))
+        finally:
+            del self._running[partition]
+        return partition.syncing.end_turn()
+
+    def _give_way(self, partition: Partition) -> bool:
+        """Queue a partition that needs another turn behind those that wait for theirs; False where
+        none does. Partitions that always have more to do would keep the threads from all others.
+        """
+        with self._ending:
+            if self._stopping or self._queue.empty():
+                return False  # a thread that stops takes nothing from behind its end
+            self._queue.put(partition)
+            return True
 
     def _sync(self, partition: Partition) -> None:
         had_records, began_ns = partition.is_dirty, self._running[partition]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Final, NamedTuple
 
 from bascule.errors import BasculeError
 from bascule.host.api import Clock
@@ -15,6 +15,13 @@ CHECKPOINT_WAIT_SECONDS: Final = 0.01
 """For the lock of a log whose segments are changed: no longer, since acks wait for the thread."""
 
 
+class Turn(NamedTuple):
+    """What a sync thread is to do for a partition now."""
+
+    sync: bool
+    checkpoint: bool
+
+
 class SyncState:
     """Any thread may request; the sync thread whose turn it is does all else."""
 
@@ -23,8 +30,9 @@ class SyncState:
         self._lock = threading.Lock()
         """Guards the next three."""
         self.is_queued = False
-        """Whether a sync runs or waits for a thread."""
-        self._is_requested_again = self._checkpoint_requested = False
+        """Whether a sync or a checkpoint runs or waits for a thread."""
+        self._sync_requested = self._checkpoint_requested = False
+        """Whether the next turn is to sync, and to write a checkpoint."""
         self.stop_cause: BasculeError | None = None
         """The reason for which a sync thread must stop the partition; None: none."""
         self.synced_at_ns = 0
@@ -38,23 +46,28 @@ class SyncState:
         """Request a sync, and a checkpoint after it; whether one runs or waits already."""
         with self._lock:
             self._checkpoint_requested |= checkpoint
-            was_queued = self.is_queued
-            self._is_requested_again |= was_queued
-            self.is_queued = True
+            self._sync_requested = True
+            was_queued, self.is_queued = self.is_queued, True
         return was_queued
 
-    def begin_turn(self) -> bool:
-        """What is requested up to now is about to be done; whether a checkpoint is."""
+    def begin_turn(self) -> Turn:
+        """What is requested up to now is about to be done."""
         self._synced = self._saved = 0
         with self._lock:
-            self._is_requested_again = False
-            checkpoint, self._checkpoint_requested = self._checkpoint_requested, False
-        return checkpoint
+            turn = Turn(self._sync_requested, self._checkpoint_requested)
+            self._sync_requested = self._checkpoint_requested = False
+        return turn
+
+    def put_off_checkpoint(self) -> None:
+        """The checkpoint of this turn is not done: the next one goes on with it."""
+        with self._lock:
+            self._checkpoint_requested = True
 
     def end_turn(self) -> bool:
-        """Whether another sync was requested since the turn began."""
+        """Whether there is to be another turn: one was requested since this one began, or the
+        checkpoint is not done."""
         with self._lock:
-            self.is_queued = self._is_requested_again
+            self.is_queued = self._sync_requested or self._checkpoint_requested
             return self.is_queued
 
     def on_synced(self) -> None:
@@ -69,4 +82,4 @@ class SyncState:
         """
         self._saved += 1
         self.progressed_ns = self._clock.monotonic_ns()
-        return self._is_requested_again and self._saved >= 2 * self._synced + CHECKPOINT_FILES_MIN
+        return self._sync_requested and self._saved >= 2 * self._synced + CHECKPOINT_FILES_MIN
