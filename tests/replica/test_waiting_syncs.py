@@ -7,9 +7,11 @@ import threading
 import pytest
 
 from bascule.host.real import RealRandom
+from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 from bascule.replica.syncing.log_syncer import LogSyncer
-from bascule.sim.disk import SimClock, SimFiles
+from bascule.sim.disk import SimClock, SimFile, SimFiles
+from bascule.storage.partition_log import LogConfig
 from support.replicas import awaited_batch, open_partition
 
 
@@ -18,8 +20,8 @@ def partition() -> Partition:
     return open_partition(SimFiles(RealRandom(1)))
 
 
-def started() -> LogSyncer:
-    syncer = LogSyncer(clock=SimClock(1_000), threads=1)
+def started(threads: int = 1) -> LogSyncer:
+    syncer = LogSyncer(clock=SimClock(1_000), threads=threads)
     syncer.start(lambda _: None)
     return syncer
 
@@ -116,3 +118,101 @@ def test_a_partition_with_ever_more_to_sync_keeps_the_thread_from_nobody(
         ends.set()
         syncer.stop()
     assert not partition.is_dirty
+
+
+def followed(partition: Partition) -> Partition:
+    """Node 2 leads it from now on, and not this one."""
+    state = PartitionState((1, 2), (1, 2), 2, partition.leader_epoch + 1, 1)
+    partition.set_role(state, 1, lag_ns_max=0)
+    return partition
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_a_hanging_disk_is_noticed_where_threads_sync_what_others_lead(
+    is_led: bool, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.append(awaited_batch(b"in.0"))
+    followed(partition)
+    syncer, sync = started(), SimFile.sync
+    clock = SimClock(1_000)
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    waiting = open_partition(SimFiles(RealRandom(2)))
+    waiting.append(awaited_batch(b"in.1"))
+    if not is_led:
+        followed(waiting)
+    stuck_ns: list[int] = []
+
+    def hanging(file: SimFile) -> None:
+        if not stuck_ns:
+            stuck_ns.append(syncer.stuck_ns())
+            syncer.request(waiting)
+            clock.ms += 50_000
+            stuck_ns.append(syncer.stuck_ns())
+        sync(file)
+
+    monkeypatch.setattr(SimFile, "sync", hanging)
+    syncer.request(partition)
+    assert wait_idle(syncer, partition)
+    syncer.stop()
+    assert stuck_ns == [0, 50_000_000_000 if is_led else 0]
+    assert not waiting.is_dirty
+
+
+def test_a_long_sync_of_what_another_node_leads_is_no_hanging_disk(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert partition.log is not None
+    partition.log.configure(LogConfig(segment_messages_max=1))
+    for n in range(60):
+        partition.append(awaited_batch(b"in.%d" % n))
+    followed(partition)
+    syncer, sync = started(), SimFile.sync
+    clock = SimClock(1_000)
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    waiting = open_partition(SimFiles(RealRandom(2)))
+    waiting.append(awaited_batch(b"in.1"))
+    stuck_ns: list[int] = []
+
+    def slow(file: SimFile) -> None:
+        if not stuck_ns:
+            syncer.request(waiting)
+        clock.ms += 1_000
+        stuck_ns.append(syncer.stuck_ns())
+        sync(file)
+
+    monkeypatch.setattr(SimFile, "sync", slow)
+    syncer.request(partition)
+    assert wait_idle(syncer, partition)
+    syncer.stop()
+    assert len(stuck_ns) >= 60
+    assert set(stuck_ns) == {1_000_000_000}
+
+
+def test_a_thread_that_is_free_soon_is_no_hanging_disk(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one of two hangs, at what another node leads."""
+    partition.append(awaited_batch(b"in.0"))
+    followed(partition)
+    syncer = started(threads=2)
+    clock = SimClock(1_000)
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    waiting = open_partition(SimFiles(RealRandom(2)))
+    waiting.append(awaited_batch(b"in.1"))
+    sync, stuck_ns = partition.sync, list[int]()
+
+    def hanging() -> bytes:
+        clock.ms += 50_000
+        syncer.request(waiting)
+        assert wait_idle(syncer, waiting)
+        stuck_ns.append(syncer.stuck_ns())
+        return sync()
+
+    monkeypatch.setattr(partition, "sync", hanging)
+    syncer.request(partition)
+    assert wait_idle(syncer, partition)
+    syncer.stop()
+    assert stuck_ns == [0]

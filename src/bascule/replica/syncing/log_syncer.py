@@ -105,15 +105,19 @@ class LogSyncer:
     def stuck_ns(self) -> int:
         """How long a sync for which publishers wait has had no file on the disk; the longest.
 
-        A sync of many segments takes long on a disk that works. Any thread may call it.
+        A sync of many segments takes long on a disk that works. One that waits for a thread is
+        stuck as long as all threads are, whatever they sync. Any thread may call it.
         """
         now_ns = self.clock.monotonic_ns()
-        running = [
-            now_ns - max(began_ns, partition.syncing.progressed_ns)
+        running = {
+            partition: now_ns - max(began_ns, partition.syncing.progressed_ns)
             for partition, began_ns in list(self._running.items())
-            if partition.is_leader and partition.needs_sync
-        ]
-        return max(running, default=0)
+        }
+        longest = max((each for p, each in running.items() if _is_waited_for(p)), default=0)
+        if len(running) < len(self._threads) or (least := min(running.values())) <= longest:
+            return longest
+        queued = (p for p in self._queue.waiting() if p is not None)
+        return least if any(map(_is_waited_for, queued)) else longest
 
     def wait_idle(self, partition: Partition) -> None:
         """Return once no sync of the partition runs or is queued, or the threads have stopped."""
@@ -163,6 +167,11 @@ class LogSyncer:
         if had_records and partition.syncing.synced_at_ns >= began_ns:
             self.on_synced(began_ns, partition.syncing.synced_at_ns)
         self._send_acks(acks)
+
+
+def _is_waited_for(partition: Partition) -> bool:
+    """Whether publishers wait for a sync of the partition."""
+    return partition.is_leader and partition.needs_sync
 
 
 def _stop(partition: Partition, cause: BasculeError) -> bytes:

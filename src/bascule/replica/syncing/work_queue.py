@@ -49,6 +49,11 @@ class WorkQueue(Generic[T]):
         """Whether no item waits for a thread."""
         return not self._items
 
+    def waiting(self) -> list[T]:
+        """The items that wait for a thread, the next one first."""
+        with self._lock:
+            return list(self._items)
+
 
 class _Place(Generic[T]):
     """Where one thread waits."""
