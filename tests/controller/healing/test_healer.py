@@ -236,6 +236,32 @@ def test_a_damaged_replica_stops_once_another_one_has_all_records(
     play(scene, monkeypatch, leads=True)
 
 
+def test_a_damaged_replica_that_was_replaced_does_not_stop_its_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cause would be one to resign for."""
+    monkeypatch.setattr(module, "NEEDED_SECONDS", 0.001)
+
+    async def scene(tested: HealerUnderTest) -> None:
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.lose(node)
+        replaced = tested.partition
+        tested.partitions.on_damaged(replaced, CorruptData("f", 1, "a", "b"))
+        assert replaced in tested.healer._needed
+        tested.add()
+        tested.deciding.register(*{1, 2, 3} - {tested.node})
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.submit(isr_change(tested.deciding, "s", grow=True, node=node))
+        await until(lambda: not tested.healer._needed)
+        assert replaced.failure is None
+        assert tested.node in tested.deciding.state("s").isr
+        tested.partitions.on_damaged(replaced, CorruptData("f", 1, "a", "b"))
+        assert replaced.failure is None
+        assert tested.healer.counts.found == 1
+
+    play(scene, monkeypatch, leads=True)
+
+
 def test_damage_that_is_read_stops_a_replica_that_another_one_can_replace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -154,10 +154,10 @@ class Healer:
             self._waiting = start_lasting("damaged logs that are needed", self._stop_needed)
 
     def _is_open(self, partition: Partition) -> bool:
-        """Whether it has neither stopped nor is about to, and is not gone."""
+        """Whether it has neither stopped nor is about to, and is neither gone nor replaced."""
         return (
             partition.failure is None
-            and not partition.deleted
+            and self._is_present(partition)
             and partition.syncing.stop_cause is None
             and self._state(partition) is not None
         )
@@ -219,10 +219,13 @@ class Healer:
 
     def _is_ill(self, partition: Partition) -> bool:
         """Whether the partition is still there and failed."""
+        return partition.failure is not None and self._is_present(partition)
+
+    def _is_present(self, partition: Partition) -> bool:
+        """Whether the partition is there, and none was opened instead."""
         present = self._partitions.stream_by_id(partition.definition.id) or ()
         return (
-            partition.failure is not None
-            and not partition.deleted
+            not partition.deleted
             and partition.index < len(present)
             and present[partition.index] is partition
         )
