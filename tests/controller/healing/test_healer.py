@@ -23,12 +23,14 @@ from bascule.controller.directories import StreamDirectories
 from bascule.errors import CorruptData, Indeterminate, PartitionFailed
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, decide
-from bascule.model import StreamDefinition
+from bascule.metadata.requests import ControllerRequest, Resign, decide
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replication.leader import LeaderReplication
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.segment import LogPosition
 from bascule.storage.truncation.salvage import readable_part
 from support.deciding_controller import DecidingController, isr_change
@@ -66,6 +68,13 @@ class Stopping:
         partition.fail(str(cause), is_damage=True)
 
 
+class LogsClosed:
+    """A reconciler that has closed the logs of a stream."""
+
+    def close_logs(self, partitions: list[Partition]) -> None:
+        pass
+
+
 class HealerUnderTest:
     """Three nodes, a stream of three replicas, and the healer of one of them, which heals nothing
     but notes the state in which it would."""
@@ -89,7 +98,11 @@ class HealerUnderTest:
             follower,
             cast(Any, Stopping()),
             data_directory="/data",
+            leader_serves=self._leader_serves,
         )
+        self.serves: Callable[[], bool] = lambda: True
+        """Whether the leader says that its replica serves."""
+        self.asked_leader = 0
         self.healed: list[tuple[int, ...]] = []
         self.epochs: list[int] = []
         self.healer._heal = self._note  # type: ignore[method-assign]
@@ -107,12 +120,19 @@ class HealerUnderTest:
     def definition(self) -> StreamDefinition:
         return self.deciding.image.streams["s"]
 
-    async def _note(self, key: Any, partition: Partition) -> None:
+    async def _leader_serves(self, stream_id: bytes, index: int, state: PartitionState) -> bool:
+        assert (stream_id, index) == (self.definition.id, 0)
+        assert state.leader not in (NO_LEADER, self.node)
+        self.asked_leader += 1
+        return self.serves()
+
+    async def _note(self, key: Any, partition: Partition) -> bool:
         state = self.deciding.state("s")
         self.healed.append(state.isr)
         self.epochs.append(state.leader_epoch)
         self.healer._history.add(key)
         self.add()
+        return True
 
     def damage(self) -> None:
         self.partition.fail("a bad CRC", is_damage=True)
@@ -212,9 +232,22 @@ def test_the_last_replica_does_not_heal(monkeypatch: pytest.MonkeyPatch) -> None
     play(scene, monkeypatch, leads=True)
 
 
+def lead(tested: HealerUnderTest, follower: int) -> None:
+    """Have the replica lead, and one follower fetch from it."""
+    state = tested.deciding.state("s")
+    replication = LeaderReplication(
+        tested.node, state, min_isr=2, own_synced=5, now_ns=0, lag_ns_max=1, epoch_start=0
+    )
+    epoch = tested.deciding.image.nodes[follower].epoch
+    replication.on_fetch(follower, epoch, 3, 3, 0, 5)
+    tested.partition.commitment.replication = replication
+
+
+@pytest.mark.parametrize("fetches", [True, False])
 def test_a_damaged_replica_stops_once_another_one_has_all_records(
-    monkeypatch: pytest.MonkeyPatch,
+    fetches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Which is in sync, or eligible and fetches: it could not fetch what is behind the damage."""
     monkeypatch.setattr(module, "NEEDED_SECONDS", 0.001)
 
     async def scene(tested: HealerUnderTest) -> None:
@@ -224,14 +257,37 @@ def test_a_damaged_replica_stops_once_another_one_has_all_records(
             tested.deciding.lose(node)
         tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
         assert tested.partition in tested.healer._needed
-        eligible = tested.deciding.state("s").eligible
-        tested.deciding.register(*others.difference(eligible))
+        (eligible,) = tested.deciding.state("s").eligible
+        tested.deciding.register(*others)
         await asyncio.wait([asyncio.create_task(tested.healer._stop_needed())], timeout=0.05)
-        assert tested.partition.failure is None, "it has not caught up"
-        tested.deciding.register(*eligible)
+        assert tested.partition.failure is None, "none of them may have opened its log"
+        if not fetches:
+            (caught_up,) = others - {eligible}
+            tested.deciding.submit(isr_change(tested.deciding, "s", grow=True, node=caught_up))
+        else:
+            lead(tested, eligible)
         await until(lambda: tested.partition.failure is not None)
         assert tested.partition not in tested.healer._needed
         assert tested.healer.counts.found == 1
+
+    play(scene, monkeypatch, leads=True)
+
+
+def test_a_process_that_has_not_fetched_yet_replaces_no_damaged_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one before it had, but the log of this one may turn out to be unusable."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=node))
+        (eligible,) = tested.deciding.state("s").eligible
+        lead(tested, eligible)
+        tested.deciding.lose(eligible)
+        tested.deciding.register(eligible)
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        assert tested.partition.failure is None
+        assert tested.partition in tested.healer._needed
 
     play(scene, monkeypatch, leads=True)
 
@@ -260,6 +316,66 @@ def test_a_damaged_replica_that_was_replaced_does_not_stop_its_successor(
         assert tested.healer.counts.found == 1
 
     play(scene, monkeypatch, leads=True)
+
+
+def test_nothing_is_removed_before_the_leader_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been elected before it had opened its log, which may be damaged, too."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        tested.serves = lambda: False
+        tested.damage()
+        await until(lambda: tested.node not in tested.deciding.state("s").isr)
+        tested.healer.on_failed(tested.partition)
+        await until(lambda: tested.asked_leader >= 5)
+        assert tested.healed == []
+        assert not tested.healer._turn.locked(), "others are healed meanwhile"
+        tested.serves = lambda: True
+        await until(lambda: tested.healed)
+        assert tested.healer.counts.failures == 0
+
+    play(scene, monkeypatch, leads=True)
+
+
+@pytest.mark.parametrize("change", ["leader fails", "another leader", "none"])
+def test_a_leader_that_serves_no_more_once_the_log_is_read_has_nothing_removed(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a large log takes minutes."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        healer, removed = tested.healer, list[str]()
+
+        def removing(partition: Partition, directory: str, part: object) -> Any:
+            removed.append(directory)
+            raise OSError("that is enough")
+
+        def serves() -> bool:
+            if change == "another leader" and tested.asked_leader == 1:
+                state = tested.deciding.state("s")
+                stream_id = tested.definition.id
+                tested.deciding.submit(Resign(state.leader, stream_id, 0, state.leader_epoch))
+            return change != "leader fails"
+
+        tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=tested.node))
+        directory = healer._directories.partition("s", 0)
+        log = PartitionLog.open(tested.files, directory, LogConfig(), tested.clock)
+        append(log, 3)
+        log.close()
+        tested.partition.fail("a bad CRC", is_damage=True)
+        tested.serves = serves
+        monkeypatch.setattr(healer, "_replace", removing)
+        monkeypatch.setattr(healer, "_reconciler", LogsClosed())
+        healing = Healer._heal(healer, (tested.definition.id, 0), tested.partition)
+        if change == "none":
+            with pytest.raises(OSError, match="enough"):
+                await healing
+        else:
+            assert not await healing
+        assert bool(removed) == (change == "none")
+        assert bool(healer._history.why_not((tested.definition.id, 0))) is False
+        assert tested.asked_leader == 1
+
+    play(scene, monkeypatch, leads=False)
 
 
 def test_damage_that_is_read_stops_a_replica_that_another_one_can_replace(

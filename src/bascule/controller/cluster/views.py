@@ -303,20 +303,33 @@ class ClusterViews:
         found: dict[bytes, dict[int, PartitionInfo]] = {}
 
         async def ask(node: int, ids: list[bytes]) -> None:
-            body = msgspec.msgpack.encode(ids)
-            try:
-                reply = await self._peers.control(
-                    node, PARTITIONS, body, timeout_s=INFO_SECONDS_MAX
-                )
-            except BasculeError as error:
-                log.debug("partitions not described", extra={"node": node, "error": str(error)})
-                return
-            said = msgspec.msgpack.decode(reply, type=list[tuple[bytes, PartitionInfo]])
-            for stream_id, info in said:
+            for stream_id, info in await self._ask_led(node, ids):
                 found.setdefault(stream_id, {})[info.partition] = info
 
         await asyncio.gather(*(ask(node, ids) for node, ids in wanted.items()))
         return found
+
+    async def _ask_led(self, node: int, ids: list[bytes]) -> list[tuple[bytes, PartitionInfo]]:
+        """What another node says of the partitions of these streams that it leads; nothing if it
+        does not answer."""
+        body = msgspec.msgpack.encode(ids)
+        try:
+            reply = await self._peers.control(node, PARTITIONS, body, timeout_s=INFO_SECONDS_MAX)
+        except BasculeError as error:
+            log.debug("partitions not described", extra={"node": node, "error": str(error)})
+            return []
+        return msgspec.msgpack.decode(reply, type=list[tuple[bytes, PartitionInfo]])
+
+    async def leader_serves(self, stream_id: bytes, index: int, state: PartitionState) -> bool:
+        """Whether the leader in `state`, another node, says that it leads the partition in that
+        epoch, has opened its replica, and that this one has not failed."""
+        return any(
+            said_of == stream_id
+            and info.partition == index
+            and info.leader_epoch == state.leader_epoch
+            and info.failure is None
+            for said_of, info in await self._ask_led(state.leader, [stream_id])
+        )
 
     async def answer_partitions(self, body: bytes) -> bytes:
         """Answer a control request for the partitions that this node leads."""

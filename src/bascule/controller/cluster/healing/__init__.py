@@ -4,6 +4,7 @@
 
     damage is found -> the partition stops here -> the controller takes it out of the ISR
                     -> another leader epoch begins, in which the leader knows nothing of this log
+                    -> its leader says that its own replica is open, and has not failed
                     -> the log ends before its first damage -> it is copied from there on, as by any
                        follower -> it is in sync again
 
@@ -13,9 +14,10 @@ followers that get batches with a bad CRC from here, twice at one offset.
 A log that may be compacted is copied from its beginning: others may have removed tombstones that it
 had behind the damage.
 
-Promises: nothing is removed before the removal from the ISR is committed, so nothing that was
-acknowledged is lost. The last replica that has every committed record is never healed. A disk that
-damages logs again and again does not make the node copy them for ever: `history` has the limits.
+Promises: nothing is removed before the removal from the ISR is committed and another replica
+serves, so nothing that was acknowledged is lost. The last replica that has every committed record
+is never healed. A disk that damages logs again and again does not make the node copy them for ever:
+`history` has the limits.
 The bytes from the damage on are kept in `aside/`, up to a bound; see `evidence`.
 
 healer     decides when a replica can heal, and does it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ from bascule.model import NO_LEADER, PartitionState
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.syncing.log_syncer import LogSyncer
+from bascule.replication.leader import UNKNOWN
 from bascule.storage.retention import log_config
 from bascule.storage.truncation.salvage import (
     ReadablePart,
@@ -91,7 +93,10 @@ class Healer:
         syncer: LogSyncer,
         *,
         data_directory: str,
+        leader_serves: Callable[[bytes, int, PartitionState], Awaitable[bool]],
     ) -> None:
+        """`leader_serves` asks the leader of a partition, by stream id, index and state, whether
+        its replica is open and has not failed."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -100,6 +105,7 @@ class Healer:
         self._clock = clock
         self._follower = follower
         self._syncer = syncer
+        self._leader_serves = leader_serves
         self._history = HealHistory(directories.files, data_directory, clock)
         self._patients: dict[Key, _Patient] = {}
         self._needed: dict[Partition, CorruptData] = {}
@@ -163,10 +169,20 @@ class Healer:
         )
 
     def _has_others(self, partition: Partition) -> bool:
-        """Whether another living node has all records of it."""
-        state = self._state(partition)
-        others = () if state is None else {*state.isr, *state.eligible} - {self._node_id}
-        return any(node in others for node in self._metadata.image.alive())
+        """Whether another living node has all records of it, and has opened its log.
+
+        A process is alive before that, and a log may turn out to be unusable. One that is in sync
+        was taken in after it had fetched; an eligible one has to fetch from this leader.
+        """
+        image, state = self._metadata.image, self._state(partition)
+        if state is None:
+            return False
+        return any(
+            node in state.isr
+            or (node in state.eligible and _fetches(partition, node, image.nodes[node].epoch))
+            for node in image.alive()
+            if node != self._node_id
+        )
 
     async def _stop_needed(self) -> None:
         """Stop the damaged logs that others have caught up with."""
@@ -236,7 +252,7 @@ class Healer:
         """Heal one replica, and try again as long as the limits allow."""
         try:
             while self._is_ill(patient.partition):
-                if not await self._fence(patient):
+                if not await self._fence(patient) or not await self._wait_leader(patient):
                     return
                 async with self._turn:
                     if not self._is_ill(patient.partition):
@@ -248,8 +264,8 @@ class Healer:
                             self._note_failure(patient.partition, patient.why_not)
                         return
                     try:
-                        await self._heal(key, patient.partition)
-                        break
+                        if await self._heal(key, patient.partition):
+                            break
                     except (OSError, BasculeError) as error:
                         self._note_failure(patient.partition, str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -283,8 +299,22 @@ class Healer:
             if state is not None and state.leader_epoch == epoch:
                 await asyncio.sleep(FENCE_RETRY_SECONDS)
 
-    async def _heal(self, key: Key, partition: Partition) -> None:
-        """Open the log again up to its damage. Raises: OSError, BasculeError."""
+    async def _wait_leader(self, patient: _Patient) -> bool:
+        """Return once the leader says that its replica serves; False if there is nothing to heal
+        any more. It may have been elected before it had opened its log, which may be damaged, too:
+        the records behind the damage of this one may be nowhere else."""
+        partition = patient.partition
+        while True:
+            state = self._state(partition)
+            if state is None or not self._can_heal(state) or not self._is_ill(partition):
+                return False
+            if await self._leader_serves(partition.definition.id, partition.index, state):
+                return True
+            await asyncio.sleep(FENCE_RETRY_SECONDS)
+
+    async def _heal(self, key: Key, partition: Partition) -> bool:
+        """Open the log again up to its damage; False if something has changed meanwhile, and
+        nothing is removed. Raises: OSError, BasculeError."""
         definition, index = partition.definition, partition.index
         log.warning(
             "healing a replica",
@@ -292,7 +322,7 @@ class Healer:
         )
         async with self._follower.lock:
             if not self._is_ill(partition):
-                return
+                return False
             await asyncio.to_thread(self._reconciler.close_logs, [partition])
             directory = self._directories.partition(definition.name, index)
             files = self._directories.files
@@ -306,10 +336,17 @@ class Healer:
                 index_interval_bytes=config.index_interval_bytes,
                 gaps_allowed=config.gaps_allowed,
             )  # fmt: skip
+        asked = self._state(partition)
+        if asked is None or not self._can_heal(asked):
+            return False
+        if not await self._leader_serves(definition.id, index, asked):
+            return False
         async with self._follower.lock:
             state = self._state(partition)
             if state is None or not self._can_heal(state) or not self._is_ill(partition):
-                return
+                return False
+            if state.leader_epoch != asked.leader_epoch:
+                return False
             if part is None:
                 await asyncio.to_thread(self._check_aside, definition.name, index)
             # Before anything is changed: a node that does not survive it does not try for ever.
@@ -335,6 +372,7 @@ class Healer:
                 "bytes": done.kept_bytes,
             },
         )
+        return True
 
     def _replace(self, partition: Partition, directory: str, part: ReadablePart | None) -> _Done:
         """Have the log end where `part` ends, or begin an empty one: where nothing can be read, or
@@ -379,3 +417,13 @@ class Healer:
 
 def _cause(partition: Partition) -> str:
     return "" if partition.failure is None else partition.failure.cause
+
+
+def _fetches(partition: Partition, node: int, node_epoch: int) -> bool:
+    """Whether this process of a node fetches from here, which it does with an open log only."""
+    replication = partition.commitment.replication
+    return (
+        replication is not None
+        and replication.node_epoch(node) == node_epoch
+        and replication.position(node) != UNKNOWN
+    )
