@@ -6,25 +6,30 @@ import asyncio
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
-from bascule.client.tables.replica.conflicts import newer
+from bascule.client.tables.replica.conflicts import LocalWrite, newer
 from bascule.client.tables.replica.follower import ReplicaFollower
 from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
+from bascule.errors import Broken, RequestFailed
 from bascule.table_results import PageAsked
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
 TABLE = bytes(range(16))
+REFUSED: Final = b"refused"
+"""The key of a write that is refused at once."""
 
 
-def page(position: int, *, epoch: int, read_at: int, read_epoch: int) -> SyncPage:
+def page(
+    position: int, *, epoch: int, read_at: int, read_epoch: int, high_watermark: int = 100
+) -> SyncPage:
     row = SyncRow(b"k%d" % position, position - 1, 1_000, b"v")
     return SyncPage(
         table=TABLE, position=position, epoch=epoch, oldest=0, is_full=position == 1, after=b"",
-        next_after=None, high_watermark=100, keys=-1, rows=[row], read_at=read_at,
-        read_epoch=read_epoch,
+        next_after=None, high_watermark=high_watermark, keys=-1, rows=[row],
+        read_at=read_at, read_epoch=read_epoch,
     )  # fmt: skip
 
 
@@ -85,6 +90,68 @@ def test_what_is_asked_ahead_is_behind_the_last_page_that_has_come(
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
+        file.close()
+
+    asyncio.run(test())
+
+
+class NodeThatRefuses(PagesOfANode):
+    """Refuses one of two writes at once. The other one stays without an answer, and is not ended at
+    once either when it is cancelled."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.has_refused, self.has_turned = asyncio.Event(), asyncio.Event()
+        self.is_lost, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        if self._pages:
+            return self._pages.pop(0)
+        await self.is_lost.wait()
+        raise Broken("the node is gone")
+
+    async def write_key(self, table: str, key: bytes, value: bytes | None, **more: object) -> int:
+        if key == REFUSED:
+            self.has_refused.set()
+            raise RequestFailed("PUT", "stream_paused", "the stream is paused")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.may_end.wait()
+        return 0
+
+    def turn_from(self, server: str) -> None:
+        self.has_turned.set()
+
+
+@pytest.mark.parametrize("what", ["close", "a lost node"])
+def test_following_ends_while_writes_are_refused(tmp_path: Path, what: str) -> None:
+    """A task group that ends for an error drops a cancellation: the follower went on for ever."""
+
+    async def test() -> None:
+        node = NodeThatRefuses(page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1))
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        file.queue(LocalWrite(REFUSED, b"v", 1))
+        file.queue(LocalWrite(b"other", b"v", 1))
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        await asyncio.wait_for(node.has_refused.wait(), 20)
+        for _ in range(3):  # what ends for the refusal has begun to
+            await asyncio.to_thread(int)
+        if what == "close":
+            following.cancel()
+        else:
+            node.is_lost.set()
+        for _ in range(3):
+            await asyncio.to_thread(int)
+        node.may_end.set()
+        if what == "close":
+            await asyncio.wait([following], timeout=20)
+            assert following.cancelled()
+        else:
+            await asyncio.wait_for(node.has_turned.wait(), 20)
+            following.cancel()
+            await asyncio.wait([following], timeout=20)
         file.close()
 
     asyncio.run(test())

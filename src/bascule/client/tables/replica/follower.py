@@ -93,7 +93,7 @@ class ReplicaFollower:
             try:
                 await self._follow()
             except Exception as error:  # boundary: a bug must not end it in silence
-                self._note_failure(_first(error))
+                self._note_failure(error)
             failures = 0 if self.is_connected else failures + 1
             self.is_connected = self.is_current = False
             self.has_ended = isinstance(self.failure, CopyDamaged)
@@ -123,12 +123,22 @@ class ReplicaFollower:
         return True
 
     async def _follow(self) -> None:
-        """Follow until something fails. Raises: a group of BasculeErrors."""
+        """Follow until something fails. Raises: BasculeError."""
         pages: asyncio.Queue[SyncPage] = asyncio.Queue(PAGES_AHEAD)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._fetch(pages))
-            tasks.create_task(self._apply(pages))
-            tasks.create_task(self._offer())
+        parts = self._fetch(pages), self._apply(pages), self._offer()
+        # A TaskGroup that ends for an error drops a cancellation that comes meanwhile.
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended = [task for task in tasks if task.done()]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in ended:
+            if task.cancelled():
+                raise Broken(f"following {self._table} was cancelled from within")
+            task.result()
 
     async def _fetch(self, pages: asyncio.Queue[SyncPage]) -> None:
         """Ask for pages. The next one is asked for while those before are applied."""
@@ -180,9 +190,7 @@ class ReplicaFollower:
             self.offers.clear()
             try:
                 await self._offer_all()
-            except ExceptionGroup as errors:
-                if not isinstance(error := _first(errors), RequestFailed | Indeterminate):
-                    raise
+            except (RequestFailed, Indeterminate) as error:
                 self._note_failure(error)
                 await self._notify()
                 await asyncio.sleep(OFFER_SECONDS)
@@ -196,12 +204,13 @@ class ReplicaFollower:
                 pass
 
     async def _offer_all(self) -> None:
-        """Raises: a group of BasculeErrors."""
+        """Raises: BasculeError, the first one, once all that were offered together have ended."""
         while writes := await self._on_file(lambda: self._file.pending(OFFERED_AT_ONCE)):
             await self._on_file(partial(self._file.note_sent, writes))
-            async with asyncio.TaskGroup() as tasks:
-                for each in writes:
-                    tasks.create_task(self._offer_one(each))
+            ended = await asyncio.gather(*map(self._offer_one, writes), return_exceptions=True)
+            for error in ended:
+                if error is not None:
+                    raise error
 
     async def _offer_one(self, pending: PendingWrite) -> None:
         """Raises: BasculeError; it is to be offered again then."""
@@ -270,10 +279,3 @@ class ReplicaFollower:
 
     async def _on_file(self, use: Callable[[], T]) -> T:
         return await asyncio.to_thread(use)
-
-
-def _first(error: Exception) -> Exception:
-    """The first error in a group of groups."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
