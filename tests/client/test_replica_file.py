@@ -214,6 +214,20 @@ def test_a_write_that_is_taken_is_read_before_its_page_comes(file: ReplicaFile) 
     assert (values(file), file.count(), file.count_pending()) == ({}, 0, 0)
 
 
+def test_an_ack_that_comes_late_changes_no_row(file: ReplicaFile) -> None:
+    """A repeated offer gets the first ack, though others have removed or changed the key since."""
+    file.queue(write(b"removed", b"ours"))
+    file.queue(write(b"changed", b"ours"))
+    file.apply(page((b"changed", 5, b"theirs"), position=7, read_at=7, is_full=True))
+    for number, (pending, version) in enumerate(zip(file.pending(2), (1, 2), strict=True)):
+        file.settle(pending.number, pending.write, version)
+        assert file.count_pending() == 1 - number
+    assert values(file) == {b"changed": b"theirs"}
+    assert file.remote(b"removed") == RemoteState(None, -1, None)
+    take(file, b"changed", None, 3)
+    assert values(file) == {b"changed": b"theirs"}
+
+
 def test_a_write_that_was_made_while_another_was_offered(file: ReplicaFile) -> None:
     file.queue(write(b"a", b"1"))
     offered = only(file)

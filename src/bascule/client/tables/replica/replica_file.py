@@ -420,9 +420,11 @@ class ReplicaFile:
                 self._put(writer, write, version)
 
     def _put(self, writer: sqlite3.Connection, write: LocalWrite, version: int) -> None:
-        """The row of a write that was taken, before its page comes."""
-        if version >= self._state(writer).position:
-            writer.execute(sql.TAKE, (write.key, version))
+        """The row of a write that was taken, before its page comes. One whose page has come, or is
+        among full pages to come, may have been overwritten since."""
+        if version < self._state(writer).position:
+            return
+        writer.execute(sql.TAKE, (write.key, version))
         if write.value is None:
             writer.execute(sql.REMOVE, (write.key, version))
             return
