@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bascule.errors import CorruptData
 from bascule.record.batch import Record
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables import log_rows
@@ -58,6 +60,72 @@ def test_nothing_is_applied_of_a_log_that_was_truncated_meanwhile(
     assert file.position == TablePosition(2, epoch + 2)
     assert file.get([b"a"])[b"a"].value == b"3"
     assert [file.epoch_of(offset) for offset in (0, 1)] == [epoch, epoch + 2]
+    file.close()
+    store.close()
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("has_others", [False, True])
+@pytest.mark.parametrize("when", ["before the plan", "before the bytes"])
+def test_a_truncation_during_the_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, has_others: bool, when: str
+) -> None:
+    """The end that was looked up is beyond the log then, or its bytes are gone or of others."""
+    harness = TablesHarness(tmp_path)
+    partition, epoch = harness.partition, harness.partition.leader_epoch
+    store = partition.log
+    assert store is not None
+    file = TableFile(str(tmp_path / "0.db"), "t 0")
+    keys = TableKeys(partition.definition.config)
+    plan_read = PartitionLog.plan_read
+
+    def apply() -> Rows | None:
+        version, end = store.truncation_version, store.end
+        return apply_log_rows(file, store, keys, end, version, bytes_max=1 << 20)
+
+    def lose() -> None:
+        harness.lose_from(left, epoch=epoch + 1)
+        if has_others:
+            append(partition, [Record(left, TIMESTAMP, b"a", b"3" * 40, ())])
+
+    def plan(log: PartitionLog, start: int, **chosen: Any) -> Any:
+        monkeypatch.undo()
+        if when == "before the plan":
+            lose()
+        found = plan_read(log, start, **chosen)
+        if when == "before the bytes":
+            lose()
+        return found
+
+    harness.put((b"k", b"1"))
+    harness.put((b"l", b"1"))
+    assert apply() is not None
+    harness.put((b"a", b"2"))
+    harness.put((b"b", b"2"))
+    monkeypatch.setattr(PartitionLog, "plan_read", plan)
+    assert apply() is None
+    assert file.position == TablePosition(2, epoch)
+    file.close()
+    store.close()
+
+
+def test_damage_without_a_truncation_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = TablesHarness(tmp_path)
+    store = harness.partition.log
+    assert store is not None
+    file = TableFile(str(tmp_path / "0.db"), "t 0")
+    keys = TableKeys(harness.partition.definition.config)
+    harness.put((b"k", b"1"))
+
+    def fail(log: PartitionLog, start: int, **chosen: Any) -> Any:
+        raise CorruptData("a segment", 0, "a batch", "none")
+
+    monkeypatch.setattr(PartitionLog, "plan_read", fail)
+    with pytest.raises(CorruptData):
+        version = store.truncation_version
+        apply_log_rows(file, store, keys, store.end, version, bytes_max=1 << 20)
     file.close()
     store.close()
 

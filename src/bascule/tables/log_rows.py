@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bascule.errors import CorruptData, PartitionFailed
+from bascule.errors import CorruptData, OffsetOutOfRange, PartitionFailed
 from bascule.replica.partition import Partition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.tables.rows import Rows, TablePosition, read_rows
@@ -43,11 +43,16 @@ def apply_log_rows(
     """Put the next rows into a table. As `read_log_rows`.
 
     `version` is the log's `truncation_version` from before `end` was looked up. None: the log was
-    truncated since, and what was read may be of other records, or lack some. The epoch is that of
-    the records: the log may lose them as soon as they are read.
+    truncated since, and what was read may be of other records, lack some, or look damaged. The
+    epoch is that of the records: the log may lose them as soon as they are read.
     """
     epochs = store.epochs
-    rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
+    try:
+        rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
+    except (CorruptData, OffsetOutOfRange, OSError):
+        if version % 2 or store.truncation_version != version:
+            return None
+        raise
     if version % 2 or store.truncation_version != version:
         return None
     file.apply(rows, rows.epochs[-1].number if rows.epochs else epochs.at(rows.end - 1))
