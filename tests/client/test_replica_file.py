@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -477,7 +479,60 @@ def test_writes_survive_an_end_anywhere_while_a_copy_begins_anew(
             break
         ends += 1
     assert ends > 8
-    assert not (path.parent / "table.db.damaged-wal").exists()
+    assert (path.parent / "table.db.damaged-wal").read_bytes() != b"of an earlier time"
+
+
+def test_a_copy_that_was_begun_anew_takes_no_writes_at_its_former_place(tmp_path: Path) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    former = ReplicaFile(path, "t", "me")
+    former.queue(write(b"before", b"1"))
+    begin_anew(path, "t", "new")
+    with pytest.raises(LogFailed, match="open it again"):
+        former.queue(write(b"lost", b"1"))
+    assert former.get(b"lost") is None
+    file = ReplicaFile(path, "t", "other")
+    file.queue(write(b"after", b"1"))
+    former.close()
+    assert Path(f"{path}-wal").exists(), "SQLite must not remove that of another file"
+    assert {b"before", b"after"} <= {each.write.key for each in file.pending(10)}
+    path.unlink()
+    with pytest.raises(LogFailed, match="open it again"):
+        file.queue(write(b"lost", b"1"))
+    file.close()
+
+
+def test_nobody_writes_to_a_copy_while_it_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.db"
+    filled(path)
+    writer = ReplicaFile(path, "t", "me")
+    said: list[Exception | None] = []
+
+    def queue() -> None:
+        try:
+            writer.queue(write(b"meanwhile", b"1"))
+        except LogFailed as error:
+            said.append(error)
+        else:
+            said.append(None)
+
+    writing = threading.Thread(target=queue)
+    restore = ReplicaFile.restore
+
+    def restored(file: ReplicaFile, *kept: Any) -> None:
+        """All that is there has been read."""
+        writing.start()
+        writing.join(0.3)
+        restore(file, *kept)
+
+    monkeypatch.setattr(ReplicaFile, "restore", restored)
+    begin_anew(path, "t", "new")
+    writing.join(20)
+    assert len(said) == 1
+    assert "open it again" in str(said[0])
+    writer.close()
 
 
 class Ended(BaseException):

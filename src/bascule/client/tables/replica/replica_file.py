@@ -145,11 +145,15 @@ class ReplicaFile:
         self.path = path
         self.table, self.replica_id = table, ""
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        self._place = path.absolute()
+        self._inode = self._found_inode()
         with self._failing():
             self._writer = self._connect()
+            self._inode = self._inode or self._found_inode()
             try:
                 self._open(table, new_id)
                 self._reader = self._connect()
+                self._check_inode()
             except BaseException:
                 self._writer.close()
                 raise
@@ -181,6 +185,19 @@ class ReplicaFile:
             )
         self.replica_id = found[2]
         self._state(self._writer)
+
+    def _found_inode(self) -> tuple[int, int] | None:
+        """Device and inode of the file at the path; None: there is none."""
+        try:
+            found = self._place.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_inode(self) -> None:
+        """Raises: LogFailed if another file has taken the place of the open one."""
+        if self._found_inode() != self._inode:
+            raise LogFailed(str(self.path), "it was begun anew or moved: open it again")
 
     def _state(self, connection: sqlite3.Connection) -> CopyState:
         """Raises: CopyDamaged."""
@@ -351,7 +368,10 @@ class ReplicaFile:
 
     def queue(self, write: LocalWrite) -> None:
         """Keep a write, synced. It takes the place of an earlier one of its key, and replaces the
-        version that that one replaced. Raises: CopyDamaged, LogFailed.
+        version that that one replaced.
+
+        Raises: CopyDamaged; LogFailed, also if the copy was begun anew meanwhile: nobody would
+        offer the write.
         """
         with self._writing(is_synced=True) as writer:
             earlier = writer.execute("select base, sent from pending where key = ?", (write.key,))
@@ -364,6 +384,7 @@ class ReplicaFile:
             writer.execute("delete from pending where key = ?", (write.key,))
             row = write.key, base, write.timestamp, write.value, write.content_type, sent
             writer.execute(sql.QUEUE, (*row, row_crc(*row)))
+            self._check_inode()  # `begin_anew` waits for the transaction, or has ended
 
     def restore(self, pending: Sequence[PendingWrite], refused: Sequence[RefusedWrite]) -> None:
         """Keep the writes of a copy that was here before, under their numbers.

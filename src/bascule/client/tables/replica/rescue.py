@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from bascule.client.tables.replica.conflicts import LocalWrite
 from bascule.client.tables.replica.replica_file import (
+    BUSY_SECONDS,
     PendingWrite,
     RefusedWrite,
     ReplicaFile,
@@ -43,35 +44,60 @@ def begin_anew(path: Path, table: str, new_id: str) -> None:
     middle, the writes are in `path` or in the new file, for the next call or `finish_begun`. Blocks
     on the disk.
 
-    Raises: ConfigError if it is a copy of another table; LogFailed.
+    Raises: ConfigError if it is a copy of another table; LogFailed, also if a process does not stop
+    to write to it.
     """
     finish_begun(path)
     if not path.exists():
         return  # a new file is made where the copy is opened
-    # Waits for a process that writes to it.
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=30.0)) as damaged:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)) as damaged:
+        _keep_others_from_writing(damaged, path)
         new_id = _identity(damaged, path, table) or new_id
         pending = [PendingWrite(n, w, *more) for n, w, *more in _writes(damaged, _PENDING)]
         refused = [RefusedWrite(n, w, *more) for n, w, *more in _writes(damaged, _REFUSED)]
-    new = _named(path, ANEW)
-    _remove(new, _SUFFIXES)
-    try:
-        file = ReplicaFile(new, table, new_id)
         try:
-            file.restore(pending, refused)
-        finally:
-            file.close()
-        if _named(new, "-wal").exists():
-            raise LogFailed(str(new), "its write-ahead log is still there")
-    except BasculeError:
-        log.error("the copy of %s cannot be begun anew; %s is as it was", table, path)
-        raise
-    _remove(_named(path, DAMAGED), _SUFFIXES[1:])
-    _take_place(path)
+            _make(_named(path, ANEW), table, new_id, pending, refused)
+        except BasculeError:
+            log.error("the copy of %s cannot be begun anew; %s is as it was", table, path)
+            raise
+        _remove(_named(path, DAMAGED), _SUFFIXES[1:])
+        _take_place(path)
     log.warning(
         "the copy of %s begins anew, with %d writes to offer and %d refused ones; %s%s has what it "
         "was", table, len(pending), len(refused), path, DAMAGED,
     )  # fmt: skip
+
+
+def _keep_others_from_writing(damaged: sqlite3.Connection, path: Path) -> None:
+    """Until the connection is closed, if the damage allows it: what a process writes between the
+    read and the renames would be lost. One that writes later finds another file in the place.
+
+    Raises: LogFailed if a process writes to it for longer than `BUSY_SECONDS`.
+    """
+    try:
+        damaged.execute("begin immediate")
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise LogFailed(str(path), f"a process writes to it: {error}") from error
+        log.warning("%s is begun anew without a lock: %s", path, error)
+
+
+def _make(
+    new: Path,
+    table: str,
+    id: str,
+    pending: Sequence[PendingWrite],
+    refused: Sequence[RefusedWrite],
+) -> None:
+    """Make an empty copy with these writes, in one file. Raises: BasculeError."""
+    _remove(new, _SUFFIXES)
+    file = ReplicaFile(new, table, id)
+    try:
+        file.restore(pending, refused)
+    finally:
+        file.close()
+    if _named(new, "-wal").exists():
+        raise LogFailed(str(new), "its write-ahead log is still there")
 
 
 def is_begun(path: Path) -> bool:
