@@ -91,7 +91,7 @@ def test_a_page_is_one_transaction_with_its_position(file: ReplicaFile, tmp_path
 def take(file: ReplicaFile, key: bytes, value: bytes | None, version: int) -> None:
     file.queue(write(key, value))
     pending = file.pending(10)[-1]
-    file.settle(pending.number, pending.write, version)
+    file.settle(pending.number, pending.write, version, table=file.state().table)
 
 
 def test_a_write_that_the_table_has_lost_does_not_stay(
@@ -204,7 +204,7 @@ def test_a_write_that_is_taken_is_read_before_its_page_comes(file: ReplicaFile) 
     file.apply(page((b"a", 5, b"1"), position=6, is_full=True))
     file.queue(write(b"a", b"2"))
     pending = only(file)
-    file.settle(pending.number, pending.write, 9)
+    file.settle(pending.number, pending.write, 9, table=file.state().table)
     assert file.get(b"a") == ReplicaEntry(b"a", 9, NOW, b"2", None, is_pending=False)
     file.apply(page((b"a", 6, b"older"), position=7))
     assert values(file) == {b"a": b"2"}
@@ -212,7 +212,7 @@ def test_a_write_that_is_taken_is_read_before_its_page_comes(file: ReplicaFile) 
     file.queue(write(b"a", None))
     pending = only(file)
     assert pending.base == 9
-    file.settle(pending.number, pending.write, 10)
+    file.settle(pending.number, pending.write, 10, table=file.state().table)
     assert (values(file), file.count(), file.count_pending()) == ({}, 0, 0)
 
 
@@ -222,12 +222,24 @@ def test_an_ack_that_comes_late_changes_no_row(file: ReplicaFile) -> None:
     file.queue(write(b"changed", b"ours"))
     file.apply(page((b"changed", 5, b"theirs"), position=7, read_at=7, is_full=True))
     for number, (pending, version) in enumerate(zip(file.pending(2), (1, 2), strict=True)):
-        file.settle(pending.number, pending.write, version)
+        file.settle(pending.number, pending.write, version, table=file.state().table)
         assert file.count_pending() == 1 - number
     assert values(file) == {b"changed": b"theirs"}
     assert file.remote(b"removed") == RemoteState(None, -1, None)
     take(file, b"changed", None, 3)
     assert values(file) == {b"changed": b"theirs"}
+
+
+def test_an_ack_of_a_former_table_changes_no_row(file: ReplicaFile) -> None:
+    """Its version may be ahead of the table that has taken its place."""
+    file.apply(page((b"a", 5, b"1"), position=6, is_full=True))
+    file.queue(write(b"a", b"2"))
+    offered = only(file)
+    file.apply(page((b"b", 0, b"x"), position=1, is_full=True, table=bytes(16)))
+    file.queue(write(b"a", b"3"))
+    file.settle(offered.number, offered.write, 7, table=TABLE)
+    assert file.remote(b"a") == RemoteState(None, -1, None)
+    assert (only(file).write.value, only(file).base) == (b"3", None)
 
 
 def test_a_write_that_was_made_while_another_was_offered(file: ReplicaFile) -> None:
@@ -242,7 +254,7 @@ def test_a_write_that_was_made_while_another_was_offered(file: ReplicaFile) -> N
     assert later.may_have_made(b"1")
     assert later.may_have_made(None)
     assert not later.may_have_made(b"2")
-    file.settle(offered.number, offered.write, 4)
+    file.settle(offered.number, offered.write, 4, table=file.state().table)
     later = only(file)
     assert (later.write.value, later.base, later.sent) == (b"2", 4, b"")
     assert file.refuse(offered.number, "too late") is None
@@ -417,7 +429,7 @@ def test_a_damaged_write_gets_no_right_checksum(tmp_path: Path) -> None:
     change(path, "update pending set value = ? where key = ?", b"wrong", b"key 22")
     file.apply(page(position=1, table=bytes(16)))  # the table is another one
     file.note_sent(pending)
-    file.settle(999, pending[1].write, 50)
+    file.settle(999, pending[1].write, 50, table=file.state().table)
     with pytest.raises(CopyDamaged, match="write 3"):
         file.pending(100)
     assert [each.number for each in pending if each.write.key == b"key 22"] == [3]

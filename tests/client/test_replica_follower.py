@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
 import pytest
 
 from bascule.client.tables.replica.conflicts import LocalWrite, newer
@@ -152,6 +153,43 @@ def test_following_ends_while_writes_are_refused(tmp_path: Path, what: str) -> N
             await asyncio.wait_for(node.has_turned.wait(), 20)
             following.cancel()
             await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+
+
+class NodeWithATableMadeAnew(PagesOfANode):
+    """Takes writes far ahead of the pages, the second of which is of another table."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.may_send = asyncio.Event()
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        if asked.since:
+            await self.may_send.wait()
+        return await super().table_changes(table, asked)
+
+    async def write_key(self, table: str, key: bytes, value: bytes | None, **more: object) -> int:
+        return 50
+
+
+def test_the_position_of_what_was_taken_ends_with_the_table(tmp_path: Path) -> None:
+    """`flush` waited for it until the new table was as long."""
+
+    async def test() -> None:
+        first = page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1)
+        node = NodeWithATableMadeAnew(first, msgspec.structs.replace(first, table=bytes(16)))
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        file.queue(LocalWrite(b"mine", b"v", 1))
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        assert await follower.wait(lambda: follower.settled == 51, 20)
+        node.may_send.set()
+        assert await follower.wait(lambda: follower.state.table == bytes(16), 20)
+        assert follower.settled == 0
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
         file.close()
 
     asyncio.run(test())

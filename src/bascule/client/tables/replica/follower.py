@@ -73,7 +73,7 @@ class ReplicaFollower:
         self.is_current = False
         """Whether everything that was committed has come since the connection was made."""
         self.settled = 0
-        """The position behind the writes that were taken."""
+        """The position behind the writes that the table has taken; 0 after it was made anew."""
         self.received = 0
         """Keys that have come."""
         self.failure: BasculeError | None = None
@@ -167,6 +167,8 @@ class ReplicaFollower:
             page = await pages.get()
             before = self.state
             self.state = await asyncio.to_thread(self._file.apply, page)
+            if before.table != page.table or self.state.position != page.position:
+                self.settled = 0
             if self.state.position != page.position:
                 raise Indeterminate(f"the table {self._table} has lost a write that it had taken")
             if before.table not in (None, page.table):
@@ -218,6 +220,7 @@ class ReplicaFollower:
         if base is None and write.value is None:
             await self._on_conflict(pending)
             return
+        table = self.state.table
         try:
             version = await self._admin.write_key(
                 self._table,
@@ -235,8 +238,9 @@ class ReplicaFollower:
                 raise
             await self._refuse(number, str(error))
         else:
-            await self._on_file(lambda: self._file.settle(number, write, version))
-            self.settled = max(self.settled, version + 1)
+            await self._on_file(lambda: self._file.settle(number, write, version, table=table))
+            if table == self.state.table:
+                self.settled = max(self.settled, version + 1)
 
     async def _wait_position(self, version: int) -> None:
         """Return once the copy has a record. Raises: Indeterminate."""
@@ -246,10 +250,12 @@ class ReplicaFollower:
     async def _on_conflict(self, pending: PendingWrite) -> None:
         """The key is not as it was when the write was made, as far as the copy knows now."""
         number, ours = pending.number, pending.write
+        table = self.state.table
         theirs = await self._on_file(lambda: self._file.remote(ours.key))
         base = None if theirs.value is None else theirs.version
         if theirs.value == ours.value:  # also: the answer to the write was lost
-            await self._on_file(lambda: self._file.settle(number, ours, theirs.version))
+            version = theirs.version
+            await self._on_file(lambda: self._file.settle(number, ours, version, table=table))
             return
         chosen: LocalWrite | None = ours
         if not pending.may_have_made(theirs.value):

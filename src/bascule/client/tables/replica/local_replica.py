@@ -243,8 +243,9 @@ class LocalReplica:
                     f"{left} writes on the copy of {self.table} are not taken yet{self._why()}"
                 )
             await self.wait_changed(min(1.0, max(deadline - loop.time(), 0.01)))
-        if self._follower is not None:
-            await self.wait_position(self._follower.settled, max(deadline - loop.time(), 0.01))
+        if (follower := self._follower) is not None:
+            left_s = max(deadline - loop.time(), 0.01)
+            await self._wait_position(lambda: follower.settled, left_s)
 
     async def refused(self, limit: int = 100) -> list[RefusedWrite]:
         """The latest writes that the cluster has not taken, the newest first."""
@@ -280,14 +281,18 @@ class LocalReplica:
 
         Raises: Indeterminate after `timeout` seconds.
         """
+        await self._wait_position(lambda: position, timeout)
+
+    async def _wait_position(self, position: Callable[[], int], timeout: float) -> None:
+        """As `wait_position`; where the table is made anew, the position may be another one."""
         follower = self._follower
         reached = follower is not None and await follower.wait(
-            lambda: follower.state.position >= position or follower.has_ended, timeout
+            lambda: follower.state.position >= position() or follower.has_ended, timeout
         )
         self._check()
         if not reached:
             raise Indeterminate(
-                f"the copy of {self.table} has not reached offset {position}{self._why()}"
+                f"the copy of {self.table} has not reached offset {position()}{self._why()}"
             )
 
     async def wait_changed(self, timeout: float = WAIT_TIMEOUT_S) -> None:

@@ -428,13 +428,19 @@ class ReplicaFile:
             found = writer.execute(sql.REBASE, (base, write.value, write.content_type, number))
             return found.rowcount == 1
 
-    def settle(self, number: int, write: LocalWrite, version: int | None) -> None:
+    def settle(
+        self, number: int, write: LocalWrite, version: int | None, *, table: bytes | None
+    ) -> None:
         """A write is in the table with a version; None: the key had no value anyway.
 
-        A later one of its key replaces that version. Raises: CopyDamaged, LogFailed.
+        A later one of its key replaces that version. `table` is the id of the table when the write
+        was offered: no version of a former one is one of the table that has taken its place.
+        Raises: CopyDamaged, LogFailed.
         """
         with self._writing() as writer:
             writer.execute("delete from pending where number = ?", (number,))
+            if self._state(writer).table != table:
+                return
             base = version if write.value is not None else None
             writer.execute(sql.SET_BASE, (base, write.key))
             if version is not None:
