@@ -329,6 +329,9 @@ class Reading:
         self.links[offset], self.contents[offset] = link, content
         return link
 
+    def behind_damage(self, offset: int) -> int | None:
+        return None
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         raise NotImplementedError
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from bascule.backup.places import LocalPlace
 from bascule.backup.repository import Repository
 from bascule.backup.restoring import Restorer
 from bascule.backup.taking import BackupTaker
+from bascule.backup.verifying import verify
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME, EarlierImage
 from bascule.controller.directories import StreamDirectories
 from bascule.errors import ConfigError, CorruptData
@@ -179,3 +183,86 @@ def test_a_log_ends_before_a_damaged_file_where_the_loss_is_accepted(
         Path(StreamDirectories(RealFiles(), str(tmp_path / "data")).partition("orders", 0))
     )
     assert content == repository.place.read(names[0])
+
+
+def harmed(place: LocalPlace, name: str) -> None:
+    place.write(name, b"damaged")
+
+
+def removed(place: LocalPlace, name: str) -> None:
+    place.remove(name)
+
+
+def unreadable(place: LocalPlace, name: str) -> None:
+    """This may run as root, whom no mode keeps out."""
+    place.remove(name)
+    (Path(place.address) / name).mkdir()
+
+
+@pytest.mark.parametrize("harm", [harmed, removed, unreadable])
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_damaged_log_comes_from_another_place(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damaged: int,
+    harm: Callable[[LocalPlace, str], None],
+) -> None:
+    """All of it, or what there is most of."""
+    monkeypatch.setattr(taking, "FILE_BYTES_MAX", 1)
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders")
+    logs.write("orders", 500, epoch=1)
+    twins = [back_up(logs, tmp_path / name, at_ms=NOW_MS + n) for n, name in enumerate("ab")]
+    names = list(twins[0].chosen("").files())
+    harm(LocalPlace(twins[damaged].place.address), names[3])
+    restoring = restorer(*twins)
+    restored = restoring.restore(str(tmp_path / "data"), restoring.streams())
+    assert (restored.incomplete, restored.bytes) == ([], len(logs.bytes_of("orders")))
+    assert log_bytes(tmp_path / "data/streams/orders/0") == logs.bytes_of("orders")
+    harm(LocalPlace(twins[1 - damaged].place.address), names[1 + 4 * damaged])
+    restoring = restorer(*twins)
+    with pytest.raises(CorruptData):
+        restoring.restore(str(tmp_path / "refused"), restoring.streams())
+    restored = restoring.restore(str(tmp_path / "most"), restoring.streams(), accept_loss=True)
+    assert restored.incomplete
+    found = log_bytes(tmp_path / "most/streams/orders/0")
+    most = twins[0].chosen("").files()
+    size = sum(most[each].bytes for each in names[: 3 if not damaged else 5])
+    assert found == logs.bytes_of("orders")[:size]
+    assert restored.bytes == size
+
+
+def test_bytes_that_the_disk_does_not_read_end_one_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders", partitions=2)
+    logs.write("orders", 50, index=0)
+    logs.write("orders", 50, index=1)
+    logs.put("orders", b"content", index=1)
+    repository = back_up(logs, tmp_path / "place")
+    manifest = repository.chosen("")
+    (payload,) = manifest.payloads()
+    bad = {f"{repository.place.address}/{name}" for name in (next(iter(manifest.files())), payload)}
+    read_bytes, opened = RealFiles.read_bytes, RealFiles.open
+
+    def failing(files: RealFiles, path: str) -> bytes:
+        if path in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_bytes(files, path)
+
+    def refused(files: RealFiles, path: str, *, create: bool = False, write: bool = True) -> object:
+        if path in bad:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(files, path, create=create, write=write)
+
+    monkeypatch.setattr(RealFiles, "read_bytes", failing)
+    monkeypatch.setattr(RealFiles, "open", refused)
+    found = verify(repository.place, manifest)
+    assert {(each.stream, each.partition) for each in found} == {("orders", 0), ("orders", 1)}
+    assert all(any(path in each.why for path in bad) for each in found)
+    restoring = restorer(repository)
+    restored = restoring.restore(str(tmp_path / "data"), restoring.streams(), accept_loss=True)
+    assert [each[:2] for each in restored.incomplete] == [("orders", 0), ("orders", 1)]
+    assert log_bytes(tmp_path / "data/streams/orders/0") == b""
+    assert log_bytes(tmp_path / "data/streams/orders/1") == logs.bytes_of("orders", 1)

@@ -174,6 +174,10 @@ class LeaderRead:
                 if rounds > ROUNDS_MAX:
                     raise Broken(f"{self._origin}: records come faster than they are read")
 
+    def behind_damage(self, offset: int) -> int | None:
+        """A node heals damage from other replicas, or waits for its user to decide."""
+        return None
+
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """From any replica that has it; the one that has failed comes last the next time."""
         name, partition = self._connector.stream, self._connector.partition

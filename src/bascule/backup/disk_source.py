@@ -1,14 +1,15 @@
 """The streams in the data directory of a node that does not run, for example of a lost cluster.
 
 Nothing in the directory is changed. Everything in the logs is read, committed or not, since this
-node alone cannot know what was: what it had acknowledged is among it.
+node alone cannot know what was: what it had acknowledged is among it. What was synced and is gone,
+or cannot be read, is named, as the node itself would refuse it; what is behind it is read as well.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +23,15 @@ from bascule.host.real import DirectoryLock, RealFiles
 from bascule.model import StreamDefinition
 from bascule.record.header import BatchHeader
 from bascule.record.payload_links import PayloadLink
+from bascule.replica import log_identity
 from bascule.replica.log_identity import read_identity
-from bascule.storage import checkpoint
-from bascule.storage.appended_batches import has_gaps
-from bascule.storage.epochs import LeaderEpochs, read_epochs
+from bascule.storage import checkpoint, synced_mark
+from bascule.storage.appended_batches import GAPS_FILE_NAME
+from bascule.storage.checkpoint import Checkpoint, decode_checkpoint
+from bascule.storage.compaction import clean_offset, replacement_manifest
+from bascule.storage.epochs import OFFSET_END, LeaderEpochs, read_epochs
 from bascule.storage.payloads.payload_files import whole_paths
+from bascule.storage.recovery import scan_epochs
 from bascule.storage.scan import (
     check_epoch,
     check_offset,
@@ -34,7 +39,7 @@ from bascule.storage.scan import (
     scan_batches,
     walk_headers,
 )
-from bascule.storage.segment import LOG_SUFFIX, base_offset_of
+from bascule.storage.segment import LogPosition, base_offset_of, segment_path
 
 RAFT_DIRECTORY: Final = "raft"
 BLOCK_BYTES: Final = 4 << 20
@@ -68,17 +73,35 @@ class DiskSource:
         return [each for _, each in sorted(self._image.streams.items())]
 
     def partitions(self, definition: StreamDefinition) -> list[int]:
+        """Also those whose identity cannot be read: `open` says why."""
         found = []
         for index in range(definition.partition_count):
             directory = self._directories.partition(definition.name, index)
-            identity = read_identity(self._files, directory)
-            if identity is not None and identity.place == (definition.id, index):
+            try:
+                identity = read_identity(self._files, directory)
+                if identity is None:
+                    is_known = self._has_segments(directory)
+                else:
+                    is_known = identity.place == (definition.id, index)
+            except (CorruptData, OSError):
+                is_known = True
+            if is_known:
                 found.append(index)
         return found
+
+    def _has_segments(self, directory: str) -> bool:
+        """Raises: OSError."""
+        if not self._files.exists(directory):
+            return False
+        return any(base_offset_of(name) is not None for name in self._files.list_dir(directory))
 
     @contextmanager
     def open(self, definition: StreamDefinition, partition: int) -> Iterator[StoredPartition]:
         directory = self._directories.partition(definition.name, partition)
+        path = f"{directory}/{log_identity.FILE_NAME}"
+        with _readable(path):
+            if read_identity(self._files, directory) is None:
+                raise CorruptData(path, 0, "a file that says whose log this is", "no such file")
         yield StoredPartition(self._files, directory)
 
 
@@ -92,29 +115,130 @@ def _lock(address: str) -> DirectoryLock | None:
         raise
 
 
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """A file of the source that cannot be read counts as a damaged one: the others can be."""
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> CorruptData:
+    why = error.strerror or str(error)
+    return CorruptData(str(error.filename or path), 0, "a file that can be read", why)
+
+
 class StoredPartition:
     """One log, read from its files."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """Raises: CorruptData, OSError."""
+        """Raises: CorruptData where nothing of it can be read."""
         self._files = files
         self._directory = directory
-        self._epochs = read_epochs(files, directory) or LeaderEpochs()
-        self._has_gaps = has_gaps(files, directory)
         self._payloads: dict[str, str] | None = None
         """The files of the payloads, by id; None: not looked yet."""
-        names = (name for name in files.list_dir(directory) if name.endswith(LOG_SUFFIX))
-        self._segments = sorted((base_offset_of(name) or 0, name) for name in names)
-        path = f"{directory}/{checkpoint.FILE_NAME}"
-        start = 0
-        if files.exists(path):
-            start = checkpoint.decode_checkpoint(files.read_bytes(path), path=path).start_offset
-        end = self._segments[-1][0] if self._segments else start
-        last = None
-        if self._segments:
-            for _, last in self._headers(len(self._segments) - 1):
-                end = last.end_offset
+        with _readable(directory):
+            names = files.list_dir(directory)
+            self._paths = _segment_paths(files, directory, names)
+        self._bases = sorted(self._paths)
+        is_compacted = clean_offset.FILE_NAME in names
+        self._has_gaps = is_compacted or GAPS_FILE_NAME in names
+        stored, self._damage = self._read_checkpoint()
+        """Damage of the checkpoint is raised by `read` at its end."""
+        self._contiguous_from = -1
+        """Each segment with a larger base offset begins where the one before it ends, also where
+        offsets are missing: only compaction removes segments, and below the recovery point."""
+        if is_compacted:
+            self._contiguous_from = OFFSET_END if stored is None else stored.recovery_segment
+        start = 0 if stored is None else stored.start_offset
+        if self._damage is not None and self._bases:
+            start = self._bases[0]
+        self._synced = self._read_synced(stored)
+        """Everything below it was synced, and may have been acknowledged."""
+        end = self._find_end() if self._bases else max(start, self._synced.offset)
         self._extent = ReadExtent(min(start, end), end)
+        self._epochs, self._epochs_are_known = self._read_epochs()
+
+    def _read_checkpoint(self) -> tuple[Checkpoint | None, CorruptData | None]:
+        """The checkpoint, None if there is none, and its damage."""
+        path = f"{self._directory}/{checkpoint.FILE_NAME}"
+        try:
+            with _readable(path):
+                if not self._files.exists(path):
+                    return None, None
+                return decode_checkpoint(self._files.read_bytes(path), path=path), None
+        except CorruptData as error:
+            return None, error
+
+    def _read_synced(self, stored: Checkpoint | None) -> LogPosition:
+        synced = LogPosition(0, 0, 0)
+        if stored is not None:
+            synced = LogPosition(
+                stored.recovery_offset, stored.recovery_segment, stored.recovery_position
+            )
+        path = f"{self._directory}/{synced_mark.FILE_NAME}"
+        try:
+            if self._files.exists(path):
+                mark, _ = synced_mark.read_mark(self._files.read_bytes(path))
+                synced = max(synced, mark or synced)
+        except OSError:
+            pass  # as without a mark: the log ends where its files end
+        return synced
+
+    def _find_end(self) -> int:
+        """Where the log ends: what was synced, and what the last segment has."""
+        base = end = self._bases[-1]
+        position = 0
+        is_torn = True
+        try:
+            with self._opened(base) as file:
+                try:
+                    for at, header in walk_headers(file, start=0, end=file.size()):
+                        position, end = at + header.total_bytes, header.end_offset
+                except CorruptData:
+                    is_torn = self._is_torn_tail(file, LogPosition(end, base, position))
+        except CorruptData:
+            is_torn = False
+        if self._lacks_synced(LogPosition(end, base, position)):
+            return self._synced.offset
+        # There is more: `read` says what is wrong with it.
+        return end if is_torn else end + 1
+
+    def _lacks_synced(self, end: LogPosition) -> bool:
+        """Whether the log had synced batches above `end`."""
+        if end.offset >= self._synced.offset:
+            return False
+        # The end of a log with gaps can be above that of its last batch.
+        return not self._has_gaps or end[1:] < self._synced[1:]
+
+    def _read_epochs(self) -> tuple[LeaderEpochs, bool]:
+        """The leader epochs, and whether all are known: else the batches are damaged as well."""
+        with suppress(OSError):
+            if (epochs := read_epochs(self._files, self._directory)) is not None:
+                return epochs, True
+        sizes = []
+        try:
+            for base in self._bases:
+                with self._opened(base) as file:
+                    end = 0
+                    for at, header in walk_headers(file, start=0, end=file.size()):
+                        end = at + header.total_bytes
+                    sizes.append((base, end))
+            return scan_epochs(self._files, self._directory, sizes), True
+        except (CorruptData, OSError):
+            return LeaderEpochs(), False
+
+    @contextmanager
+    def _opened(self, base: int) -> Iterator[File]:
+        """A segment's file. Raises: CorruptData where it cannot be opened or read."""
+        path = self._paths[base]
+        with _readable(path):
+            file = self._files.open(path, write=False)
+            try:
+                yield file
+            finally:
+                file.close()
 
     @property
     def start_offset(self) -> int:
@@ -128,16 +252,26 @@ class StoredPartition:
         return self._epochs.end_of(epoch, end_offset=self._extent.end)
 
     def read(self, offset: int) -> Iterator[memoryview]:
-        """Raises: CorruptData at the first damage, after all blocks before it; OSError."""
-        for number, (base, name) in enumerate(self._segments):
-            later = self._segments[number + 1][0] if number + 1 < len(self._segments) else None
+        """Raises: CorruptData at the first damage, after all blocks before it."""
+        if self._bases and self._bases[0] > offset:
+            path, base = self._paths[self._bases[0]], self._bases[0]
+            raise CorruptData(path, 0, f"a segment that begins at {offset} at most", str(base))
+        for number, base in enumerate(self._bases):
+            later = self._bases[number + 1] if number + 1 < len(self._bases) else None
             if later is not None and later <= offset:
                 continue
-            file = self._files.open(f"{self._directory}/{name}", write=False)
-            try:
-                yield from self._blocks(file, base, offset, later)
-            finally:
-                file.close()
+            with self._opened(base) as file:
+                end = yield from self._blocks(file, base, offset, later)
+                if later is not None and end < later and later > self._contiguous_from:
+                    raise CorruptData(
+                        file.path, file.size(), f"batches up to offset {later}",
+                        f"the last one to end at {end}",
+                    )  # fmt: skip
+        if self._damage is not None:
+            raise self._damage
+
+    def behind_damage(self, offset: int) -> int | None:
+        return next((base for base in self._bases if base > offset), None)
 
     @property
     def copies(self) -> int:
@@ -157,10 +291,11 @@ class StoredPartition:
             raise PayloadDamaged(id, "file", f"{path}: {error}", "one that can be read") from error
 
     def _blocks(
-        self, file: File, base: int, offset: int, later: int | None
-    ) -> Iterator[memoryview]:
-        """The batches of a segment that begins at `base`, from `offset` on; the next one begins at
-        `later`, None: it is the last."""
+        self, file: File, segment: int, offset: int, later: int | None
+    ) -> Generator[memoryview, None, int]:
+        """The batches of a segment that begins at `segment`, from `offset` on; the next one begins
+        at `later`, None: it is the last. Returns the end of the last batch."""
+        base = segment
         begin = end = 0
         damage: CorruptData | None = None
         batches = scan_batches(file, start=0, end=file.size())
@@ -173,6 +308,9 @@ class StoredPartition:
             except CorruptData as error:
                 damage = error
                 break
+            except OSError as error:
+                damage = _unreadable(file.path, error)
+                break
             base = header.end_offset
             if header.end_offset <= offset:
                 begin = end = at + header.total_bytes
@@ -183,8 +321,11 @@ class StoredPartition:
             end = at + header.total_bytes
         if end > begin:
             yield memoryview(file.read_at(begin, end - begin))
-        if damage is not None and (later is not None or not self._is_torn_tail(file, end, base)):
+        if damage is not None and (
+            later is not None or not self._is_torn_tail(file, LogPosition(base, segment, end))
+        ):
             raise damage
+        return base
 
     def _check(self, header: BatchHeader, path: str, at: int, base: int, later: int | None) -> None:
         """Check what the CRC does not cover. Raises: CorruptData."""
@@ -192,27 +333,34 @@ class StoredPartition:
         if later is not None and header.end_offset > later:
             end = header.end_offset
             raise CorruptData(path, at, f"a batch that ends at {later} at most", f"end {end}")
-        check_epoch(header, path, at, epoch=self._epochs.at(header.base_offset))
+        if self._epochs_are_known:
+            check_epoch(header, path, at, epoch=self._epochs.at(header.base_offset))
 
-    def _headers(self, number: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches of a segment up to a torn tail. Raises: CorruptData, OSError."""
-        base, name = self._segments[number]
-        file = self._files.open(f"{self._directory}/{name}", write=False)
-        position = 0
-        try:
-            for at, header in walk_headers(file, start=0, end=file.size()):
-                yield at, header
-                position, base = at + header.total_bytes, header.end_offset
-        except CorruptData:
-            if not self._is_torn_tail(file, position, base):
-                raise
-        finally:
-            file.close()
-
-    def _is_torn_tail(self, file: File, position: int, offset: int) -> bool:
-        """Whether no valid batch follows: a write that the end of the process has cut."""
+    def _is_torn_tail(self, file: File, end: LogPosition) -> bool:
+        """Whether nothing above `end` was synced, and no valid batch follows: a write that the end
+        of the process has cut."""
+        if self._lacks_synced(end):
+            return False
         size = file.size()
         found = find_batch(
-            file, start=position + 1, end=size, offset=offset, offset_max=offset + size
+            file, start=end.position + 1, end=size, offset=end.offset, offset_max=end.offset + size
         )
         return found is None
+
+
+def _segment_paths(files: Files, directory: str, names: Sequence[str]) -> dict[int, str]:
+    """The files of the segments by base offset. Where the node was killed while compaction replaced
+    segments, the new ones. Raises: CorruptData, OSError."""
+    found = {
+        base: f"{directory}/{name}" for name in names if (base := base_offset_of(name)) is not None
+    }
+    if replacement_manifest.FILE_NAME in names:
+        path = f"{directory}/{replacement_manifest.FILE_NAME}"
+        swap = replacement_manifest.decode_manifest(files.read_bytes(path), path=path)
+        added = [base for base, _ in swap.added]
+        for base in {*swap.removed} - {*added}:
+            found.pop(base, None)
+        for base in added:
+            new = replacement_manifest.cleaned_path(directory, base)
+            found[base] = new if files.exists(new) else segment_path(directory, base)
+    return found

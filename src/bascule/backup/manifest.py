@@ -24,6 +24,8 @@ VERSION: Final = 2
 """Backups of version 1 have no payloads."""
 DIRECTORY: Final = "manifests"
 SUFFIX: Final = ".json"
+RANGES_MAX: Final = 5
+"""Of offsets in one text; a compacted log may have thousands."""
 
 
 class BackedUpFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ class BackedUpPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix of one partition's committed records."""
+    """A prefix of one partition's committed records; of a damaged log also what is behind it."""
 
     partition: int
     start_offset: int
@@ -85,13 +87,20 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[BackedUpFile, ...] = ()
     failure: str = ""
     """Why the last backup could not read its log, or only a part; empty: the log is complete."""
+    behind: tuple[BackedUpFile, ...] = ()
+    """What was read behind damage of the log, above `end_offset`."""
     payloads: tuple[BackedUpPayload, ...] = ()
     """Of the records from `start_offset` on, in their order."""
 
     @property
+    def log_failure(self) -> str:
+        """Why the log is not complete, and what of it is there; empty: it is."""
+        return self.failure + _behind_text(self.behind) if self.failure else ""
+
+    @property
     def why_incomplete(self) -> str:
         """What is not in the backup, and why; empty: it is complete."""
-        return self.failure or lacking_text(self.payloads)
+        return self.log_failure or lacking_text(self.payloads)
 
 
 class BackedUpStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +127,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def files(self) -> dict[str, BackedUpFile]:
         """The files of record batches, by name."""
-        return {f.name: f for s in self.streams for p in s.partitions for f in p.files}
+        return {
+            file.name: file
+            for stream in self.streams
+            for partition in stream.partitions
+            for file in (*partition.files, *partition.behind)
+        }
 
     def payloads(self) -> dict[str, BackedUpPayload]:
         """The files of payloads, by name."""
@@ -153,6 +167,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for each in stream.partitions
             if (why := each.why_incomplete)
         ]
+
+
+def _behind_text(files: Iterable[BackedUpFile]) -> str:
+    """What of the log is in the backup behind damage; empty: nothing."""
+    ranges: list[list[int]] = []
+    for file in files:
+        if ranges and ranges[-1][1] == file.first_offset:
+            ranges[-1][1] = file.end_offset
+        else:
+            ranges.append([file.first_offset, file.end_offset])
+    if not ranges:
+        return ""
+    found = ", ".join(f"{first} to {end - 1}" for first, end in ranges[:RANGES_MAX])
+    more = f" and {len(ranges) - RANGES_MAX} more parts" if len(ranges) > RANGES_MAX else ""
+    return f"; of what is behind it, offsets {found}{more} are in the backup"
 
 
 def lacking_text(payloads: Iterable[BackedUpPayload]) -> str:

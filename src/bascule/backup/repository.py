@@ -113,10 +113,12 @@ class Repository:
 
         def left(each: BackedUpPartition) -> BackedUpPartition:
             payloads = tuple(payload_left(payload) for payload in each.payloads)
+            behind = tuple(file for file in each.behind if file.name in present)
+            each = replace(each, payloads=payloads, behind=behind)
             missing = [file.name for file in each.files if file.name not in present]
             if not missing:
-                return replace(each, payloads=payloads)
-            return replace(each, payloads=payloads, files=(), failure=gone(missing[0]))
+                return each
+            return replace(each, files=(), failure=gone(missing[0]))
 
         streams = tuple(
             replace(stream, partitions=tuple(left(each) for each in stream.partitions))

@@ -2,7 +2,8 @@
 
 The streams have the ids, offsets, leader epochs and times that they had. The cluster has a new id.
 What several backups have is taken from the one whose log is most complete, by partition: the
-latest leader epoch, and then the largest end offset, as an unclean election would choose.
+latest leader epoch, and then the largest end offset, as an unclean election would choose. Where
+that one is damaged, another one is taken.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bascule.backup.batch_checks import split
+from bascule.backup.batch_checks import BatchChecker, split
 from bascule.backup.manifest import (
     BackedUpPartition,
     BackedUpPayload,
@@ -21,10 +22,15 @@ from bascule.backup.manifest import (
     lacking_text,
 )
 from bascule.backup.places import Place
-from bascule.backup.verifying import OnBytes, verified_files, verified_payload
+from bascule.backup.verifying import (
+    OnBytes,
+    verified_behind,
+    verified_files,
+    verified_payload,
+)
 from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.directories import StreamDirectories
-from bascule.errors import ConfigError, CorruptData
+from bascule.errors import ConfigError, CorruptData, UnexpectedEpoch
 from bascule.host.api import Clock, Files, Random
 from bascule.metadata.codec import encode_cluster_id, encode_image
 from bascule.model import StreamDefinition
@@ -33,6 +39,7 @@ from bascule.node.cluster_id import FILE_NAME as CLUSTER_ID_FILE_NAME
 from bascule.record.payload_links import Payload
 from bascule.replica.log_identity import LogIdentity, write_identity
 from bascule.replica.opening import MESSAGE_IDS_FILE
+from bascule.storage.appended_batches import read_first_header
 from bascule.storage.checkpoint import replace_file
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.payloads.payload_files import PayloadFiles
@@ -60,6 +67,22 @@ class Restored:
 class _Chosen:
     place: Place
     partition: BackedUpPartition
+
+
+def _rank(chosen: _Chosen) -> tuple[int, int]:
+    """(leader epoch, end) of a log: the largest one is the most complete."""
+    return chosen.partition.leader_epoch, chosen.partition.end_offset
+
+
+def _above(data: bytes, offset: int) -> memoryview:
+    """Those of the batches in `data` that begin at `offset` or above."""
+    left = memoryview(data)
+    while len(left):
+        header = read_first_header(left, "a backup")
+        if header.base_offset >= offset:
+            break
+        left = left[header.total_bytes :]
+    return left
 
 
 class _Copy(NamedTuple):
@@ -112,9 +135,13 @@ class Restorer:
                 chosen = self._choose(stream, index)
                 if chosen is None:
                     found.append((stream.name, index, "no backup has it"))
-                elif why := chosen.partition.failure or lacking_text(
-                    copies[0].payload if copies else payload
-                    for payload, copies in self._payloads(stream, chosen)
+                elif why := (
+                    chosen.partition.log_failure
+                    or self._beyond(stream, index, chosen)
+                    or lacking_text(
+                        copies[0].payload if copies else payload
+                        for payload, copies in self._payloads(stream, chosen)
+                    )
                 ):
                     found.append((stream.name, index, why))
         return found
@@ -147,12 +174,20 @@ class Restorer:
         replace_file(self._files, f"{data}/{IMAGE_FILE_NAME}", encode_image(streams))
         return restored
 
+    def _beyond(self, stream: StreamDefinition, index: int, chosen: _Chosen) -> str:
+        """What a damaged log in another place has behind the end of the chosen one."""
+        end = chosen.partition.end_offset
+        for each in self._found(stream, index):
+            if each.partition.behind and each.partition.behind[-1].end_offset > end:
+                return (
+                    f"it ends at offset {end} in {chosen.place.address}, and went on to "
+                    f"{each.partition.behind[-1].end_offset} in {each.place.address}, where it is "
+                    f"damaged: {each.partition.log_failure}"
+                )
+        return ""
+
     def _choose(self, stream: StreamDefinition, index: int) -> _Chosen | None:
-        return max(
-            self._found(stream, index),
-            key=lambda each: (each.partition.leader_epoch, each.partition.end_offset),
-            default=None,
-        )
+        return max(self._found(stream, index), key=_rank, default=None)
 
     def _found(self, stream: StreamDefinition, index: int) -> list[_Chosen]:
         return [
@@ -183,29 +218,14 @@ class Restorer:
     def _restore_log(
         self, directory: str, stream: StreamDefinition, index: int, restored: Restored
     ) -> None:
-        files = self._files
-        files.make_dirs(directory)
-        write_identity(files, directory, LogIdentity(stream.id, index))
-        # Whether there are message ids is not known: the node looks for them.
-        replace_file(files, f"{directory}/{MESSAGE_IDS_FILE}", b"")
-        config = log_config(stream.config)
-        log = PartitionLog.open(files, directory, config, self._clock)
+        log = self._new_log(directory, stream, index)
         chosen = self._choose(stream, index)
         start = 0
         if chosen is not None:
-            partition = chosen.partition
-            start = partition.start_offset
-            first = partition.files[0].first_offset if partition.files else start
-            if first:
-                log.start_at(first, epoch=0)
-            size_max = min(APPEND_BYTES_MAX, config.segment_bytes_max)
-            try:
-                for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
-                    for part in split(memoryview(data), size_max):
-                        log.append_as_follower(part)
-                    restored.bytes += len(data)
-            except CorruptData as error:
-                self._accept(error, stream, index, restored)
+            log, chosen = self._write_log(log, directory, stream, chosen, restored)
+            if restored.accepts_loss:
+                self._append_behind(log, stream, chosen, restored)
+            start = chosen.partition.start_offset
         end = log.sync().offset
         if start > log.start_offset:
             log.advance_start(min(start, end), high_watermark=end)
@@ -213,6 +233,94 @@ class Restorer:
         if chosen is not None:
             self._restore_payloads(directory, stream, chosen, end, restored)
         restored.partitions += 1
+
+    def _new_log(self, directory: str, stream: StreamDefinition, index: int) -> PartitionLog:
+        files = self._files
+        files.make_dirs(directory)
+        write_identity(files, directory, LogIdentity(stream.id, index))
+        # Whether there are message ids is not known: the node looks for them.
+        replace_file(files, f"{directory}/{MESSAGE_IDS_FILE}", b"")
+        return PartitionLog.open(files, directory, log_config(stream.config), self._clock)
+
+    def _write_log(
+        self,
+        log: PartitionLog,
+        directory: str,
+        stream: StreamDefinition,
+        chosen: _Chosen,
+        restored: Restored,
+    ) -> tuple[PartitionLog, _Chosen]:
+        """Fill the empty `log`; where `chosen` is damaged, from the place that has most of it. The
+        log, which may be another one then, and where it comes from. Raises: CorruptData."""
+        index, bytes_before = chosen.partition.partition, restored.bytes
+        try:
+            self._append_files(log, chosen, restored)
+            return log, chosen
+        except CorruptData as error:
+            reached, other = self._best_of_others(
+                stream, chosen, (log.epochs.latest, log.end.offset)
+            )
+            if reached < _rank(chosen):
+                self._accept(error, stream, index, restored)
+            if other is None:
+                return log, chosen
+        log.close()
+        self._files.remove_tree(directory)
+        log = self._new_log(directory, stream, index)
+        restored.bytes = bytes_before
+        try:
+            self._append_files(log, other, restored)
+        except CorruptData as error:
+            self._accept(error, stream, index, restored)
+        return log, other
+
+    def _best_of_others(
+        self, stream: StreamDefinition, chosen: _Chosen, reached: tuple[int, int]
+    ) -> tuple[tuple[int, int], _Chosen | None]:
+        """(leader epoch, end) up to where a log can be read, and where; None: nobody has more of it
+        than was `reached`."""
+        best: _Chosen | None = None
+        for each in self._found(stream, chosen.partition.partition):
+            if each.place is chosen.place or _rank(each) <= reached:
+                continue
+            checker = BatchChecker(each.place.address)
+            with suppress(CorruptData):
+                for data in verified_files(each.place, each.partition):
+                    checker.check(memoryview(data))
+            found = (checker.epochs.latest, checker.offset)
+            if found > reached:
+                reached, best = found, each
+        return reached, best
+
+    def _append_files(self, log: PartitionLog, chosen: _Chosen, restored: Restored) -> None:
+        """Raises: CorruptData, after everything before it."""
+        partition = chosen.partition
+        first = partition.files[0].first_offset if partition.files else partition.start_offset
+        if first:
+            log.start_at(first, epoch=0)
+        for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
+            self._append(log, data, restored)
+
+    def _append_behind(
+        self, log: PartitionLog, stream: StreamDefinition, chosen: _Chosen, restored: Restored
+    ) -> None:
+        """What the places have behind damage, as far as it continues the log."""
+        found = self._found(stream, chosen.partition.partition)
+        for each in sorted(found, key=lambda each: each.place is not chosen.place):
+            behind = verified_behind(each.place, each.partition, on_bytes=self._on_bytes)
+            try:
+                for file, data in zip(each.partition.behind, behind, strict=True):
+                    if file.end_offset > log.end.offset:
+                        self._append(log, _above(data, log.end.offset), restored)
+            except CorruptData as error:
+                self._accept(error, stream, each.partition.partition, restored)
+            except UnexpectedEpoch:
+                continue  # it is of another history
+
+    def _append(self, log: PartitionLog, data: bytes | memoryview, restored: Restored) -> None:
+        for part in split(memoryview(data), min(APPEND_BYTES_MAX, log.config.segment_bytes_max)):
+            log.append_as_follower(part)
+        restored.bytes += len(data)
 
     def _restore_payloads(
         self,

@@ -29,6 +29,9 @@ class PartitionRead(Protocol):
         `end_offset` at least. A block is valid until the next one. Raises: OffsetOutOfRange where
         the log starts behind `offset` now."""
 
+    def behind_damage(self, offset: int) -> int | None:
+        """Where reading can go on after damage at `offset`, above it; None: nowhere."""
+
     def read_payload(self, link: PayloadLink) -> Generator[bytes, None, None]:
         """The content of a record's payload, not compared. Raises: UnknownPayload where there is no
         such record any more, or its payload was given up; PayloadDamaged. After both the next call

@@ -29,6 +29,7 @@ from bascule.backup.sources import PartitionRead, Source
 from bascule.backup.verifying import read_file
 from bascule.errors import (
     BasculeError,
+    CorruptData,
     UnexpectedEpoch,
     UnexpectedOffset,
     UnknownStream,
@@ -211,7 +212,7 @@ class BackupTaker:
             except (UnexpectedOffset, UnexpectedEpoch) as error:
                 why = str(error)
         anew = self._append(definition, read, empty, before.payloads, began, taken)
-        if not anew.read_ms and anew.end_offset < before.end_offset:
+        if not anew.read_ms and anew.end_offset < before.end_offset and before.files:
             return _failed(before, anew.failure)
         taken.read_anew.append((definition.name, index, why))
         return anew
@@ -263,7 +264,6 @@ class BackupTaker:
             f"stream {definition.name!r} partition {index}", offset=first if files else 0
         )
         directory = f"{STREAMS}/{definition.id.hex()}/{index}"
-        failure = ""
         blocks = self._counted(read.read(first)) if read.end_offset > first else iter(())
 
         def write(data: bytearray, from_offset: int) -> None:
@@ -272,16 +272,15 @@ class BackupTaker:
             if file.has_payloads:
                 links.extend(links_of(data))
 
-        try:
-            for data, from_offset in _collect(blocks, checker):
-                write(data, from_offset)
-        except _Interrupted as interrupted:
-            if interrupted.data:
-                write(interrupted.data, interrupted.first)
-            failure = str(interrupted.cause)
+        failure = _write_all(blocks, checker, write)
         end = files[-1].end_offset if files else first
         if end < read.end_offset and not failure:
             failure = f"the batches end at offset {end}, and the log at {read.end_offset}"
+        latest = checker.epochs.latest
+        whole = len(files)
+        if failure:
+            self._read_behind(read, end, checker, write)
+        files, behind = files[:whole], files[whole:]
         read_ms = before.read_ms if failure else began
         copier = PayloadCopier(
             read, self._place, directory, taken.manifest.id,
@@ -293,7 +292,6 @@ class BackupTaker:
         taken.add(copier.bytes_written, files=copier.files_written)
         start = copier.log_start
         files = [file for file in files if file.end_offset > start]
-        latest = checker.epochs.latest
         return BackedUpPartition(
             partition=index,
             start_offset=min(start, end),
@@ -302,8 +300,21 @@ class BackupTaker:
             read_ms=read_ms,
             files=tuple(files),
             failure=failure,
+            behind=tuple(behind),
             payloads=payloads,
         )
+
+    def _read_behind(
+        self, read: PartitionRead, end: int, checker: BatchChecker, write: _Write
+    ) -> None:
+        """Write what can be read behind damage at offset `end`, as far as it is of one history."""
+        at = read.behind_damage(end)
+        while at is not None:
+            try:
+                _write_all(self._counted(read.read(at)), checker, write)
+            except (CorruptData, UnexpectedEpoch, UnexpectedOffset):
+                return
+            at = read.behind_damage(max(at, checker.offset))
 
     def _links(self, file: BackedUpFile, before: BackedUpPartition) -> list[PayloadLink]:
         """Those in a file of an earlier backup. Raises: CorruptData, OSError."""
@@ -358,6 +369,22 @@ class _Interrupted(Exception):
         self.data = data
         self.first = first
         self.cause = cause
+
+
+_Write = Callable[[bytearray, int], None]
+"""Writes a file of batches, from this offset on."""
+
+
+def _write_all(blocks: Iterable[memoryview], checker: BatchChecker, write: _Write) -> str:
+    """Write files of all of `blocks`; what has ended the reading, empty: nothing."""
+    try:
+        for data, first in _collect(blocks, checker):
+            write(data, first)
+    except _Interrupted as interrupted:
+        if interrupted.data:
+            write(interrupted.data, interrupted.first)
+        return str(interrupted.cause)
+    return ""
 
 
 def _collect(

@@ -18,7 +18,7 @@ power loss damaged it. Recovery takes such a batch for a torn tail.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
@@ -136,7 +136,10 @@ class _Recovery:
         segments = (*unloaded, *opened)
         self._remove_stale_indexes(names, segments)
         self._sync(opened, end)
-        epochs = self._scan_epochs(segments) if self.epochs is None else self.epochs
+        epochs = self.epochs
+        if epochs is None:
+            sizes = ((segment.base_offset, segment.size) for segment in segments)
+            epochs = scan_epochs(self.files, self.directory, sizes)
         epochs = epochs.up_to(end.offset)
         if epochs != known:
             path = f"{self.directory}/{epochs_file.FILE_NAME}"
@@ -349,28 +352,31 @@ class _Recovery:
         self.files.sync_dir(self.directory)
         self.names_are_synced = True
 
-    def _scan_epochs(self, segments: tuple[Segment, ...]) -> LeaderEpochs:
-        """Read the leader epochs from the batch headers of the whole log, as if compaction had
-        removed records of the later epoch alone; see `LeaderEpochs.with_told`.
 
-        Raises: CorruptData if an epoch is lower than the one before it.
-        """
-        epochs, end = LeaderEpochs(), segments[0].base_offset
-        for segment in segments:
-            if segment.size == 0:
-                continue
-            path = segment_path(self.directory, segment.base_offset)
-            file = self.files.open(path)
-            for position, header in scan_batches(file, start=0, end=segment.size):
-                if header.leader_epoch > epochs.latest:
-                    epochs = epochs.with_epoch(header.leader_epoch, end)
-                elif header.leader_epoch != epochs.latest:
-                    raise CorruptData(
-                        path, position + 12, f"a leader epoch of at least {epochs.latest}",
-                        str(header.leader_epoch),
-                    )  # fmt: skip
-                end = header.end_offset
-        return epochs
+def scan_epochs(files: Files, directory: str, segments: Iterable[tuple[int, int]]) -> LeaderEpochs:
+    """Read the leader epochs of a log from its batch headers. `segments` are (base offset, bytes of
+    whole batches), in order. What compaction has removed between two epochs counts as of the later
+    one; see `LeaderEpochs.with_told`.
+
+    Raises: CorruptData if a batch is damaged, or an epoch is lower than the one before it; OSError.
+    """
+    epochs, end = LeaderEpochs(), -1
+    for base, size in segments:
+        end = base if end < 0 else end
+        if size == 0:
+            continue
+        path = segment_path(directory, base)
+        file = files.open(path, write=False)
+        for position, header in scan_batches(file, start=0, end=size):
+            if header.leader_epoch > epochs.latest:
+                epochs = epochs.with_epoch(header.leader_epoch, end)
+            elif header.leader_epoch != epochs.latest:
+                raise CorruptData(
+                    path, position + 12, f"a leader epoch of at least {epochs.latest}",
+                    str(header.leader_epoch),
+                )  # fmt: skip
+            end = header.end_offset
+    return epochs
 
 
 def _recovery_point(checkpoint: Checkpoint | None, bases: list[int]) -> LogPosition:

@@ -1,0 +1,258 @@
+"""Logs of a node that does not run: what cannot be read is named, and the rest is copied."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bascule.backup.manifest import BackedUpPartition
+from bascule.backup.restoring import Restorer
+from bascule.backup.verifying import verify
+from bascule.host.real import RealClock, RealFile, RealFiles, RealRandom
+from bascule.storage import checkpoint, epochs, synced_mark
+from bascule.storage.appended_batches import GAPS_FILE_NAME
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.segment import base_offset_of
+from support.backup_sources import Backups, log_bytes
+from support.stored_batches import make_batch
+
+
+@pytest.fixture
+def backups(tmp_path: Path) -> Backups:
+    made = Backups(tmp_path)
+    made.logs.add("orders")
+    made.logs.write("orders", 250, epoch=1)
+    made.logs.write("orders", 250, epoch=2)
+    return made
+
+
+def segments(backups: Backups) -> list[Path]:
+    return sorted(directory(backups).glob("*.log"))
+
+
+def directory(backups: Backups) -> Path:
+    return Path(backups.logs.address) / "orders/0"
+
+
+def base(path: Path) -> int:
+    found = base_offset_of(path.name)
+    assert found is not None
+    return found
+
+
+def taken(backups: Backups) -> BackedUpPartition:
+    return backups.partition(backups.take().manifest, "orders")
+
+
+def restore(backups: Backups, data: Path) -> list[tuple[str, int, str]]:
+    """What the backup lacks of what it names; it is restored all the same."""
+    repository = backups.repository
+    restoring = Restorer(
+        [(repository.place, repository.chosen(""))], RealFiles(), clock=RealClock(),
+        dice=RealRandom(),
+    )  # fmt: skip
+    streams = restoring.streams()
+    found = restoring.incomplete(streams)
+    restoring.restore(str(data), streams, accept_loss=True)
+    return found
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, empty])
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_what_is_gone_of_a_segment_is_named_and_the_rest_copied(
+    backups: Backups, tmp_path: Path, row: int, harm: Callable[[Path], None]
+) -> None:
+    path = segments(backups)[row]
+    following = segments(backups)[row + 1] if row >= 0 else None
+    good = backups.logs.bytes_of("orders")
+    harm(path)
+    left = backups.logs.bytes_of("orders")
+    partition = taken(backups)
+    assert partition.failure
+    assert partition.end_offset < 500
+    assert verify(backups.repository.place, backups.repository.chosen("")) == []
+    ((_, _, why),) = restore(backups, tmp_path / "data")
+    assert why == partition.log_failure
+    found = log_bytes(tmp_path / "data/streams/orders/0")
+    if following is not None:
+        end = partition.behind[-1].end_offset
+        assert (partition.behind[0].first_offset, end) == (base(following), 500)
+        assert f"offsets {base(following)} to 499 are in the backup" in why
+        assert found.endswith(b"".join(each.read_bytes() for each in segments(backups)[row:][1:]))
+    assert found == left or harm is cut
+    assert good.startswith(found[: partition.files[-1].bytes if partition.files else 0])
+    # The directory is one in which a node starts.
+    log = PartitionLog.open(
+        RealFiles(), str(tmp_path / "data/streams/orders/0"), backups.logs.log("other").config,
+        RealClock(),
+    )  # fmt: skip
+    assert log.end.offset == (500 if following is not None else partition.end_offset)
+    log.close()
+
+
+def test_all_segments_are_gone(backups: Backups) -> None:
+    for path in segments(backups):
+        path.unlink()
+    partition = taken(backups)
+    assert partition.failure == "the batches end at offset 0, and the log at 500"
+
+
+def test_the_mark_alone_says_how_far_the_log_was_synced(backups: Backups) -> None:
+    backups.logs.write("orders", 5, epoch=2)
+    log = backups.logs.log("orders")
+    log.append(make_batch(log.end.offset, 5, leader_epoch=2))
+    log.sync()
+    path = segments(backups)[-1]
+    os.truncate(path, path.stat().st_size - 1)
+    partition = taken(backups)
+    assert partition.end_offset == 505
+    assert path.name in partition.failure
+    (directory(backups) / synced_mark.FILE_NAME).unlink()
+    partition = taken(backups)
+    assert (partition.end_offset, partition.failure) == (505, "")
+
+
+def test_a_segment_is_gone_of_a_log_with_gaps(backups: Backups) -> None:
+    """They are between batches: a segment begins where the one before it ends."""
+    log = backups.logs.log("orders")
+    log.append_as_follower(make_batch(507, 5, leader_epoch=2))
+    log.append_as_follower(make_batch(520, 5, leader_epoch=2))
+    log.close(high_watermark=525)
+    assert (directory(backups) / GAPS_FILE_NAME).exists()
+    partition = taken(backups)
+    assert (partition.end_offset, partition.failure) == (525, "")
+    path = segments(backups)[3]
+    path.unlink()
+    backups.repository.place.remove(next(iter(partition.files)).name)
+    partition = taken(backups)
+    assert partition.end_offset == base(path)
+    assert f"batches up to offset {base(segments(backups)[3])}" in partition.failure
+
+
+def test_a_later_backup_has_what_is_readable_again(backups: Backups) -> None:
+    path = segments(backups)[3]
+    kept = path.read_bytes()
+    path.unlink()
+    assert taken(backups).behind
+    path.write_bytes(kept)
+    partition = taken(backups)
+    assert (partition.end_offset, partition.failure, partition.behind) == (500, "", ())
+    manifest = backups.repository.chosen("")
+    assert backups.content(manifest, "orders") == backups.logs.bytes_of("orders")
+
+
+def test_what_the_last_backup_has_is_not_lost_with_the_log(backups: Backups) -> None:
+    good = backups.logs.bytes_of("orders")
+    backups.take()
+    for path in segments(backups):
+        path.unlink()
+    backups.take()
+    assert backups.content(backups.repository.chosen(""), "orders") == good
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, empty])
+def test_without_leader_epochs_they_are_read_from_the_batches(
+    backups: Backups, harm: Callable[[Path], None]
+) -> None:
+    first = taken(backups)
+    harm(directory(backups) / epochs.FILE_NAME)
+    partition = backups.partition(backups.take(full=True).manifest, "orders")
+    assert (partition.files, partition.failure) == (first.files, "")
+    segments(backups)[3].unlink()
+    partition = backups.partition(backups.take(full=True).manifest, "orders")
+    assert partition.behind[-1].end_offset == 500
+
+
+def test_a_damaged_checkpoint_is_named_and_the_log_copied(backups: Backups) -> None:
+    empty(directory(backups) / checkpoint.FILE_NAME)
+    partition = taken(backups)
+    assert partition.end_offset == 500
+    assert checkpoint.FILE_NAME in partition.failure
+
+
+@pytest.mark.parametrize("name", ["segment", checkpoint.FILE_NAME, epochs.FILE_NAME])
+def test_a_file_that_cannot_be_read_is_named_and_others_are_copied(
+    backups: Backups, name: str
+) -> None:
+    backups.logs.add("others")
+    backups.logs.write("others", 50)
+    path = segments(backups)[3] if name == "segment" else directory(backups) / name
+    path.unlink()
+    path.mkdir()
+    manifest = backups.take().manifest
+    assert backups.content(manifest, "others") == backups.logs.bytes_of("others")
+    partition = backups.partition(manifest, "orders")
+    if name == epochs.FILE_NAME:
+        assert partition.failure == ""
+    else:
+        assert f"{path} is corrupt" in partition.failure
+    assert (partition.behind or partition.files)[-1].end_offset == 500
+
+
+def test_bytes_that_the_disk_does_not_read_are_named(
+    backups: Backups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = str(segments(backups)[3])
+    read_at = RealFile.read_at
+
+    def failing(file: RealFile, position: int, length: int) -> bytes:
+        if file.path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_at(file, position, length)
+
+    monkeypatch.setattr(RealFile, "read_at", failing)
+    partition = taken(backups)
+    assert f"{bad} is corrupt" in partition.failure
+    assert "Input/output error" in partition.failure
+    assert partition.behind[-1].end_offset == 500
+
+
+def test_a_log_that_ends_earlier_elsewhere_does_not_hide_what_is_behind_damage(
+    backups: Backups, tmp_path: Path
+) -> None:
+    other = Backups(tmp_path / "other")
+    other.logs.add("orders")
+    other.logs.write("orders", 250, epoch=1)
+    other.take()
+    segments(backups)[3].unlink()
+    backups.take()
+    repositories = backups.repository, other.repository
+    restoring = Restorer(
+        [(each.place, each.chosen("")) for each in repositories], RealFiles(),
+        clock=RealClock(), dice=RealRandom(),
+    )  # fmt: skip
+    streams = restoring.streams()
+    ((_, _, why),) = restoring.incomplete(streams)
+    assert f"ends at offset 250 in {other.repository.place.address}" in why
+    restoring.restore(str(tmp_path / "data"), streams, accept_loss=True)
+    assert log_bytes(tmp_path / "data/streams/orders/0").startswith(other.logs.bytes_of("orders"))
+    log = PartitionLog.open(
+        RealFiles(), str(tmp_path / "data/streams/orders/0"), backups.logs.log("other").config,
+        RealClock(),
+    )  # fmt: skip
+    assert log.end.offset == 500
+    log.close()
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    backups = Backups(tmp_path)
+    backups.logs.add("orders")
+    path = directory(backups)
+    for each in path.iterdir():
+        each.unlink()
+    path.rmdir()
+    path.write_bytes(b"")
+    partition = taken(backups)
+    assert str(path) in partition.failure
