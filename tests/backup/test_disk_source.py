@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from bascule.backup.manifest import BackedUpPartition
+from bascule.backup.places import LocalPlace
+from bascule.backup.repository import Repository
 from bascule.backup.restoring import Restorer
 from bascule.backup.verifying import verify
 from bascule.host.real import RealClock, RealFile, RealFiles, RealRandom
@@ -171,7 +173,8 @@ def test_without_leader_epochs_they_are_read_from_the_batches(
     partition = backups.partition(backups.take(full=True).manifest, "orders")
     assert (partition.files, partition.failure) == (first.files, "")
     segments(backups)[3].unlink()
-    partition = backups.partition(backups.take(full=True).manifest, "orders")
+    backups.repository = Repository(LocalPlace(f"{backups.logs.address}/../another"))
+    partition = taken(backups)
     assert partition.behind[-1].end_offset == 500
 
 

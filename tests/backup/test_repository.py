@@ -171,12 +171,13 @@ def test_files_of_interrupted_backups_are_listed_and_removed(place: Place) -> No
     ]
     for name in files:
         place.write(name, b"x")
-    place.write("manifests/20260102T000000Z.json.new", b"a manifest that was cut")
+    cut = "manifests/20260103T000000Z.json.new"
+    place.write(cut, b"a manifest")
     place.write("manifests/readme.json", b"of somebody else")
     repository.add(manifest("20260102T000000Z"), known=repository.ids())
     repository.add(manifest("20260104T000000Z", files[0]), known=repository.ids())
-    assert repository.unnamed(repository.load_all()[0]) == files[1:]
-    assert repository.forget(2) == (0, 3)
+    assert repository.unnamed(repository.load_all()[0]) == [cut, *files[1:]]
+    assert repository.forget(2) == (0, 4)
     assert place.names("streams") == files[:1]
 
 
@@ -195,6 +196,98 @@ def test_nothing_is_removed_where_a_manifest_cannot_be_read(place: Place) -> Non
         repository.forget(1)
     assert place.names("streams") == ["streams/1", "streams/2", "streams/3"]
     assert len(repository.ids()) == 3
+
+
+def of_streams(backup: str, **streams: str) -> Manifest:
+    """A backup of streams with one partition each, and why that is not complete."""
+    return Manifest(
+        id=backup, at_ms=1, cluster_id="c", source="here",
+        streams=tuple(
+            backed_up(
+                StreamDefinition(name, name.encode().ljust(16), 7, StreamConfig(f"{name}.>")),
+                (BackedUpPartition(partition=0, start_offset=0, end_offset=1, failure=failure),),
+            )
+            for name, failure in streams.items()
+        ),
+    )  # fmt: skip
+
+
+def test_what_no_newer_backup_has_complete_is_kept(place: Place) -> None:
+    """A backup of one stream is complete, and has nothing of the others."""
+    repository = Repository(place)
+    made = [
+        of_streams("20260101T000000Z", a="", b="", gone=""),
+        of_streams("20260102T000000Z", a="", b=""),
+        of_streams("20260103T000000Z", a="", b="no leader"),
+        of_streams("20260104T000000Z", a=""),
+        of_streams("20260105T000000Z", a="", b="no leader"),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert repository.forget(2) == (2, 0)
+    assert repository.ids() == [made[1].id, made[3].id, made[4].id]
+    newest = of_streams("20260106T000000Z", a="no leader", b="no leader")
+    repository.add(newest, known=repository.ids())
+    assert repository.forget(1) == (2, 0)
+    assert repository.ids() == [made[1].id, newest.id]
+
+
+def test_what_is_complete_in_no_single_older_backup_is_kept(place: Place) -> None:
+    repository = Repository(place)
+    made = [
+        of_streams("20260101T000000Z", a="", b="no leader"),
+        of_streams("20260102T000000Z", a="no leader", b=""),
+        of_streams("20260103T000000Z", a="no leader", b="no leader"),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert repository.forget(1) == (0, 0)
+
+
+def test_a_backup_does_not_remove_itself(place: Place) -> None:
+    """Without locks another one may have been added since."""
+    repository = Repository(place)
+    for day in (1, 2, 3):
+        repository.add(manifest(f"2026010{day}T000000Z"), known=repository.ids())
+    assert repository.forget(1, own="20260102T000000Z") == (1, 0)
+    assert repository.ids() == ["20260102T000000Z", "20260103T000000Z"]
+
+
+def test_only_the_newest_manifest_has_to_be_readable_to_go_on(place: Place) -> None:
+    repository = Repository(place)
+    first, damaged, newest = (
+        of_streams(f"2026010{day}T000000Z", **{name: ""})
+        for day, name in ((1, "a"), (2, "b"), (3, "c"))
+    )
+    for each in (first, damaged, newest):
+        repository.add(each, known=repository.ids())
+    place.write(manifest_name(damaged.id), b"\xff")
+    streams = [each.streams[0].decoded() for each in (first, damaged, newest)]
+    latest = repository.latest_of(streams)
+    assert latest is not None
+    assert {each.decoded().name for each in latest.streams} == {"a", "c"}
+    left_out, unreadable = repository.left_out(newest)
+    assert left_out == [("a", first.id)]
+    assert [each.id for each in unreadable] == [damaged.id]
+    place.write(manifest_name(newest.id), b"")
+    with pytest.raises(CorruptData):
+        repository.latest_of(streams)
+    latest = repository.latest_of(streams, passes_damage=True)
+    assert latest is not None
+    assert [each.decoded().name for each in latest.streams] == ["a"]
+
+
+def test_a_manifest_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "manifests/20260101T000000Z.json").mkdir(parents=True)
+    place = LocalPlace(str(tmp_path))
+    with pytest.raises(CorruptData, match=r"20260101T000000Z\.json is corrupt"):
+        Repository(place).load("20260101T000000Z")
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b'{"format": "\xff"}', b'"\xe2\x28"'])
+def test_a_manifest_that_is_no_text_is_damaged(data: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode_manifest(data, "m")
 
 
 def test_one_backup_at_a_time_is_written_to_a_bucket(
@@ -235,8 +328,11 @@ def test_of_two_backups_in_a_bucket_that_end_at_once_one_at_most_counts(tmp_path
 
 def test_a_data_directory_is_no_place(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is the data directory of a node"):
-        LocalPlace(str(tmp_path)).held().__enter__()
+    for name in ("", "/streams", "/streams/orders/0/backups"):
+        with pytest.raises(ConfigError, match="in the data directory of a node"):
+            LocalPlace(f"{tmp_path}{name}").held().__enter__()
+    with LocalPlace(f"{tmp_path}/backups").held():
+        pass
 
 
 def test_a_place_that_cannot_be_read_is_not_empty(
@@ -337,6 +433,8 @@ def test_a_bucket_that_does_not_exist_takes_no_backup(s3: str) -> None:
     place = open_place(f"s3://missing/here{s3}")
     with pytest.raises(OSError, match="missing"):
         place.write("streams/a", b"x")
+    with pytest.raises(ConfigError, match="there is no bucket 'missing'"):
+        Repository(place).ids()
 
 
 @pytest.mark.parametrize("address", ["", "nowhere://x/y"])

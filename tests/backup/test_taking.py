@@ -156,9 +156,9 @@ def test_what_comes_before_damage_is_kept_and_the_damage_is_named(backups: Backu
     assert backups.logs.bytes_of("orders").startswith(content)
 
 
-def interrupt(backups: Backups, stream: str, segment: int) -> Path:
+def interrupt(backups: Backups, stream: str, segment: int, *, index: int = 0) -> Path:
     """Damage a segment, so that reading ends there. Returns a copy of what it was."""
-    path = sorted((Path(backups.logs.address) / f"{stream}/0").glob("*.log"))[segment]
+    path = sorted((Path(backups.logs.address) / f"{stream}/{index}").glob("*.log"))[segment]
     kept = path.with_suffix(".good")
     data = path.read_bytes()
     kept.write_bytes(data)
@@ -235,6 +235,20 @@ def test_a_tail_that_was_never_synced_is_no_damage(backups: Backups) -> None:
     path.write_bytes(path.read_bytes() + make_batch(500, 5)[:-3])
     partition = backups.partition(backups.take().manifest, "orders")
     assert (partition.end_offset, partition.failure) == (500, "")
+
+
+def test_what_fails_in_a_full_backup_keeps_the_last_one(backups: Backups) -> None:
+    backups.logs.add("orders", partitions=2)
+    backups.logs.write("orders", 50, index=0)
+    backups.logs.write("orders", 500, index=1)
+    first = backups.take()
+    backups.logs.failing["orders", 0] = Broken("no leader")
+    interrupt(backups, "orders", 0, index=1)
+    taken = backups.take(full=True)
+    assert [each[:2] for each in taken.manifest.failures()] == [("orders", 0), ("orders", 1)]
+    assert taken.manifest.files().keys() >= first.manifest.files().keys()
+    backups.logs.failing.clear()
+    assert backups.take(full=True).read_anew == []
 
 
 def test_a_deleted_stream_is_in_no_later_backup(backups: Backups) -> None:
@@ -333,8 +347,10 @@ def test_a_backup_of_one_stream_has_nothing_of_the_others_copied_again(backups: 
     backups.logs.write("models", 5)
     one = backups.take("models")
     assert [each.definition["name"] for each in one.manifest.streams] == ["models"]
-    assert backups.repository.left_out(one.manifest) == [("orders", first.manifest.id)]
-    assert backups.repository.left_out(first.manifest) == []
+    second = backups.take("models")
+    for each in (one, second):
+        assert backups.repository.left_out(each.manifest) == ([("orders", first.manifest.id)], [])
+    assert backups.repository.left_out(first.manifest) == ([], [])
     all_again = backups.take()
     assert (all_again.bytes_written, all_again.read_anew) == (0, [])
     assert backups.content(all_again.manifest, "orders") == backups.logs.bytes_of("orders")

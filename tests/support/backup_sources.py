@@ -131,10 +131,10 @@ class Backups:
         self.now_ms += 1_000
         streams = [each for each in self.logs.streams() if not names or each.name in names]
         taker = BackupTaker(self.logs, self.repository.place, now_ms=lambda: self.now_ms)
-        before = None if full else self.repository.latest_of(streams)
+        before = self.repository.latest_of(streams, passes_damage=full)
         usable = None if before is None else self.repository.usable(before)
         ids = self.repository.ids()
-        taken = taker.take(streams, usable, known_ids=ids, jobs=2)
+        taken = taker.take(streams, usable, known_ids=ids, is_full=full, jobs=2)
         self.repository.add(taken.manifest, known=ids)
         return taken
 

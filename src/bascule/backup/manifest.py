@@ -159,6 +159,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing lacks of the partitions that it names."""
         return not self.failures()
 
+    def partitions(self) -> dict[tuple[str, int], str]:
+        """(stream id, partition) of what it names, and why each is not complete; empty: it is."""
+        return {
+            (str(stream.definition["id"]), each.partition): each.why_incomplete
+            for stream in self.streams
+            for each in stream.partitions
+        }
+
     def failures(self) -> list[tuple[str, int, str]]:
         """(stream, partition, why) of what is not complete."""
         return [
@@ -229,7 +237,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     """
     try:
         document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptData(name, 0, f'JSON of format "{FORMAT}"', str(error)) from None
     if document.format != FORMAT:
         raise CorruptData(name, 0, f'format "{FORMAT}"', repr(document.format))

@@ -22,6 +22,7 @@ NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """File systems without locks, such as some that are mounted from elsewhere."""
 NODE_FILES: Final = ("node.json", "raft")
 """A data directory has these; its node keeps nothing below `streams/` that it does not know."""
+NODE_STREAMS: Final = "streams"
 CLAIMS: Final = "backing-up"
 """Below it each backup that is being taken in a bucket has a file."""
 CLAIM_RENEWAL_SECONDS: Final = 60.0
@@ -49,8 +50,9 @@ class Place(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
 
-    def held(self) -> AbstractContextManager[object]:
-        """Keep others from writing a backup. Raises: BackupPlaceInUse, ConfigError."""
+    def held(self) -> AbstractContextManager[bool]:
+        """Keep others from writing a backup; whether that is certain. Raises: BackupPlaceInUse,
+        ConfigError."""
 
     def names(self, directory: str) -> list[str]:
         """All files below a directory, as paths below the place, sorted; also those of writes that
@@ -135,13 +137,9 @@ class LocalPlace:
             self._files.remove(path)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        for name in NODE_FILES:
-            if self._files.exists(f"{self.address}/{name}"):
-                raise ConfigError(
-                    f"{self.address} is the data directory of a node, which removes what it does "
-                    "not know: name another place for backups"
-                )
+    def held(self) -> Iterator[bool]:
+        self._check_no_data()
+        is_certain = True
         with ExitStack() as stack:
             self._files.make_dirs(self.address)
             try:
@@ -151,7 +149,23 @@ class LocalPlace:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-            yield
+                is_certain = False
+            yield is_certain
+
+    def _check_no_data(self) -> None:
+        """Raises: ConfigError where a node would remove the place, as what it does not know."""
+        path = Path(self.address)
+        data = [path]
+        parents = list(path.parents)
+        data += [up for up, below in zip(parents[1:], parents, strict=False)
+                 if below.name == NODE_STREAMS]  # fmt: skip
+        data += [path.parent] if path.name == NODE_STREAMS else []
+        for each in data:
+            if any(self._files.exists(f"{each}/{name}") for name in NODE_FILES):
+                raise ConfigError(
+                    f"{self.address} is in the data directory of a node, {each}, which removes "
+                    "what it does not know: name another place for backups"
+                )
 
     def names(self, directory: str) -> list[str]:
         found = []
@@ -178,6 +192,7 @@ class RemotePlace:
         if not self._path:
             raise ConfigError(f"{address!r} names no bucket: s3://BUCKET/PATH does")
         self._is_file: Callable[[Any], bool] = lambda found: found.type == fs.FileType.File
+        self._is_missing: Callable[[Any], bool] = lambda found: found.type == fs.FileType.NotFound
         self._select = fs.FileSelector
 
     def write(self, name: str, data: bytes) -> None:
@@ -215,7 +230,7 @@ class RemotePlace:
             self._store.delete_file(path)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Iterator[bool]:
         """A bucket has no locks: each backup has a file there while it is taken."""
         claim = f"{CLAIMS}/{RealRandom().bytes(16).hex()}"
         holder = f"process {os.getpid()} of {socket.gethostname()}"
@@ -232,7 +247,7 @@ class RemotePlace:
         try:
             self._check_claims(claim)
             renewing.start()
-            yield
+            yield True
         finally:
             ended.set()
             if renewing.is_alive():
@@ -268,7 +283,20 @@ class RemotePlace:
         return [each for each in self._store.get_file_info(selector) if self._is_file(each)]
 
     def names(self, directory: str) -> list[str]:
-        return sorted(each.path[len(self._path) + 1 :] for each in self._infos(directory))
+        """Raises: ConfigError where there is no such bucket."""
+        found = sorted(each.path[len(self._path) + 1 :] for each in self._infos(directory))
+        if not found:
+            self._check_bucket()
+        return found
+
+    def _check_bucket(self) -> None:
+        """A bucket whose name is mistyped is no empty place. Raises: ConfigError."""
+        bucket = self._path.partition("/")[0]
+        if self._store.type_name == "local":
+            return
+        with suppress(OSError):  # who may see the place need not see the bucket
+            if self._is_missing(self._store.get_file_info(bucket)):
+                raise ConfigError(f"{self.address}: there is no bucket {bucket!r}")
 
 
 def open_place(address: str) -> Place:

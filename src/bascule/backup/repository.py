@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -13,18 +14,28 @@ from bascule.backup.manifest import (
     SUFFIX,
     BackedUpPartition,
     BackedUpPayload,
+    BackedUpStream,
     Manifest,
     decode_manifest,
     encode_manifest,
     manifest_name,
 )
 from bascule.backup.places import Place
-from bascule.errors import BackupPlaceInUse, BasculeError, ConfigError
+from bascule.errors import (
+    BackupPlaceInUse,
+    BasculeError,
+    ConfigError,
+    CorruptData,
+    UnsupportedFormat,
+)
 from bascule.model import StreamDefinition
+from bascule.storage.checkpoint import NEW_SUFFIX
 
 STREAMS: Final = "streams"
 """Below it are the files of record batches and of payloads."""
 PAYLOAD_SUFFIX: Final = ".payload"
+BAD_FILE: Final = frozenset({errno.EIO, errno.EISDIR, errno.EUCLEAN, errno.EBADMSG})
+"""Errors of a manifest that count as damage: to remove the file helps."""
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]{1,9})?")
 
 
@@ -56,6 +67,7 @@ class Repository:
     def load(self, backup: str) -> Manifest:
         """Raises: CorruptData, UnsupportedFormat, OSError; ConfigError: there is no such one."""
         name = manifest_name(backup)
+        path = f"{self.place.address}/{name}"
         try:
             data = self.place.read(name)
         except FileNotFoundError:
@@ -63,13 +75,21 @@ class Repository:
             raise ConfigError(
                 f"{self.place.address} has no backup {backup!r}; the last ones: {known}"
             ) from None
-        return decode_manifest(data, f"{self.place.address}/{name}")
+        except OSError as error:
+            if error.errno not in BAD_FILE:
+                raise
+            why = error.strerror or str(error)
+            raise CorruptData(path, 0, "a file that can be read", why) from error
+        return decode_manifest(data, path)
 
     def load_all(self) -> tuple[list[Manifest], list[UnreadableBackup]]:
         """All backups, oldest first, and those whose manifests cannot be read. One that another
         process removes meanwhile is none. Raises: OSError."""
+        return self._load(self.ids())
+
+    def _load(self, ids: Iterable[str]) -> tuple[list[Manifest], list[UnreadableBackup]]:
         found, unreadable = [], []
-        for each in self.ids():
+        for each in ids:
             try:
                 found.append(self.load(each))
             except ConfigError:
@@ -83,19 +103,28 @@ class Repository:
         ids = self.ids()
         return self.load(ids[-1]) if ids else None
 
-    def latest_of(self, streams: Collection[StreamDefinition]) -> Manifest | None:
+    def latest_of(
+        self, streams: Collection[StreamDefinition], *, passes_damage: bool = False
+    ) -> Manifest | None:
         """The newest backup, with each of `streams` that it lacks as the newest one that has it;
-        None without any backup. Raises: as `load`."""
-        ids = self.ids()
-        if not ids:
-            return None
-        latest = self.load(ids.pop())
-        found = {each.decoded().id: each for each in latest.streams}
+        None without any backup. Older ones that cannot be read are passed over; `passes_damage`:
+        the newest ones as well. Raises: as `load`."""
+        latest: Manifest | None = None
+        found: dict[bytes, BackedUpStream] = {}
         wanted = {each.id for each in streams}
-        while ids and not wanted <= found.keys():
-            for each in self.load(ids.pop()).streams:
-                found.setdefault(each.decoded().id, each)
-        return replace(latest, streams=tuple(found.values()))
+        for each in reversed(self.ids()):
+            try:
+                manifest = self.load(each)
+            except (CorruptData, UnsupportedFormat):
+                if latest is None and not passes_damage:
+                    raise
+                continue
+            latest = latest or manifest
+            for stream in manifest.streams:
+                found.setdefault(stream.decoded().id, stream)
+            if wanted <= found.keys():
+                break
+        return None if latest is None else replace(latest, streams=tuple(found.values()))
 
     def usable(self, manifest: Manifest) -> Manifest:
         """What a new backup can build on: without the payloads whose files are gone, and without
@@ -133,15 +162,21 @@ class Repository:
             raise ConfigError(f"{self.place.address} has no backup: take one with `bascule backup`")
         return found
 
-    def left_out(self, manifest: Manifest) -> list[tuple[str, str]]:
-        """(name, backup) of the streams that `manifest` lacks and the backup before it has: they
-        were deleted since, or it is one of chosen streams. Raises: as `load`."""
+    def left_out(self, manifest: Manifest) -> tuple[list[tuple[str, str]], list[UnreadableBackup]]:
+        """(name, backup) of the streams that `manifest` lacks and the newest backup before it that
+        has them: they were deleted since, or it is one of chosen streams. Also which of the earlier
+        ones cannot be read. Raises: OSError."""
         earlier = [each for each in self.ids() if id_order(each) < id_order(manifest.id)]
-        if not earlier:
-            return []
+        found, unreadable = self._load(reversed(earlier))
         known = {each.decoded().id for each in manifest.streams}
-        before = [each.decoded() for each in self.load(earlier[-1]).streams]
-        return [(each.name, earlier[-1]) for each in before if each.id not in known]
+        lacking = []
+        for before in found:
+            for each in before.streams:
+                stream = each.decoded()
+                if stream.id not in known:
+                    known.add(stream.id)
+                    lacking.append((stream.name, before.id))
+        return lacking, unreadable
 
     def add(self, manifest: Manifest, *, known: Collection[str]) -> None:
         """Make the backup count; its files are there already. `known` are the backups that were
@@ -165,24 +200,21 @@ class Repository:
                 self.place.address, f"backup {later[-1]}, which was taken while this one was"
             )
 
-    def forget(self, keep: int) -> tuple[int, int]:
-        """Remove all backups but the newest `keep`, and the files below `streams/` that no other
-        one names, also those of backups that were interrupted. The newest one that is complete
-        stays as well. Nothing is removed where a manifest cannot be read: what it names is not
-        known. A backup that is being taken by others fails when it ends.
+    def forget(self, keep: int, *, own: str = "") -> tuple[int, int]:
+        """Remove all backups but the newest `keep` and backup `own`, and the files that no other
+        one names, also those of backups that were interrupted. What is not complete in any of
+        these stays in an older one that has it complete. Nothing is removed where a manifest cannot
+        be read: what it names is not known. A backup that is being taken by others fails when it
+        ends.
 
         Returns the numbers of backups and files that were removed. Raises: as `load`.
         """
         ids = self.ids()
         every = {each: self.load(each) for each in ids}
-        kept = [every[each] for each in ids[-keep:]]
-        old = ids[:-keep]
-        if not any(each.is_complete for each in kept):
-            for each in reversed(old):
-                if every[each].is_complete:
-                    kept.insert(0, every[each])
-                    old.remove(each)
-                    break
+        newest = {*ids[-keep:], own}
+        kept = [every[each] for each in ids if each in newest]
+        kept += _complete_elsewhere(kept, [every[each] for each in ids if each not in newest])
+        old = [each for each in ids if every[each] not in kept]
         names = {name for each in kept for name in each.names()}
         removed: set[str] = set()
         for each in old:
@@ -192,13 +224,39 @@ class Repository:
             for name in sorted(gone - removed):
                 self.place.remove(name)
             removed |= gone
-        for name in sorted(set(self.place.names(STREAMS)) - names - removed):
+        left = [name for name in self.unnamed(kept) if name not in removed]
+        for name in left:
             self.place.remove(name)
-            removed.add(name)
-        return len(old), len(removed)
+        return len(old), len(removed) + len(left)
+
+    def remove_unnamed(self) -> int:
+        """Remove the files that no backup names, as interrupted ones leave them; how many. Nobody
+        else may take a backup meanwhile. Raises: as `load`."""
+        names = self.unnamed([self.load(each) for each in self.ids()])
+        for name in names:
+            self.place.remove(name)
+        return len(names)
 
     def unnamed(self, manifests: Iterable[Manifest]) -> list[str]:
         """Files that none of all backups names, as one leaves them that was interrupted, sorted.
         Raises: OSError."""
         named = {name for each in manifests for name in each.names()}
-        return [name for name in self.place.names(STREAMS) if name not in named]
+        cut = [each for each in self.place.names(DIRECTORY) if each.endswith(SUFFIX + NEW_SUFFIX)]
+        return [*cut, *(name for name in self.place.names(STREAMS) if name not in named)]
+
+
+def _complete_elsewhere(kept: Sequence[Manifest], old: Sequence[Manifest]) -> list[Manifest]:
+    """Those of `old`, oldest first, that have complete what is not complete in any of `kept`."""
+    found = [each.partitions() for each in kept]
+    wanted = {key for each in found for key in each}
+    wanted -= {key for each in found for key, why in each.items() if not why}
+    complete = [{key for key, why in each.partitions().items() if not why} for each in old]
+    for manifest, has in reversed(list(zip(old, complete, strict=True))):
+        if wanted and wanted <= has:
+            return [manifest]
+    needed = []
+    for manifest, has in reversed(list(zip(old, complete, strict=True))):
+        if wanted & has:
+            needed.append(manifest)
+            wanted -= has
+    return needed

@@ -89,6 +89,8 @@ class BackupTaker:
         self._now_ms = now_ms
         self._on_progress = on_progress
         self._is_stopped = False
+        self._is_full = False
+        """Everything is read and written again; what fails keeps what the last backup has."""
 
     def take(
         self,
@@ -96,14 +98,16 @@ class BackupTaker:
         before: Manifest | None,
         *,
         known_ids: Collection[str] = (),
+        is_full: bool = False,
         jobs: int = 4,
     ) -> Taken:
-        """Read `streams`; `before` is the backup whose files are used again.
+        """Read `streams`; `before` is the backup whose files are used again, unless it `is_full`.
 
         A partition that cannot be read keeps what `before` has of it, and says so. The manifest is
         not written yet. Raises: OSError where the place cannot be written.
         """
         began = self._now_ms()
+        self._is_full = is_full
         earlier = {
             (str(stream.definition["id"]), each.partition): each
             for stream in (before.streams if before else ())
@@ -205,16 +209,18 @@ class BackupTaker:
         )
         if before is None:
             return self._append(definition, read, empty, (), began, taken)
-        why = self._why_anew(definition, read, before, began)
-        if not why:
+        why = "" if self._is_full else self._why_anew(definition, read, before, began)
+        if not why and not self._is_full:
             try:
                 return self._append(definition, read, before, before.payloads, began, taken)
             except (UnexpectedOffset, UnexpectedEpoch) as error:
                 why = str(error)
-        anew = self._append(definition, read, empty, before.payloads, began, taken)
+        copied = () if self._is_full else before.payloads
+        anew = self._append(definition, read, empty, copied, began, taken)
         if not anew.read_ms and anew.end_offset < before.end_offset and before.files:
             return _failed(before, anew.failure)
-        taken.read_anew.append((definition.name, index, why))
+        if why:
+            taken.read_anew.append((definition.name, index, why))
         return anew
 
     def _why_anew(
