@@ -67,6 +67,7 @@ def test_logs_and_definitions_come_back_as_they_were(tmp_path: Path) -> None:
     assert load_cluster_id(files, str(data), RealRandom(), draw_new=False) == restored.cluster_id
     directories = StreamDirectories(files, str(data))
     assert directories.identities_required()
+    assert not (data / "restoring").exists()
     for stream in logs.definitions:
         for index in range(stream.partition_count):
             place = Path(directories.partition(stream.name, index))
@@ -160,8 +161,31 @@ def test_a_damaged_file_ends_the_restore_without_a_usable_directory(tmp_path: Pa
     with pytest.raises(CorruptData, match="SHA-256"):
         restoring.restore(str(tmp_path / "data"), restoring.streams())
     assert not (tmp_path / "data" / FILE_NAME).exists()
-    with pytest.raises(ConfigError, match="is not empty"):
+    with pytest.raises(ConfigError, match=r"data is of a restore that did not end: remove"):
         restoring.restore(str(tmp_path / "data"), restoring.streams())
+    with pytest.raises(ConfigError, match=r"data is of a restore that did not end: remove"):
+        load_cluster_id(RealFiles(), str(tmp_path / "data"), RealRandom(), draw_new=True)
+    (tmp_path / "used/x").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is not empty"):
+        restoring.restore(str(tmp_path / "used"), restoring.streams())
+
+
+def test_a_restore_to_a_full_disk_names_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says only its number."""
+    logs = WrittenLogs(tmp_path / "logs")
+    logs.add("orders")
+    logs.write("orders", 50)
+    restoring = restorer(back_up(logs, tmp_path / "place"))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PartitionLog, "append_as_follower", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        restoring.restore(str(tmp_path / "data"), restoring.streams())
+    assert caught.value.filename == f"{tmp_path}/data/streams/orders/0"
 
 
 def test_a_log_ends_before_a_damaged_file_where_the_loss_is_accepted(

@@ -72,7 +72,7 @@ def file_chunks(files: Files, path: str) -> Iterator[bytes]:
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def naming(path: str) -> Iterator[None]:
     """Name the file in an OSError of a call that knows only its number, as on a full disk."""
     try:
         yield
@@ -97,7 +97,7 @@ class LocalPlace:
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self.address}/{name}"
-        with _naming(path):
+        with naming(path):
             self._files.make_dirs(path.rpartition("/")[0])
             try:
                 replace_file(self._files, path, data)
@@ -109,7 +109,7 @@ class LocalPlace:
     def write_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
         path = f"{self.address}/{name}"
         directory = path.rpartition("/")[0]
-        with _naming(path):
+        with naming(path):
             self._files.make_dirs(directory)
             file = self._files.open(path + NEW_SUFFIX, create=True)
             try:

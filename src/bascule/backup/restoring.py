@@ -21,7 +21,7 @@ from bascule.backup.manifest import (
     Manifest,
     lacking_text,
 )
-from bascule.backup.places import Place
+from bascule.backup.places import Place, naming
 from bascule.backup.verifying import (
     OnBytes,
     verified_behind,
@@ -34,7 +34,11 @@ from bascule.errors import ConfigError, CorruptData, UnexpectedEpoch
 from bascule.host.api import Clock, Files, Random
 from bascule.metadata.codec import encode_cluster_id, encode_image
 from bascule.model import StreamDefinition
-from bascule.node.cluster_id import CLUSTER_ID_BYTES
+from bascule.node.cluster_id import (
+    CLUSTER_ID_BYTES,
+    INTERRUPTED_RESTORE,
+    RESTORING_FILE_NAME,
+)
 from bascule.node.cluster_id import FILE_NAME as CLUSTER_ID_FILE_NAME
 from bascule.record.payload_links import Payload
 from bascule.replica.log_identity import LogIdentity, write_identity
@@ -151,27 +155,35 @@ class Restorer:
     ) -> Restored:
         """Write `data`, which does not exist, or is empty.
 
-        A crash leaves a directory in which no node starts. `accept_loss`: a partition ends before a
+        What is interrupted leaves a directory in which no node starts: the file `restoring` is
+        there until the end. `accept_loss`: a partition ends before a
         damaged file, a payload whose files are all damaged is left out, and the result names them.
         Raises: ConfigError; CorruptData where a file of the backup is damaged; OSError.
         """
         data = str(Path(data).absolute())
+        begun = f"{data}/{RESTORING_FILE_NAME}"
+        if self._files.exists(begun):
+            raise ConfigError(f"{data} {INTERRUPTED_RESTORE}")
         if self._files.exists(data) and self._files.list_dir(data):
             raise ConfigError(f"{data} is not empty: name a new directory with --data DIR")
         self._files.make_dirs(data)
+        with naming(begun):
+            replace_file(self._files, begun, b"")
         cluster_id = self._dice.bytes(CLUSTER_ID_BYTES).hex()
         restored = Restored(cluster_id, accept_loss, incomplete=self.incomplete(streams))
         directories = StreamDirectories(self._files, data)
         for stream in streams:
             restored.streams += 1
             for index in range(stream.partition_count):
-                self._restore_log(
-                    directories.partition(stream.name, index), stream, index, restored
-                )
+                directory = directories.partition(stream.name, index)
+                with naming(directory):
+                    self._restore_log(directory, stream, index, restored)
         directories.require_identities()
         # The image comes last: a node without it and with streams does not start.
         replace_file(self._files, f"{data}/{CLUSTER_ID_FILE_NAME}", encode_cluster_id(cluster_id))
         replace_file(self._files, f"{data}/{IMAGE_FILE_NAME}", encode_image(streams))
+        self._files.remove(begun)
+        self._files.sync_dir(data)
         return restored
 
     def _beyond(self, stream: StreamDefinition, index: int, chosen: _Chosen) -> str:

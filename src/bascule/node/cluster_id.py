@@ -14,7 +14,7 @@ from bascule.controller import held_partitions
 from bascule.controller.cluster.image_files import earlier_image
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import LAYOUT_FILE_NAME
-from bascule.errors import CorruptData
+from bascule.errors import ConfigError, CorruptData
 from bascule.host.api import Files, Random
 from bascule.metadata.codec import decode_cluster_id, encode_cluster_id
 from bascule.node.cluster_file import KeptCluster
@@ -22,6 +22,11 @@ from bascule.storage.checkpoint import replace_file
 
 FILE_NAME: Final = "node.json"
 CLUSTER_ID_BYTES: Final = 12
+RESTORING_FILE_NAME: Final = "restoring"
+"""In a directory that `bascule restore` has not completed."""
+INTERRUPTED_RESTORE: Final = (
+    "is of a restore that did not end: remove the directory, and run `bascule restore` again"
+)
 REQUIRED_SECONDS: Final = 5.0
 """From the moment at which a node hears that all nodes tell their ids, until it requires them: the
 others hear it, too, and begin their connections anew."""
@@ -33,8 +38,11 @@ def load_cluster_id(files: Files, data: str, dice: Random, *, draw_new: bool) ->
     """The cluster id of the data directory `data`, which is drawn at the first start.
 
     `draw_new` replaces an id that is missing or damaged. Raises: CorruptData where the file is
-    damaged, or missing from a directory that a node has used; OSError.
+    damaged, or missing from a directory that a node has used; ConfigError where a restore into the
+    directory was interrupted: the node would begin an empty cluster; OSError.
     """
+    if files.exists(f"{data}/{RESTORING_FILE_NAME}"):
+        raise ConfigError(f"{data} {INTERRUPTED_RESTORE}")
     path = f"{data}/{FILE_NAME}"
     if files.exists(path):
         try:

@@ -342,7 +342,12 @@ def _source(data: Path | None, server: str | None) -> Iterator[Source]:
         yield ClusterSource(server)
         return
     try:
-        found = DiskSource(str(data))
+        found = DiskSource(
+            str(data),
+            lambda damage: print_warning(
+                f"{damage}; streams that were made or changed last may be missing"
+            ),
+        )
     except DataDirectoryInUse as error:
         print_error(str(error))
         err.print("its node runs: leave out --data, and give its --server", style="dim")

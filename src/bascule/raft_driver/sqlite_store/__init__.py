@@ -25,6 +25,12 @@ from bascule.raft_driver.sqlite_store.database import (
     SqliteDatabase,
     SqliteStore,
 )
-from bascule.raft_driver.sqlite_store.opening import stored_node_id
+from bascule.raft_driver.sqlite_store.opening import restart_mark, stored_node_id
 
-__all__ = ["DatabaseStatistics", "SqliteDatabase", "SqliteStore", "stored_node_id"]
+__all__ = [
+    "DatabaseStatistics",
+    "SqliteDatabase",
+    "SqliteStore",
+    "restart_mark",
+    "stored_node_id",
+]

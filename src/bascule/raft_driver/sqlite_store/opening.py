@@ -239,6 +239,15 @@ def _check_groups(path: str, opened: Opened) -> None:
                 )  # fmt: skip
 
 
+def restart_mark(files: Files, path: str, *, node_id: int) -> None:
+    """Have the database at `path`, which is a copy for a tool, opened with the commits that are
+    left, however many were acknowledged. Raises: OSError."""
+    mark_path = path + MARK_SUFFIX
+    if files.exists(mark_path):
+        files.remove(mark_path)
+    CommitMark.create(files, mark_path, node_id=node_id, commits=0)
+
+
 def stored_node_id(path: str) -> int:
     """The node whose database is at `path`. Raises: CorruptData."""
     connection = sqlite3.connect(path)
