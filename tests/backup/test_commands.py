@@ -197,3 +197,21 @@ def test_a_backup_that_was_removed_meanwhile_is_not_called_damaged(
         assert main(command) == exit_codes.USAGE
         monkeypatch.undo()
         assert "was removed meanwhile" in told(capsys)
+
+
+def test_streams_may_be_missing_where_metadata_are_damaged(
+    backups: Backups, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = backups.repository.place.address
+    backups.logs.failure = "the commit mark is gone; streams may be missing"
+    assert main(["backup", place, "--json"]) == exit_codes.FAILED
+    assert json.loads(capsys.readouterr().out)["failure"] == backups.logs.failure
+    assert main(["backup", place]) == exit_codes.FAILED
+    assert main(["backup", place, "--list"]) == exit_codes.OK
+    assert "not known" in capsys.readouterr().out
+    data = f"{place}-restored"
+    assert main(["restore", place, "--data", data]) == exit_codes.USAGE
+    warning = told(capsys)
+    assert backups.logs.failure in warning
+    assert "--accept-loss" in warning
+    assert main(["restore", place, "--data", data, "--accept-loss"]) == exit_codes.OK

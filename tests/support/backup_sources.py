@@ -34,6 +34,7 @@ class WrittenLogs:
     """Logs below a directory, one per stream and partition."""
 
     cluster_id = "c1"
+    failure = ""
 
     def __init__(self, directory: Path) -> None:
         self.address = str(directory)

@@ -68,6 +68,7 @@ class ClusterSource:
         self.address = server_url(server)
         self._clock = clock or RealClock()
         self.cluster_id = ""
+        self.failure = ""
         self._bootstrap = ""
 
     def streams(self) -> list[StreamDefinition]:

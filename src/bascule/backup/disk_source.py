@@ -15,7 +15,7 @@ from typing import Final
 
 from bascule.backup.places import file_chunks
 from bascule.backup.sources import ReadExtent
-from bascule.controller.cluster.image_files.stored_image import OnDamage, read_stored_image
+from bascule.controller.cluster.image_files.stored_image import read_stored_image
 from bascule.controller.directories import StreamDirectories
 from bascule.errors import CorruptData, PayloadDamaged, PayloadMissing
 from bascule.host.api import File, Files
@@ -48,23 +48,25 @@ BLOCK_BYTES: Final = 4 << 20
 class DiskSource:
     """One data directory, which it locks until it is closed."""
 
-    def __init__(self, data: str, on_damage: OnDamage | None = None) -> None:
-        """`on_damage` is told of metadata that are not complete; without it they are refused.
-
-        Raises: DataDirectoryInUse, ConfigError where no node has run there, CorruptData,
+    def __init__(self, data: str) -> None:
+        """Raises: DataDirectoryInUse, ConfigError where no node has run there, CorruptData,
         OSError."""
         self.address = str(Path(data).absolute())
+        self.failure = ""
         self._files = RealFiles()
         self._directories = StreamDirectories(self._files, self.address)
         if not self._files.exists(f"{self.address}/{RAFT_DIRECTORY}"):
             read_stored_image(Path(self.address))  # raises: a directory of others gets no lock file
         self._lock = _lock(self.address)
         try:
-            self._image = read_stored_image(Path(self.address), on_damage)
+            self._image = read_stored_image(Path(self.address), self._on_damage)
         except BaseException:
             self.close()
             raise
         self.cluster_id = self._image.cluster_id
+
+    def _on_damage(self, error: CorruptData) -> None:
+        self.failure = f"{error}; streams that were made or changed last may be missing"
 
     def close(self) -> None:
         """Release the lock."""

@@ -124,6 +124,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where it was read: addresses of nodes, or a data directory."""
     streams: tuple[BackedUpStream, ...]
+    failure: str = ""
+    """Why streams may be missing: the metadata of a data directory were damaged."""
 
     def files(self) -> dict[str, BackedUpFile]:
         """The files of record batches, by name."""
@@ -156,8 +158,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing lacks of the partitions that it names."""
-        return not self.failures()
+        """Whether nothing lacks of the partitions that it names, and no stream may be missing."""
+        return not self.failure and not self.failures()
 
     def partitions(self) -> dict[tuple[str, int], str]:
         """(stream id, partition) of what it names, and why each is not complete; empty: it is."""

@@ -53,6 +53,10 @@ class Source(Protocol):
     @property
     def cluster_id(self) -> str: ...
 
+    @property
+    def failure(self) -> str:
+        """Why streams may be missing; empty: all are known."""
+
     def streams(self) -> list[StreamDefinition]: ...
 
     def partitions(self, definition: StreamDefinition) -> list[int]:

@@ -18,7 +18,6 @@ from bascule.backup.manifest import (
     BackedUpFile,
     BackedUpPartition,
     BackedUpPayload,
-    BackedUpStream,
     Manifest,
     backed_up,
 )
@@ -120,6 +119,7 @@ class BackupTaker:
                 cluster_id=self._source.cluster_id,
                 source=self._source.address,
                 streams=(),
+                failure=self._source.failure,
             )
         )
         wanted = [
@@ -137,11 +137,11 @@ class BackupTaker:
         by_stream: dict[str, list[BackedUpPartition]] = {each.name: [] for each in streams}
         for each, kept, result in found:
             by_stream[each.name].append(result or _failed(kept, str(UnknownStream(each.name))))
-        taken.manifest = _with_streams(
+        named = (each for each in streams if each.name not in gone)
+        taken.manifest = msgspec.structs.replace(
             taken.manifest,
-            [backed_up(each, tuple(by_stream[each.name])) for each in streams
-             if each.name not in gone],
-        )  # fmt: skip
+            streams=tuple(backed_up(each, tuple(by_stream[each.name])) for each in named),
+        )
         return taken
 
     def _take_partitions(
@@ -431,13 +431,3 @@ def _nothing_of(index: int) -> BackedUpPartition:
 
 def _failed(before: BackedUpPartition, why: str) -> BackedUpPartition:
     return msgspec.structs.replace(before, failure=why)
-
-
-def _with_streams(manifest: Manifest, streams: list[BackedUpStream]) -> Manifest:
-    return Manifest(
-        id=manifest.id,
-        at_ms=manifest.at_ms,
-        cluster_id=manifest.cluster_id,
-        source=manifest.source,
-        streams=tuple(streams),
-    )

@@ -178,7 +178,10 @@ def restore(
         if not stream:
             _warn_of_left_out(repositories, backups, {each.name for each in chosen})
         incomplete = restorer.incomplete(chosen)
-        if incomplete and not accept_loss:
+        unknown = [manifest.failure for _, manifest in backups]
+        if all(unknown):
+            print_warning(unknown[0])
+        if (incomplete or all(unknown)) and not accept_loss:
             show_incomplete(incomplete)
             raise ConfigError(
                 "the backup is not complete: take one that is, add others of the same streams, or "
@@ -342,12 +345,7 @@ def _source(data: Path | None, server: str | None) -> Iterator[Source]:
         yield ClusterSource(server)
         return
     try:
-        found = DiskSource(
-            str(data),
-            lambda damage: print_warning(
-                f"{damage}; streams that were made or changed last may be missing"
-            ),
-        )
+        found = DiskSource(str(data))
     except DataDirectoryInUse as error:
         print_error(str(error))
         err.print("its node runs: leave out --data, and give its --server", style="dim")

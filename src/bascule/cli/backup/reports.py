@@ -54,6 +54,7 @@ def report(
                 "files_written": taken.files_written,
                 "read_anew": incomplete_json(taken.read_anew),
                 "incomplete": incomplete_json(failures),
+                "failure": manifest.failure,
                 "backups_removed": removed[0],
                 "files_removed": removed[1],
                 "not_pruned": None if not_pruned is None else str(not_pruned),
@@ -71,11 +72,13 @@ def report(
         if removed[0]:
             out.print(f"  {_removed_text(removed)} removed")
         show_incomplete(failures)
+        if manifest.failure:
+            print_warning(manifest.failure)
     if not_pruned is not None:
         print_error(f"the backup is good, and no older one was removed: {not_pruned}")
         if isinstance(not_pruned, BasculeError):
             raise unread(not_pruned)
-    if failures or not_pruned is not None:
+    if not manifest.is_complete or not_pruned is not None:
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -148,7 +151,9 @@ def print_list(repository: Repository, *, json: bool) -> None:
     for each in manifests:
         found = summary(each)
         taken = datetime.fromtimestamp(each.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        complete = "yes" if not found["incomplete"] else f"not {len(found['incomplete'])}"
+        complete = "yes"
+        if not each.is_complete:
+            complete = f"not {len(found['incomplete'])}" if found["incomplete"] else "not known"
         table.add_row(
             each.id, taken, str(found["streams"]), str(found["partitions"]),
             bytes_text(found["bytes"]), complete,
@@ -188,6 +193,7 @@ def summary(manifest: Manifest) -> dict[str, Any]:
         "bytes": manifest.bytes,
         "payloads": len(manifest.payloads()),
         "incomplete": incomplete_json(manifest.failures()),
+        "failure": manifest.failure,
     }
 
 
@@ -208,6 +214,8 @@ def show_verified(manifest: Manifest, damages: list[Damage]) -> None:
     if damages:
         err.print("take a backup with --full, which reads and writes everything again", style="dim")
     show_incomplete(manifest.failures())
+    if manifest.failure:
+        print_warning(manifest.failure)
 
 
 def show_incomplete(found: list[tuple[str, int, str]]) -> None:
