@@ -17,6 +17,7 @@ from bascule.backup.verifying import verify
 from bascule.host.real import RealClock, RealFile, RealFiles, RealRandom
 from bascule.storage import checkpoint, epochs, synced_mark
 from bascule.storage.appended_batches import GAPS_FILE_NAME
+from bascule.storage.compaction import replacement_manifest
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.segment import base_offset_of
 from support.backup_sources import Backups, log_bytes
@@ -247,6 +248,51 @@ def test_a_log_that_ends_earlier_elsewhere_does_not_hide_what_is_behind_damage(
     )  # fmt: skip
     assert log.end.offset == 500
     log.close()
+
+
+def test_a_log_that_lost_its_end_says_how_far_another_one_is_behind(
+    backups: Backups, tmp_path: Path
+) -> None:
+    other = Backups(tmp_path / "other")
+    other.logs.add("orders")
+    other.logs.write("orders", 250, epoch=1)
+    other.logs.write("orders", 150, epoch=2)
+    other.take()
+    for path in segments(backups)[3:]:
+        path.unlink()
+    backups.take()
+    places = [(each.place, each.chosen("")) for each in (backups.repository, other.repository)]
+    restoring = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    ((_, _, why),) = restoring.incomplete(restoring.streams())
+    assert "ends at offset 400" in why
+    assert "went on to 500" in why
+    other.logs.write("orders", 5, epoch=3)
+    other.take()
+    places[1] = (other.repository.place, other.repository.chosen(""))
+    restoring = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    assert restoring.incomplete(restoring.streams()) == [], "it was elected since"
+
+
+def test_a_compaction_that_was_killed_while_it_replaced_segments(backups: Backups) -> None:
+    good = backups.logs.bytes_of("orders")
+    first, second = segments(backups)[2:4]
+    where = str(directory(backups))
+    new = Path(replacement_manifest.cleaned_path(where, base(first)))
+    new.write_bytes(first.read_bytes() + second.read_bytes())
+    swap = replacement_manifest.ReplacementManifest(
+        (base(first), base(second)), ((base(first), new.stat().st_size),)
+    )
+    path = directory(backups) / replacement_manifest.FILE_NAME
+    path.write_bytes(replacement_manifest.encode_manifest(swap))
+    for renamed in (False, True):
+        second.unlink(missing_ok=True)
+        if renamed:
+            new.rename(first)
+        partition = backups.partition(backups.take(full=True).manifest, "orders")
+        assert (partition.end_offset, partition.failure) == (500, "")
+        assert backups.content(backups.repository.chosen(""), "orders") == good
+    empty(path)
+    assert path.name in backups.partition(backups.take(full=True).manifest, "orders").failure
 
 
 def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:

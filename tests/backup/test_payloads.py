@@ -315,6 +315,7 @@ class Reading:
         self.asked: list[int] = []
         self.failing: dict[int, Exception] = {}
         self.copies = 1
+        self.latest_epoch = -1
         self.log_failing: Exception | None = None
         self.closed: list[int] = []
         self.on_payload: Callable[[int], None] = lambda _: None

@@ -131,6 +131,10 @@ class LeaderRead:
     def end_offset(self) -> int:
         return self._extent.end
 
+    @property
+    def latest_epoch(self) -> int:
+        return -1
+
     def start(self) -> None:
         """Ask which offsets there are. Raises: UnknownStream, Broken."""
         self._extent = ReadExtent(*self._retried(lambda at, _: self._connector.extent(at)))

@@ -144,19 +144,20 @@ class StoredPartition:
         """The files of the payloads, by id; None: not looked yet."""
         with _readable(directory):
             names = files.list_dir(directory)
-            self._paths = _segment_paths(files, directory, names)
+        self._paths, damage = _segment_paths(files, directory, names)
         self._bases = sorted(self._paths)
         is_compacted = clean_offset.FILE_NAME in names
         self._has_gaps = is_compacted or GAPS_FILE_NAME in names
-        stored, self._damage = self._read_checkpoint()
-        """Damage of the checkpoint is raised by `read` at its end."""
+        stored, stored_damage = self._read_checkpoint()
+        self._damage = stored_damage or damage
+        """Of a file that is not a segment: `read` raises it at its end."""
         self._contiguous_from = -1
         """Each segment with a larger base offset begins where the one before it ends, also where
         offsets are missing: only compaction removes segments, and below the recovery point."""
         if is_compacted:
             self._contiguous_from = OFFSET_END if stored is None else stored.recovery_segment
         start = 0 if stored is None else stored.start_offset
-        if self._damage is not None and self._bases:
+        if stored_damage is not None and self._bases:
             start = self._bases[0]
         self._synced = self._read_synced(stored)
         """Everything below it was synced, and may have been acknowledged."""
@@ -251,6 +252,10 @@ class StoredPartition:
     @property
     def end_offset(self) -> int:
         return self._extent.end
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._epochs.latest
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self._epochs.end_of(epoch, end_offset=self._extent.end)
@@ -352,19 +357,25 @@ class StoredPartition:
         return found is None
 
 
-def _segment_paths(files: Files, directory: str, names: Sequence[str]) -> dict[int, str]:
-    """The files of the segments by base offset. Where the node was killed while compaction replaced
-    segments, the new ones. Raises: CorruptData, OSError."""
+def _segment_paths(
+    files: Files, directory: str, names: Sequence[str]
+) -> tuple[dict[int, str], CorruptData | None]:
+    """The files of the segments by base offset; where the node was killed while compaction replaced
+    segments, the new ones. And damage of the file that says which these are."""
     found = {
         base: f"{directory}/{name}" for name in names if (base := base_offset_of(name)) is not None
     }
-    if replacement_manifest.FILE_NAME in names:
-        path = f"{directory}/{replacement_manifest.FILE_NAME}"
-        swap = replacement_manifest.decode_manifest(files.read_bytes(path), path=path)
-        added = [base for base, _ in swap.added]
-        for base in {*swap.removed} - {*added}:
-            found.pop(base, None)
-        for base in added:
-            new = replacement_manifest.cleaned_path(directory, base)
-            found[base] = new if files.exists(new) else segment_path(directory, base)
-    return found
+    if replacement_manifest.FILE_NAME not in names:
+        return found, None
+    path = f"{directory}/{replacement_manifest.FILE_NAME}"
+    try:
+        with _readable(path):
+            swap = replacement_manifest.decode_manifest(files.read_bytes(path), path=path)
+    except CorruptData as error:
+        return found, error
+    for base in swap.removed:
+        found.pop(base, None)
+    for base, _ in swap.added:
+        new = replacement_manifest.cleaned_path(directory, base)
+        found[base] = new if files.exists(new) else segment_path(directory, base)
+    return found, None

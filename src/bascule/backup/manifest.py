@@ -89,6 +89,10 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last backup could not read its log, or only a part; empty: the log is complete."""
     behind: tuple[BackedUpFile, ...] = ()
     """What was read behind damage of the log, above `end_offset`."""
+    log_end_offset: int = 0
+    """Where a log ended that could be read only in part; 0: not known."""
+    log_epoch: int = -1
+    """Its latest leader epoch; -1: not known."""
     payloads: tuple[BackedUpPayload, ...] = ()
     """Of the records from `start_offset` on, in their order."""
 

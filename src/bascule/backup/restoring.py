@@ -67,8 +67,7 @@ class Restored:
     """(stream, partition, why) of what was restored only in part, or is empty now."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     place: Place
     partition: BackedUpPartition
 
@@ -187,14 +186,15 @@ class Restorer:
         return restored
 
     def _beyond(self, stream: StreamDefinition, index: int, chosen: _Chosen) -> str:
-        """What a damaged log in another place has behind the end of the chosen one."""
+        """How far a log of another place went on, which has it only in part; empty: no one did."""
         end = chosen.partition.end_offset
-        for each in self._found(stream, index):
-            if each.partition.behind and each.partition.behind[-1].end_offset > end:
+        for place, partition in self._found(stream, index):
+            # A log whose latest epoch is an earlier one may have had records that nobody committed.
+            if partition.log_end_offset > end and partition.log_epoch >= _rank(chosen)[0]:
                 return (
                     f"it ends at offset {end} in {chosen.place.address}, and went on to "
-                    f"{each.partition.behind[-1].end_offset} in {each.place.address}, where it is "
-                    f"damaged: {each.partition.log_failure}"
+                    f"{partition.log_end_offset} in {place.address}, which has it in part: "
+                    f"{partition.log_failure}"
                 )
         return ""
 

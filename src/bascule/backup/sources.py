@@ -21,6 +21,10 @@ class PartitionRead(Protocol):
     def end_offset(self) -> int:
         """End of what is read."""
 
+    @property
+    def latest_epoch(self) -> int:
+        """The latest leader epoch of the log, -1 if it is not known."""
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest leader epoch up to `epoch`, its end offset), (-1, -1) if there is none."""
 

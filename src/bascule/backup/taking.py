@@ -307,6 +307,8 @@ class BackupTaker:
             files=tuple(files),
             failure=failure,
             behind=tuple(behind),
+            log_end_offset=read.end_offset if failure else 0,
+            log_epoch=read.latest_epoch if failure else -1,
             payloads=payloads,
         )
 

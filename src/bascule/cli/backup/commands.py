@@ -118,6 +118,8 @@ def backup(
         )
     if show and (keep or full):
         raise ConfigError("--list takes no backup and removes none: leave out --keep and --full")
+    if prune and full:
+        raise ConfigError("--prune takes no backup: leave out --full")
     if at and not check:
         raise ConfigError("--at chooses the backup that --verify checks; give --verify as well")
     with _ended_by_sigterm():
