@@ -15,6 +15,9 @@ from bascule.backup.repository import Repository
 from bascule.backup.restoring import Restorer
 from bascule.backup.verifying import verify
 from bascule.host.real import RealClock, RealFile, RealFiles, RealRandom
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import LOG_APPEND_TIME, seal
 from bascule.storage import checkpoint, epochs, synced_mark
 from bascule.storage.appended_batches import GAPS_FILE_NAME
 from bascule.storage.compaction import replacement_manifest
@@ -103,6 +106,55 @@ def test_what_is_gone_of_a_segment_is_named_and_the_rest_copied(
     )  # fmt: skip
     assert log.end.offset == (500 if following is not None else partition.end_offset)
     log.close()
+
+
+def flip(path: Path, *positions: int) -> None:
+    data = bytearray(path.read_bytes())
+    for position in positions:
+        data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_behind_a_damaged_batch_the_rest_of_its_segment_is_copied(
+    backups: Backups, tmp_path: Path, row: int
+) -> None:
+    path = segments(backups)[row]
+    size, first = len(make_batch(0, 5)), base(path)
+    good = backups.logs.bytes_of("orders")
+    begin = good.index(path.read_bytes())
+    flip(path, 3 * size - 1)
+    partition = taken(backups)
+    assert (partition.end_offset, partition.behind[0].first_offset) == (first + 10, first + 15)
+    assert partition.behind[-1].end_offset == 500
+    restore(backups, tmp_path / "data")
+    found = log_bytes(tmp_path / "data/streams/orders/0")
+    assert found == good[: begin + 2 * size] + good[begin + 3 * size :]
+    flip(path, 6 * size - 1)
+    partition = backups.partition(backups.take(full=True).manifest, "orders")
+    assert (partition.end_offset, partition.behind[0].first_offset) == (first + 10, first + 30)
+
+
+def test_a_batch_in_a_record_is_none_of_the_log(tmp_path: Path) -> None:
+    """As in a stream whose records are parts of other logs."""
+    backups = Backups(tmp_path)
+    backups.logs.add("orders")
+    log = backups.logs.log("orders")
+    inner = bytes(make_batch(2, 1)) + bytes(make_batch(3, 1))
+    outer = build_batch([Record(0, 1_000, b"key", inner, ())], base_offset=0)
+    seal(
+        outer, record_count=1, base_timestamp=1_000, max_timestamp=1_000,
+        attributes=LOG_APPEND_TIME, base_offset=0,
+    )  # fmt: skip
+    log.append(outer)
+    for offset in range(1, 6):
+        log.append(make_batch(offset, 1))
+    log.close(high_watermark=6)
+    (path,) = segments(backups)
+    flip(path, len(outer) - 1)
+    partition = taken(backups)
+    assert (partition.end_offset, partition.behind[0].first_offset) == (0, 1)
+    assert partition.behind[-1].end_offset == 6
 
 
 def test_all_segments_are_gone(backups: Backups) -> None:

@@ -142,6 +142,10 @@ class StoredPartition:
         self._directory = directory
         self._payloads: dict[str, str] | None = None
         """The files of the payloads, by id; None: not looked yet."""
+        self._damaged: LogPosition | None = None
+        """Where the last `read` has ended at damage within a segment."""
+        self._whole_from: dict[int, LogPosition] = {}
+        """Where whole batches begin again in damaged segments, by base offset."""
         with _readable(directory):
             names = files.list_dir(directory)
         self._paths, damage = _segment_paths(files, directory, names)
@@ -280,7 +284,47 @@ class StoredPartition:
             raise self._damage
 
     def behind_damage(self, offset: int) -> int | None:
+        """In the segment that `read` has found damaged, or the next one."""
+        damaged, self._damaged = self._damaged, None
+        found = None if damaged is None else self._find_whole(damaged)
+        if found is not None and found > offset:
+            return found
         return next((base for base in self._bases if base > offset), None)
+
+    def _find_whole(self, damaged: LogPosition) -> int | None:
+        """The offset behind damage from which on a segment has whole batches up to its end; None:
+        it has none. A batch may be the value of a record: only its followers tell it apart."""
+        segment, position, size = damaged.segment_base, damaged.position, 0
+        later = next((base for base in self._bases if base > segment), None)
+        try:
+            with self._opened(segment) as file:
+                size = file.size()
+                last = damaged.offset + size if later is None else later - 1
+                while last > damaged.offset and (
+                    found := find_batch(
+                        file, start=position + 1, end=size,
+                        offset=damaged.offset + 1, offset_max=last,
+                    )
+                ):  # fmt: skip
+                    position, first = found
+                    start = LogPosition(first.base_offset, segment, position)
+                    end = self._end_of_whole(file, start, later)
+                    if end.position == size or (later is None and self._is_torn_tail(file, end)):
+                        self._whole_from[segment] = start
+                        return start.offset
+                    position = max(position, end.position)
+        except CorruptData:
+            pass  # the next segment may be readable
+        return None
+
+    def _end_of_whole(self, file: File, start: LogPosition, later: int | None) -> LogPosition:
+        """The end of the batches from `start` on. Raises: OSError."""
+        end = start
+        with suppress(CorruptData):
+            for at, header in scan_batches(file, start=start.position, end=file.size()):
+                self._check(header, file.path, at, end.offset, later)
+                end = LogPosition(header.end_offset, start.segment_base, at + header.total_bytes)
+        return end
 
     @property
     def copies(self) -> int:
@@ -304,10 +348,12 @@ class StoredPartition:
     ) -> Generator[memoryview, None, int]:
         """The batches of a segment that begins at `segment`, from `offset` on; the next one begins
         at `later`, None: it is the last. Returns the end of the last batch."""
-        base = segment
-        begin = end = 0
+        base, begin = segment, 0
+        if segment in self._whole_from and offset >= self._whole_from[segment].offset:
+            base, _, begin = self._whole_from[segment]
+        end = begin
         damage: CorruptData | None = None
-        batches = scan_batches(file, start=0, end=file.size())
+        batches = scan_batches(file, start=begin, end=file.size())
         while True:
             try:
                 at, header = next(batches)
@@ -333,6 +379,7 @@ class StoredPartition:
         if damage is not None and (
             later is not None or not self._is_torn_tail(file, LogPosition(base, segment, end))
         ):
+            self._damaged = LogPosition(base, segment, end)
             raise damage
         return base
 
