@@ -11,11 +11,12 @@ from typing import Any, Final, cast
 import msgspec
 import pytest
 
+from bascule.client.tables.replica import follower as follower_module
 from bascule.client.tables.replica.conflicts import LocalWrite, newer
 from bascule.client.tables.replica.follower import ReplicaFollower
 from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
 from bascule.errors import Broken, RequestFailed
-from bascule.table_results import PageAsked
+from bascule.table_results import PageAsked, TableValues
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
 TABLE = bytes(range(16))
@@ -188,6 +189,67 @@ def test_the_position_of_what_was_taken_ends_with_the_table(tmp_path: Path) -> N
         node.may_send.set()
         assert await follower.wait(lambda: follower.state.table == bytes(16), 20)
         assert follower.settled == 0
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+
+
+class NodeThatIsBehind(PagesOfANode):
+    """Has not heard of a write that the leader has taken."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.asked_leader = 0
+        self.has_led = asyncio.Event()
+        self.removed: list[tuple[bytes, object]] = []
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        if asked.since == 1:
+            await self.has_led.wait()
+        return await super().table_changes(table, asked)
+
+    async def table_values(
+        self, table: str, keys: list[bytes], *, consistency: dict[str, str]
+    ) -> TableValues:
+        assert consistency == {"consistency": "linearizable"}
+        self.asked_leader += 1
+        if self.asked_leader == 1:
+            raise RequestFailed("GET", "partition_failed", "nobody leads")
+        self.has_led.set()
+        return TableValues(2, [])  # what it has is read from the copy, once that is as far
+
+    async def write_key(self, table: str, key: bytes, value: bytes | None, **more: object) -> int:
+        assert value is None
+        self.removed.append((key, more["if_version"]))
+        return 2
+
+    def turn_from(self, server: str) -> None:
+        pass
+
+
+def test_a_removal_behind_a_write_without_an_answer_is_not_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy knows of no value, but the write may be in the table: the key came back."""
+    monkeypatch.setattr(follower_module, "OFFER_SECONDS", 0.01)
+
+    async def test() -> None:
+        node = NodeThatIsBehind(
+            page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1),
+            page(2, epoch=1, read_at=2, read_epoch=1, high_watermark=2),
+        )
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        file.queue(LocalWrite(b"k2", b"v", 1))
+        file.note_sent(file.pending(1))
+        file.queue(LocalWrite(b"k2", None, 2))
+        file.queue(LocalWrite(b"never there", None, 2))
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        assert await follower.wait(lambda: follower.settled == 3, 20)
+        assert (node.asked_leader, node.removed) == (2, [(b"k2", 1)])
+        assert (file.count_pending(), file.count_refused()) == (0, 0)
         following.cancel()
         await asyncio.wait([following], timeout=20)
         file.close()

@@ -218,6 +218,8 @@ class ReplicaFollower:
         """Raises: BasculeError; it is to be offered again then."""
         number, write, base = pending.number, pending.write, pending.base
         if base is None and write.value is None:
+            if pending.may_have_set:
+                await self._wait_present(write.key)
             await self._on_conflict(pending)
             return
         table = self.state.table
@@ -241,6 +243,13 @@ class ReplicaFollower:
             await self._on_file(lambda: self._file.settle(number, write, version, table=table))
             if table == self.state.table:
                 self.settled = max(self.settled, version + 1)
+
+    async def _wait_present(self, key: bytes) -> None:
+        """Return once the copy has what the leader has of a key: a write whose answer was lost may
+        be there, and nowhere else yet. Raises: BasculeError where nobody can say."""
+        read = {"consistency": "linearizable"}
+        found = await self._admin.table_values(self._table, [key], consistency=read)
+        await self._wait_position(found.position - 1)
 
     async def _wait_position(self, version: int) -> None:
         """Return once the copy has a record. Raises: Indeterminate."""

@@ -108,6 +108,11 @@ class PendingWrite(NamedTuple):
         ]
         return digest_of(value) in digests
 
+    @property
+    def may_have_set(self) -> bool:
+        """Whether the key may have a value that was sent, though the copy knows of none."""
+        return self.sent.strip(b"\0") != b""  # the digest of a removal is 0
+
     def message_id(self, replica_id: str) -> str:
         """Of the publication that offers it. What it writes is a part of it: a copy that begins
         anew counts from 1 again, and one that was cloned counts as the other."""
