@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import httpx
 import pytest
 
 from bascule.client.admin import servers as servers_module
 from bascule.client.admin.api import Admin
-from bascule.errors import Broken, RemoteProtocolError
+from bascule.errors import Broken, RemoteProtocolError, RequestFailed
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nback"
 CUT = b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n"
@@ -87,6 +88,33 @@ def test_a_read_goes_on_at_the_next_server(first: bytes) -> None:
 
     metrics = "GET /metrics"
     assert run(scene, first, WHOLE) == [(0, metrics), (1, metrics), (1, metrics)]
+
+
+@pytest.mark.parametrize("what", ["a read", "a write"])
+def test_what_http_does_not_allow_is_no_node_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Nothing is sent, no other server is asked, and the next request goes to the same one."""
+    asked: list[str] = []
+
+    async def request(http: httpx.AsyncClient, method: str, url: str, **_: object) -> None:
+        asked.append(url)
+        raise httpx.LocalProtocolError("Illegal header value b'a\\n'")
+
+    async def test() -> None:
+        admin = Admin("http://a,http://b", timeout=10)
+        admin._servers._heard_at = asyncio.get_running_loop().time()
+        with pytest.raises(RequestFailed, match="Illegal header value") as refused:
+            if what == "a read":
+                await admin.metrics()
+            else:
+                await admin.write_key("t", b"k", b"v", if_version=0, message_id="1")
+        assert refused.value.code == "invalid_request"
+        assert (len(asked), admin.asked_server) == (1, "http://a")
+        await admin.close()
+
+    monkeypatch.setattr(httpx.AsyncClient, "request", request)
+    asyncio.run(test())
 
 
 @pytest.mark.usefixtures("impatient")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +13,11 @@ import msgspec
 import pytest
 
 from bascule.client.tables.replica import follower as follower_module
-from bascule.client.tables.replica.conflicts import LocalWrite, newer
+from bascule.client.tables.replica.conflicts import LocalWrite, Resolver, newer
 from bascule.client.tables.replica.follower import ReplicaFollower
+from bascule.client.tables.replica.local_replica import open_replica
 from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
-from bascule.errors import Broken, RequestFailed
+from bascule.errors import Broken, ConfigError, RequestFailed, WrongVersion
 from bascule.table_results import PageAsked, TableValues
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
@@ -253,5 +255,123 @@ def test_a_removal_behind_a_write_without_an_answer_is_not_dropped(
         following.cancel()
         await asyncio.wait([following], timeout=20)
         file.close()
+
+    asyncio.run(test())
+
+
+class NodeThatTakes(PagesOfANode):
+    """Takes writes of keys that have no value there, as `k1` has."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.taken: list[tuple[bytes, bytes | None]] = []
+
+    async def write_key(
+        self, table: str, key: bytes, value: bytes | None, *, if_version: int | None, **_: object
+    ) -> int:
+        if key == b"k1" and if_version != 0:
+            raise WrongVersion(table, key, expected=if_version, found=0)
+        if value == b"no type":
+            raise ConfigError("a content type has 1 to 255 printable ASCII characters")
+        self.taken.append((key, value))
+        return len(self.taken)
+
+
+def offered(
+    tmp_path: Path, writes: list[LocalWrite], resolver: Resolver
+) -> tuple[list[tuple[bytes, bytes | None]], list[str]]:
+    """What the node takes of some writes, and why the others are refused."""
+    found: list[tuple[bytes, bytes | None]] = []
+    reasons: list[str] = []
+
+    tmp_path.mkdir(exist_ok=True)
+
+    async def test() -> None:
+        node = NodeThatTakes(page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1))
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        for each in writes:
+            file.queue(each)
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=resolver, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        await follower.wait(lambda: file.count_pending() == 0, 20)
+        assert (file.count_pending(), follower.failure) == (0, None)
+        found.extend(node.taken)
+        reasons.extend(each.reason for each in reversed(file.refused(10)))
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+    return found, reasons
+
+
+def test_a_write_that_cannot_be_sent_holds_up_no_others(tmp_path: Path) -> None:
+    """Earlier releases have kept such writes: they ended the following again and again."""
+    writes = [
+        LocalWrite(b"a", cast("bytes", "text"), 1),
+        LocalWrite(b"b", cast("bytes", 7), 1),
+        LocalWrite(b"c", b"v", 1, "a/b\nx: y"),
+        LocalWrite(b"d", b"v", 1, ""),
+        LocalWrite(b"e", b"no type", 1, "a/b"),
+        LocalWrite(b"good", b"v", 1),
+    ]
+    taken, reasons = offered(tmp_path, writes, newer)
+    assert taken == [(b"good", b"v")]
+    assert [re.sub(" has .*", "", reason) for reason in reasons] == [
+        "a value is bytes, got str", "a value is bytes, got int", *["a content type"] * 3
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        (lambda conflict: True, "a LocalWrite or None, got bool"),
+        (lambda conflict: conflict.theirs, "a LocalWrite or None, got RemoteState"),
+        (lambda conflict: conflict.merged("text"), "a value is bytes, got str"),
+        (lambda conflict: conflict.merged(b"v", content_type="a\n"), "printable ASCII"),
+        (lambda conflict: conflict.merged(b"v", content_type=" a"), "printable ASCII"),
+        (lambda conflict: conflict.merged(b"v", content_type=7), "a str or None"),
+    ],
+)
+def test_what_a_function_for_conflicts_returns_is_checked(
+    tmp_path: Path, chosen: Any, reason: str
+) -> None:
+    writes = [LocalWrite(b"k1", b"ours", 1), LocalWrite(b"good", b"v", 1)]
+    taken, (refused,) = offered(tmp_path, writes, chosen)
+    assert taken == [(b"good", b"v")]
+    assert "the function for conflicts has failed" in refused
+    assert reason in refused
+
+
+def test_a_merged_value_is_any_bytes(tmp_path: Path) -> None:
+    writes = [LocalWrite(b"k1", b"ours", 1)]
+    merged = cast("bytes", bytearray(b"m"))
+    taken, _ = offered(tmp_path, writes, lambda conflict: conflict.merged(merged))
+    assert taken == [(b"k1", b"m")]
+
+
+def test_another_content_type_of_the_same_value_is_a_conflict(tmp_path: Path) -> None:
+    """It was dropped, as if the table had the write."""
+    ours = LocalWrite(b"k1", b"v", 1, "application/json")
+    refused = ["others have written: expected no value, found version 0"]
+    assert offered(tmp_path / "a", [ours], lambda conflict: None) == ([], refused)
+    assert offered(tmp_path / "b", [ours], lambda conflict: conflict.ours) == ([(b"k1", b"v")], [])
+    ours = ours._replace(content_type=None)
+    assert offered(tmp_path / "c", [ours], lambda conflict: None) == ([], [])
+
+
+def test_a_copy_takes_no_value_that_cannot_be_sent(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_replica("t", tmp_path, follow=False) as copy:
+            for value in ("text", 7, [1]):
+                with pytest.raises(TypeError, match="a value is bytes"):
+                    await copy.set("k", cast("bytes", value))
+            for content_type in ("", "a\n", "é", " a/b", "a" * 256):
+                with pytest.raises(ConfigError, match="content type"):
+                    await copy.set("k", b"v", content_type=content_type)
+            assert (await copy.status()).pending == 0
+            await copy.set("k", cast("bytes", bytearray(b"v")))
+            await copy.set("l", cast("bytes", memoryview(b"v")), content_type="a/b")
+            assert [each.value async for each in copy.entries()] == [b"v", b"v"]
 
     asyncio.run(test())

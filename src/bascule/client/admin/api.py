@@ -21,6 +21,7 @@ from bascule.errors import (
     Broken,
     ConfigError,
     RemoteProtocolError,
+    RequestFailed,
 )
 from bascule.group_results import GroupInfo, GroupListing, OffsetReset
 from bascule.model import (
@@ -416,7 +417,11 @@ class Admin(TableRequests, TableEvents):
         is_read: bool | None = None,
     ) -> httpx.Response:
         """The answer; `body` is sent as JSON, `content` as it is. It may come `waits` seconds later
-        than usual. `is_read`: None for what the method says."""
+        than usual. `is_read`: None for what the method says.
+
+        Raises: Broken if no node answers; RequestFailed with `invalid_request` for what HTTP does
+        not allow, such as a line feed in a header: it is not sent.
+        """
         try:
             return await self._servers.request(
                 method, path, waits=waits, is_read=is_read,
@@ -428,6 +433,8 @@ class Admin(TableRequests, TableEvents):
                 f"the node at {_origin(error.request.url)} did not answer {method} {path} in time"
                 f"{may_be_done}; `bascule cluster status` says whether the cluster has a controller"
             ) from error
+        except httpx.LocalProtocolError as error:
+            raise RequestFailed(f"{method} {path}", "invalid_request", str(error)) from error
         except httpx.HTTPError as error:
             raise Broken(
                 f"no Bascule node answers at {self.server} ({error}): start one with "

@@ -59,6 +59,7 @@ class Servers:
         usual. A change that was sent is not sent again. `is_read`: None for what the method says.
 
         Raises: httpx.HTTPError of the last node; the next request goes to another one.
+        httpx.LocalProtocolError for what HTTP does not allow.
         """
         is_read = method == "GET" if is_read is None else is_read
         if not is_read:
@@ -73,6 +74,8 @@ class Servers:
                 response = await self._http.request(
                     method, asked + path, timeout=timeout, follow_redirects=is_read, **given
                 )
+            except httpx.LocalProtocolError:
+                raise  # nothing was sent, and no other node would get it
             except httpx.HTTPError as error:
                 # Nobody knows whether a change was carried out; another node may say so.
                 self.turn_from(asked)

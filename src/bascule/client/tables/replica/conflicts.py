@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from bascule.errors import ConfigError
+from bascule.wire.tables.conditions import check_content_type
 
 STRATEGIES: Final = ("reject", "newer")
 
@@ -67,3 +68,28 @@ def resolver_of(conflicts: Conflicts) -> Resolver:
 def newer(conflict: Conflict) -> LocalWrite | None:
     """The write with the later time. A key that was removed nobody knows when is written."""
     return conflict.ours if conflict.ours.timestamp > conflict.theirs.timestamp else None
+
+
+def checked_value(value: object, content_type: str | None) -> bytes | None:
+    """The value of a write as bytes; None: the key is removed.
+
+    Raises: TypeError; ConfigError for a content type that no header can have.
+    """
+    if content_type is not None:
+        if not isinstance(content_type, str):
+            raise TypeError(f"a content type is a str or None, got {content_type!r}")
+        check_content_type(content_type)
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a value is bytes, got {type(value).__name__}")
+
+
+def checked_choice(found: object) -> LocalWrite | None:
+    """What the function for conflicts has returned. Raises: TypeError, ConfigError."""
+    if found is None:
+        return None
+    if not isinstance(found, LocalWrite):
+        raise TypeError(f"it returns a LocalWrite or None, got {type(found).__name__}")
+    return found._replace(value=checked_value(found.value, found.content_type))

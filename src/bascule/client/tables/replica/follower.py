@@ -13,7 +13,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from bascule.client.admin import Admin
-from bascule.client.tables.replica.conflicts import Conflict, LocalWrite, Resolver
+from bascule.client.tables.replica.conflicts import (
+    Conflict,
+    LocalWrite,
+    Resolver,
+    checked_choice,
+    checked_value,
+)
 from bascule.client.tables.replica.replica_file import (
     PendingWrite,
     RefusedWrite,
@@ -22,6 +28,7 @@ from bascule.client.tables.replica.replica_file import (
 from bascule.errors import (
     BasculeError,
     Broken,
+    ConfigError,
     CopyDamaged,
     Indeterminate,
     InvalidKey,
@@ -208,11 +215,22 @@ class ReplicaFollower:
     async def _offer_all(self) -> None:
         """Raises: BasculeError, the first one, once all that were offered together have ended."""
         while writes := await self._on_file(lambda: self._file.pending(OFFERED_AT_ONCE)):
+            writes = [each for each in writes if await self._can_be_sent(each)]
             await self._on_file(partial(self._file.note_sent, writes))
             ended = await asyncio.gather(*map(self._offer_one, writes), return_exceptions=True)
             for error in ended:
                 if error is not None:
                     raise error
+
+    async def _can_be_sent(self, pending: PendingWrite) -> bool:
+        """False where it was refused instead: earlier releases have kept values that are no bytes,
+        and content types that no header can have."""
+        try:
+            checked_value(pending.write.value, pending.write.content_type)
+        except (TypeError, ConfigError) as error:
+            await self._refuse(pending.number, str(error))
+            return False
+        return True
 
     async def _offer_one(self, pending: PendingWrite) -> None:
         """Raises: BasculeError; it is to be offered again then."""
@@ -235,7 +253,7 @@ class ReplicaFollower:
         except WrongVersion as error:
             await self._wait_position(-1 if error.found is None else error.found)
             await self._on_conflict(pending)
-        except (InvalidKey, RequestFailed) as error:
+        except (InvalidKey, ConfigError, RequestFailed) as error:
             if isinstance(error, RequestFailed) and error.code not in NEVER_TAKEN:
                 raise
             await self._refuse(number, str(error))
@@ -262,7 +280,8 @@ class ReplicaFollower:
         table = self.state.table
         theirs = await self._on_file(lambda: self._file.remote(ours.key))
         base = None if theirs.value is None else theirs.version
-        if theirs.value == ours.value:  # also: the answer to the write was lost
+        is_same_type = ours.value is None or theirs.content_type == ours.content_type
+        if theirs.value == ours.value and is_same_type:  # also: the answer to the write was lost
             version = theirs.version
             await self._on_file(lambda: self._file.settle(number, ours, version, table=table))
             return
@@ -271,7 +290,7 @@ class ReplicaFollower:
             conflict = Conflict(self._table, ours, theirs)
             try:
                 found = self._resolver(conflict)
-                chosen = await found if inspect.isawaitable(found) else found
+                chosen = checked_choice(await found if inspect.isawaitable(found) else found)
             except Exception as error:  # boundary: the function is the user's
                 log.exception("the function for conflicts has failed")
                 await self._refuse(number, f"the function for conflicts has failed: {error!r}")

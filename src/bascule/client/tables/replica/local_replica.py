@@ -12,7 +12,12 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from bascule.client.admin import Admin, server_url
-from bascule.client.tables.replica.conflicts import Conflicts, LocalWrite, resolver_of
+from bascule.client.tables.replica.conflicts import (
+    Conflicts,
+    LocalWrite,
+    checked_value,
+    resolver_of,
+)
 from bascule.client.tables.replica.follower import ReplicaFollower
 from bascule.client.tables.replica.replica_file import (
     CopyState,
@@ -211,7 +216,8 @@ class LocalReplica:
     async def set(self, key: Key, value: bytes, *, content_type: str | None = None) -> None:
         """Set the value of a key here; it is kept across crashes, and offered to the cluster.
 
-        Raises: InvalidKey, LogFailed.
+        Raises: InvalidKey, LogFailed; TypeError for a value that is no bytes; ConfigError for a
+        content type that is not 1 to 255 printable ASCII characters.
         """
         await self._queue(_bytes(key), value, content_type)
 
@@ -221,6 +227,7 @@ class LocalReplica:
 
     async def _queue(self, key: bytes, value: bytes | None, content_type: str | None) -> None:
         check_key(key)
+        value = checked_value(value, content_type)
         write = LocalWrite(key, value, self._clock.now_ms(), content_type)
         await asyncio.to_thread(self._opened().queue, write)
         if self._follower is not None:
