@@ -13,6 +13,7 @@ from bascule.client.admin.table_events import TableEvent, lines_of
 from bascule.client.tables.watch import watch_table
 from bascule.errors import Broken, NotATable
 from bascule.table_results import TableChange
+from support.virtual_time import elapse
 from support.virtual_time import run_virtually as run
 
 RESTART = TableEvent("restart", "", {})
@@ -107,6 +108,28 @@ def test_a_watcher_ends_where_no_node_would_do_it() -> None:
         watched(Nodes("not_a_table"), "now", 1)
     with pytest.raises(Broken, match="no node could be watched for 60 s"):
         watched(Nodes(*["partition_failed"] * 200), "now", 1)
+
+
+def test_an_idle_connection_is_no_failure() -> None:
+    """Only the time without a connection counts: a table may have no changes for hours."""
+
+    class IdleNodes(Nodes):
+        async def table_events(
+            self, table: str, *, pattern: bytes, start: str, last_id: str
+        ) -> AsyncGenerator[TableEvent, None]:
+            try:
+                async for event in super().table_events(
+                    table, pattern=pattern, start=start, last_id=last_id
+                ):
+                    yield event
+            except httpx.ReadError:
+                await elapse(3_600)
+                raise
+
+    nodes = IdleNodes([seen("a", 5, id="6-0-x")], [seen("b", 6, id="7-0-x")])
+    assert watched(nodes, "now", 2)[0] == ["a", "b"]
+    with pytest.raises(Broken, match="no node could be watched for 60 s"):
+        watched(IdleNodes([seen("a", 5)], *["partition_failed"] * 200), "now", 2)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1_000])

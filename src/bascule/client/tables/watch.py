@@ -47,7 +47,9 @@ async def watch_table(
     asked = _start_text(start)
     KeyPattern(pattern)  # raises where it is none
     loop = asyncio.get_running_loop()
-    last_id, restarts, failures, broken_at = "", 0, 0, loop.time()
+    last_id, restarts, failures = "", 0, 0
+    broken_at: float | None = loop.time()
+    """When it was without a connection first, or began; None while events come."""
     while True:
         why: Exception | str
         asked_server = admin().asked_server
@@ -55,10 +57,9 @@ async def watch_table(
             events = admin().table_events(table, pattern=pattern, start=asked, last_id=last_id)
             async with aclosing(events):
                 async for event in events:
-                    failures, broken_at = 0, loop.time()
+                    failures, broken_at = 0, None
                     if event.kind in ("set", "remove"):
                         yield event.change()
-                        broken_at = loop.time()
                     elif event.kind == "restart":
                         restarts += 1
                         # All of the state, or none: what is not among it was removed.
@@ -75,6 +76,7 @@ async def watch_table(
             if error.code not in PASSING:
                 raise
             why = error
+        broken_at = loop.time() if broken_at is None else broken_at
         if loop.time() - broken_at > timeout:
             raise Broken(f"no node could be watched for {timeout} s: {why}")
         log.debug("watching %s again: %s", table, why)
