@@ -6,12 +6,14 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Iterator
+from typing import cast
 
 import httpx
 import pytest
 
 from bascule.client import connection as connection_module
-from bascule.client.admin import table_events
+from bascule.client.admin import servers as servers_module
+from bascule.client.admin.servers import SILENCE_ASKED_S, Servers
 from bascule.client.admin.table_events import while_there
 from bascule.client.connection import SilentNodes, connect_any
 from bascule.errors import Broken
@@ -67,7 +69,7 @@ def test_a_stream_ends_where_its_node_does_not_answer_any_more() -> None:
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             for _ in range(10):
-                await elapse(table_events.SILENCE_ASKED_S / 2)
+                await elapse(SILENCE_ASKED_S / 2)
                 yield b"x"
             await asyncio.Event().wait()
 
@@ -77,10 +79,10 @@ def test_a_stream_ends_where_its_node_does_not_answer_any_more() -> None:
 
         began, found = loop.time(), []
         with pytest.raises(httpx.ReadTimeout):
-            async for chunk in while_there(chunks(), is_there):
+            async for chunk in while_there(chunks(), is_there, SILENCE_ASKED_S):
                 found.append(chunk)
         assert found == [b"x"] * 10
-        assert min(asked) > began + 5 * table_events.SILENCE_ASKED_S
+        assert min(asked) > began + 5 * SILENCE_ASKED_S
         assert len(asked) == 3
 
     run_virtually(test())
@@ -96,7 +98,7 @@ def test_who_stops_to_watch_is_cancelled_as_usual() -> None:
             return True
 
         async def watch() -> None:
-            async for _ in while_there(chunks(), is_there):
+            async for _ in while_there(chunks(), is_there, SILENCE_ASKED_S):
                 pass
 
         watching = asyncio.create_task(watch())
@@ -105,4 +107,55 @@ def test_who_stops_to_watch_is_cancelled_as_usual() -> None:
         with pytest.raises(asyncio.CancelledError):
             await watching
 
+    run_virtually(test())
+
+
+@pytest.mark.parametrize(
+    ("addresses", "living", "is_left"),
+    [
+        (["http://slow"], [], False),
+        (["http://slow", "http://b"], [], False),
+        (["http://slow", "http://b"], ["http://b"], True),
+        (["http://slow", "http://b"], ["http://b", "http://slow"], False),
+        (["http://b"], ["http://b"], True),  # which has named the slow one
+    ],
+)
+def test_a_silent_node_is_left_for_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], living: list[str], is_left: bool
+) -> None:
+    """Else a slow one would be connected to again and again."""
+
+    async def answers(_: Servers, address: str) -> bool:
+        return address in living
+
+    async def test() -> None:
+        servers = Servers(addresses, cast("httpx.AsyncClient", None), timeout=10)
+        assert await servers.is_best("http://slow", SILENCE_ASKED_S) != is_left
+
+    monkeypatch.setattr(Servers, "_answers", answers)
+    run_virtually(test())
+
+
+def test_a_node_that_was_left_in_vain_is_given_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all others name the slow one: only it has a replica."""
+    living = {"http://b"}
+
+    async def answers(_: Servers, address: str) -> bool:
+        return address in living
+
+    async def test() -> None:
+        servers = Servers(["http://a", "http://b"], cast("httpx.AsyncClient", None), timeout=10)
+        found = []
+        for _ in range(5):
+            found.append(servers.silence_s("http://a"))
+            assert not await servers.is_best("http://a", found[-1])
+            assert not await servers.is_best("http://a", found[-1]), "another stream of it"
+        assert found == [2.5, 5, 10, 20, 20]
+        assert servers.silence_s("http://b") == SILENCE_ASKED_S
+        living.add("http://a")
+        await elapse(servers_module.HEARD_S + 1)
+        assert await servers.is_best("http://a", found[-1])
+        assert servers.silence_s("http://a") == SILENCE_ASKED_S
+
+    monkeypatch.setattr(Servers, "_answers", answers)
     run_virtually(test())

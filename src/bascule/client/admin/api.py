@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from bascule.client.admin.refusals import error_of
-from bascule.client.admin.servers import Servers
+from bascule.client.admin.servers import SILENCE_S_MAX, Servers
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
 from bascule.client.admin.table_events import TableEvents
 from bascule.client.admin.table_requests import TableRequests
@@ -47,8 +47,6 @@ from bascule.wire.tables.keys import bucket_subject
 
 T = TypeVar("T")
 
-SILENCE_S_MAX: Final = 20.0
-"""Of a table that is watched: a node says something every 15 s."""
 CONNECTIONS_KEPT_MAX: Final = 20
 SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
@@ -443,7 +441,7 @@ class Admin(TableRequests, TableEvents):
 
     @asynccontextmanager
     async def _stream(self, path: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
-        """A response without end. It is silent for 15 s at most; see also `_is_there`."""
+        """A response without end. It is silent for 15 s at most; see also `_is_best`."""
         await self._servers.turn_to_living()
         timeout = httpx.Timeout(self._timeout, read=SILENCE_S_MAX)
         url = self._servers.first + path
@@ -452,9 +450,13 @@ class Admin(TableRequests, TableEvents):
         ) as response:
             yield response
 
-    async def _is_there(self, response: httpx.Response) -> bool:
-        """Whether the node that sends it answers; the same for all streams from there."""
-        return await self._servers.answers_lately(_origin(response.url))
+    def _silence_s(self, response: httpx.Response) -> float:
+        """After how many seconds of silence to ask whether the node that sends it is there."""
+        return self._servers.silence_s(_origin(response.url))
+
+    async def _is_best(self, response: httpx.Response, silence_s: float) -> bool:
+        """Whether to go on with it after so many seconds of silence; see `Servers.is_best`."""
+        return await self._servers.is_best(_origin(response.url), silence_s)
 
     @property
     def asked_server(self) -> str:

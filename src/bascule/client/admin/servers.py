@@ -17,6 +17,10 @@ UNANSWERED_S: Final = 3.0
 """A node whose answer needs others waits 2 s for them."""
 HEARD_S: Final = 3.0
 """A node that has answered within this time gets changes without a question."""
+SILENCE_ASKED_S: Final = 2.5
+"""After that a node that streams, and sends nothing, is asked whether it is there."""
+SILENCE_S_MAX: Final = 20.0
+"""Of a table that is watched: a node says something every 15 s."""
 PROBE_APART_S: Final = 0.25
 """The next node is asked so long after the one before, which has answered by then if it can."""
 ALIVE_PATH: Final = "/healthz"
@@ -36,6 +40,9 @@ class Servers:
         """When the first of them has answered."""
         self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
         """Address -> when `answers_lately` has asked there, and the answer."""
+
+        self._patience: dict[str, float] = {}
+        """Address -> seconds of silence after which it is asked, where that is not as usual."""
 
     @property
     def first(self) -> str:
@@ -111,6 +118,26 @@ class Servers:
         finally:
             for task in asking:
                 task.cancel()
+
+    def silence_s(self, address: str) -> float:
+        """After how many seconds of silence a node that streams is to be asked."""
+        return self._patience.get(address, SILENCE_ASKED_S)
+
+    async def is_best(self, address: str, silence_s: float) -> bool:
+        """Whether to wait on for a node that streams, and was silent for `silence_s` seconds: it is
+        there, or no other one is. One that was left for others may be the only one that can stream
+        what is asked: the next time it is given twice as long, until it answers at once again.
+        """
+        others = [each for each in self._addresses if each != address]
+        if not others:
+            return True
+        if await self.answers_lately(address):
+            self._patience.pop(address, None)
+            return True
+        if not any(await asyncio.gather(*map(self.answers_lately, others))):
+            return True
+        self._patience[address] = min(2 * silence_s, SILENCE_S_MAX)
+        return False
 
     async def _is_living(self, address: str, later: float) -> str | None:
         """The address if that node answers; `later` seconds after the one before, which most often

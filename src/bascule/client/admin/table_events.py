@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -14,9 +14,6 @@ import msgspec
 
 from bascule.errors import RemoteProtocolError
 from bascule.table_results import TableChange
-
-SILENCE_ASKED_S: Final = 2.5
-"""After that a node that sends nothing is asked whether it is there."""
 
 
 class TableEvent(NamedTuple):
@@ -48,7 +45,10 @@ class TableEvents:
     ) -> AbstractAsyncContextManager[httpx.Response]:
         raise NotImplementedError
 
-    async def _is_there(self, response: httpx.Response) -> bool:
+    def _silence_s(self, response: httpx.Response) -> float:
+        raise NotImplementedError
+
+    async def _is_best(self, response: httpx.Response, silence_s: float) -> bool:
         raise NotImplementedError
 
     def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
@@ -69,7 +69,10 @@ class TableEvents:
                 await response.aread()
                 raise self._refusal(response, what=f"GET {path}", name=name)
             fields: dict[str, str] = {}
-            chunks = while_there(response.aiter_bytes(), lambda: self._is_there(response))
+            silence_s = self._silence_s(response)
+            chunks = while_there(
+                response.aiter_bytes(), lambda: self._is_best(response, silence_s), silence_s
+            )
             async with aclosing(chunks):
                 async for line in lines_of(chunks):
                     if line:
@@ -81,9 +84,10 @@ class TableEvents:
 
 
 async def while_there(
-    chunks: AsyncIterator[bytes], is_there: Callable[[], Awaitable[bool]]
+    chunks: AsyncIterator[bytes], is_there: Callable[[], Awaitable[bool]], silence_s: float
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks, as long as who sends them is there, which is asked while nothing comes.
+    """The chunks, as long as who sends them is there, which is asked each `silence_s` seconds while
+    nothing comes.
 
     Raises: httpx.ReadTimeout where it is not.
     """
@@ -93,8 +97,8 @@ async def while_there(
 
     async def look() -> None:
         while not gone.is_set():
-            await asyncio.sleep(SILENCE_ASKED_S)
-            if loop.time() - heard_at >= SILENCE_ASKED_S and not await is_there():
+            await asyncio.sleep(silence_s)
+            if loop.time() - heard_at >= silence_s and not await is_there():
                 gone.set()
                 if reading is not None:
                     reading.cancel()
