@@ -137,6 +137,7 @@ def test_a_group_without_a_command_prints_its_help_once(
         ("http://127.0.0.1:0", "port 0 is no address"),
         ("ftp://127.0.0.1:9080", "it begins with ftp://"),
         ("http://", "it names no host"),
+        ("http://a b:1", "it has a blank"),
         ("http://[::1", "Invalid IPv6 URL"),
         ("http://127.0.0.1:9080?a=b", "it has a query"),
     ],

@@ -315,6 +315,30 @@ def test_a_file_of_another_table(tmp_path: Path) -> None:
         ReplicaFile(tmp_path / "table.db", "other", "me")
 
 
+def test_a_file_without_anything_of_its_table_takes_another_name(tmp_path: Path) -> None:
+    """The name was mistyped, or that of a stream that is no table."""
+    path = tmp_path / "table.db"
+    ReplicaFile(path, "mistyped", "me").close()
+    with pytest.raises(ConfigError, match="'mistyped', not of 't'"):
+        ReplicaFile(path, "t", "me")
+    file = ReplicaFile(path, "t", "other", follows=True)
+    assert file.replica_id == "me"
+    assert file.verify() == 0
+    file.queue(write(b"a", b"1"))
+    file.close()
+    with pytest.raises(ConfigError, match="'t', not of 'u'"):
+        ReplicaFile(path, "u", "me", follows=True)
+    file = ReplicaFile(path, "t", "other", follows=True)
+    file.refuse(1, "no")
+    with pytest.raises(ConfigError, match="'t', not of 'u'"):
+        ReplicaFile(path, "u", "me", follows=True)
+    file.forget_refused(1)
+    file.apply(page(position=0, is_full=True))
+    file.close()
+    with pytest.raises(ConfigError, match="'t', not of 'u'"):
+        ReplicaFile(path, "u", "me", follows=True)
+
+
 def test_a_damaged_file(tmp_path: Path, file: ReplicaFile) -> None:
     (tmp_path / "bad.db").write_bytes(b"no database" * 1_000)
     with pytest.raises(CorruptData):

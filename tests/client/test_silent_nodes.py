@@ -16,7 +16,7 @@ from bascule.client.admin import servers as servers_module
 from bascule.client.admin.servers import SILENCE_ASKED_S, Servers
 from bascule.client.admin.table_events import while_there
 from bascule.client.connection import SilentNodes, connect_any
-from bascule.errors import Broken
+from bascule.errors import Broken, ConfigError
 from support.virtual_time import elapse, run_virtually
 
 
@@ -50,6 +50,12 @@ def test_a_node_that_hangs_is_waited_for_once(
     assert silent.last([hanging, refusing, "a:1"]) == ["a:1", hanging, refusing]
     silent.forget(hanging)
     assert silent.last([refusing, hanging]) == [hanging, refusing]
+
+
+@pytest.mark.parametrize("bootstrap", ["", " ", "a", "a:b", "a:1:2", ",a:1"])
+def test_an_address_that_is_none_is_named(bootstrap: str) -> None:
+    with pytest.raises(ConfigError, match="the address of a client listener is '"):
+        connect_any(bootstrap)
 
 
 def test_silence_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

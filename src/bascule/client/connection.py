@@ -9,6 +9,7 @@ from bascule.config.addresses import format_address, parse_address
 from bascule.errors import (
     BasculeError,
     Broken,
+    ConfigError,
     FencedEpoch,
     NotLeader,
     PartitionFailed,
@@ -107,12 +108,17 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
 
 def connect_any(bootstrap: str, *, timeout: float = ASK_TIMEOUT_S) -> LogConnection:
     """Connect to the first of the listeners `host:port,...` that answers. `timeout` is the
-    connection's, in seconds; one that hangs is given up sooner where there are others. Raises:
-    Broken."""
+    connection's, in seconds; one that hangs is given up sooner where there are others.
+
+    Raises: Broken; ConfigError for an address that is none.
+    """
     failure: Broken | None = None
     addresses = _SILENT.last(bootstrap.split(","))
     for address in addresses:
-        host, port = parse_address(address)
+        try:
+            host, port = parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"the address of a client listener {error}") from error
         answers_in = timeout if address == addresses[-1] else min(timeout, UNANSWERED_S)
         try:
             connection = LogConnection(host, port, timeout=answers_in)

@@ -69,8 +69,8 @@ def server_url(server: str | None) -> str:
     default. Raises: ConfigError."""
     chosen = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT
     urls = []
-    for address in chosen.split(","):
-        url = (address if "://" in address else f"http://{address}").strip().rstrip("/")
+    for address in map(str.strip, chosen.split(",")):
+        url = (address if "://" in address else f"http://{address}").rstrip("/")
         why = _why_not_http(url)
         if why:
             # The command line reads the variable itself and hands it in.
@@ -90,6 +90,8 @@ def _why_not_http(url: str) -> str:
         httpx.URL(url)
     except (ValueError, httpx.InvalidURL) as error:
         return str(error)
+    if any(each.isspace() for each in url):
+        return "it has a blank"
     if parts.scheme not in ("http", "https"):
         return f"it begins with {parts.scheme}://"
     if not parts.hostname:

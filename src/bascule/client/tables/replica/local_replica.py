@@ -142,7 +142,7 @@ class LocalReplica:
             finish_begun(path)
         elif is_begun(path):
             raise LogFailed(str(path), "it was being begun anew: open it once with follow=True")
-        self._file = ReplicaFile(path, self.table, id)
+        self._file = ReplicaFile(path, self.table, id, follows=self._follow)
 
     async def close(self) -> None:
         """Writes that are not taken yet stay in the directory. Idempotent."""

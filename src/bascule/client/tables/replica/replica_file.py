@@ -145,8 +145,12 @@ def digest_of(value: bytes | None) -> bytes:
 class ReplicaFile:
     """Blocks on the disk. One thread at a time uses each of its two connections."""
 
-    def __init__(self, path: Path, table: str, new_id: str) -> None:
-        """Open the file, or create it, with an id. Raises: ConfigError, CopyDamaged, LogFailed."""
+    def __init__(self, path: Path, table: str, new_id: str, *, follows: bool = False) -> None:
+        """Open the file, or create it, with an id. With `follows` no other process may follow: the
+        file takes the name of another table as long as it has nothing of the one before.
+
+        Raises: ConfigError, CopyDamaged, LogFailed.
+        """
         self.path = path
         self.table, self.replica_id = table, ""
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
@@ -156,7 +160,7 @@ class ReplicaFile:
             self._writer = self._connect()
             self._inode = self._inode or self._found_inode()
             try:
-                self._open(table, new_id)
+                self._open(table, new_id, follows=follows)
                 self._reader = self._connect()
                 self._check_inode()
             except BaseException:
@@ -172,13 +176,15 @@ class ReplicaFile:
         connection.create_function("row_crc", -1, row_crc, deterministic=True)
         return connection
 
-    def _open(self, table: str, new_id: str) -> None:
+    def _open(self, table: str, new_id: str, *, follows: bool) -> None:
         with self._transaction(self._writer):
             if not self._writer.execute("select count(*) from sqlite_master").fetchone()[0]:
                 for statement in sql.SCHEMA.split(";")[:-1]:
                     self._writer.execute(statement)
                 first = row_crc(None, 0, -1, None, 0, 0, 0, 0, -1, table, new_id)
                 self._writer.execute(sql.FIRST, (FORMAT, table, new_id, first))
+            if follows:
+                self._rename_unused(table)
             found = self._writer.execute("select format, name, replica_id from state").fetchone()
         if found is None or found[0] != FORMAT:
             what = f"a copy of a table in format {FORMAT}"
@@ -190,6 +196,17 @@ class ReplicaFile:
             )
         self.replica_id = found[2]
         self._state(self._writer)
+
+    def _rename_unused(self, table: str) -> None:
+        """Have the file be of this table if it has neither a page nor a write of another one: that
+        has never been there, or its name was mistyped."""
+        (found,) = self._writer.execute(sql.IS_UNUSED, (FORMAT,)).fetchone()
+        if not found:
+            return
+        self._state(self._writer)  # is not damaged
+        *fields, _, id, _ = self._writer.execute(sql.STATE).fetchone()
+        crc = row_crc(*fields, table, id)
+        self._writer.execute("update state set name = ?, crc = ?", (table, crc))
 
     def _found_inode(self) -> tuple[int, int] | None:
         """Device and inode of the file at the path; None: there is none."""

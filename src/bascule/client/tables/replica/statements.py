@@ -60,6 +60,10 @@ STATE: Final = (
     "select table_id, position, epoch, after, oldest, high_watermark, keys, seen, seen_epoch, "
     "name, replica_id, crc from state"
 )
+IS_UNUSED: Final = (
+    "select exists (select 1 from state where format = ? and table_id is null) "
+    "and not exists (select 1 from pending) and not exists (select 1 from refused)"
+)
 SET_STATE: Final = (
     "update state set table_id = ?, position = ?, epoch = ?, after = ?, oldest = ?, "
     "high_watermark = ?, keys = ?, seen = ?, seen_epoch = ?, crc = ?"
