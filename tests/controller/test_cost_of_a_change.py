@@ -97,7 +97,7 @@ def test_a_plan_visits_the_changed_streams_only(planned: list[str]) -> None:
     for each in image.streams.values():
         states = dict(enumerate(image.partitions[each.id]))
         state.streams[each.id] = StreamState(
-            each, opened={0: 0}, states=states, subscribed=frozenset({0})
+            each, opened={0: 0}, states=states, subscribed=frozenset({0}), routed_count=1
         )
     assert plan(state, image) == ()
     assert len(planned) == MANY, "a full plan visits all"

@@ -120,7 +120,8 @@ class Model:
         else:
             assert isinstance(step, SubscribeStream)
             held = streams[step.definition.id]
-            streams[step.definition.id] = replace(held, subscribed=step.led)
+            count = step.definition.partition_count
+            streams[step.definition.id] = replace(held, subscribed=step.led, routed_count=count)
 
 
 @given(
@@ -220,6 +221,7 @@ def test_a_leader_takes_another_min_isr_with_its_state() -> None:
         controller.image.streams["a"],
         opened={0: 0, 1: 0},
         subscribed=frozenset(led),
+        routed_count=2,
         states=dict(enumerate(states)),
     )
     node = NodeState(1, streams={stream_id: held}, can_subscribe=True)
@@ -231,3 +233,26 @@ def test_a_leader_takes_another_min_isr_with_its_state() -> None:
         assert steps[0] == ConfigureStream(definition)
         applied = {index for step in steps[1:] for index in getattr(step, "states", ())}
         assert applied == expected
+
+
+def test_a_leader_routes_again_where_the_stream_gets_partitions_that_others_lead() -> None:
+    """It hashes subjects or keys over all partitions, or is in a queue group from then on."""
+    definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a", partitions=1))
+    elsewhere = PartitionState((2,), (2,), leader=2, leader_epoch=1, version=1)
+    image = apply(Image(), CreateStream(definition, (LED,)))
+    held = StreamState(
+        definition, opened={0: 0}, subscribed=frozenset({0}), routed_count=1, states={0: LED}
+    )
+    state = NodeState(1, streams={definition.id: held}, can_subscribe=True)
+    assert plan(state, image) == ()
+    longer = replace(definition, config=replace(definition.config, partitions=2))
+    image = apply(Image(), CreateStream(longer, (LED, elsewhere)))
+    again = SubscribeStream(longer, frozenset({0}))
+    assert plan(state, image)[-1] == again
+    # As after a subscription that has failed: all else is done.
+    state.streams[definition.id] = replace(
+        held, definition=longer, elsewhere=frozenset({1}), states={0: LED, 1: elsewhere}
+    )
+    assert plan(state, image) == (again,)
+    state.streams[definition.id] = replace(state.streams[definition.id], routed_count=2)
+    assert plan(state, image) == ()

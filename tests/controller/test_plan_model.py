@@ -89,7 +89,11 @@ class Model:
             done = {i: each for i, each in step.states.items() if self._apply(id, i, each)}
             self.state.streams[id] = replace(held, states={**held.states, **done})
         elif isinstance(step, SubscribeStream):
-            self.state.streams[id] = replace(held, subscribed=step.led & held.states.keys())
+            self.state.streams[id] = replace(
+                held,
+                subscribed=step.led & held.states.keys(),
+                routed_count=sum(key[0] == id for key in self.known),
+            )
         else:
             assert isinstance(step, ConfigureStream)
             if id in self.state.streams:
@@ -172,6 +176,7 @@ class Model:
             assert known.state == state
             assert known.has_log == (NODE in state.replicas)
             assert (i in held[id].subscribed) == (state.leader == NODE)
+            assert state.leader != NODE or held[id].routed_count == wanted[id].partition_count
         logs = {
             (id, i): self.image.partitions[id][i].replica_since(NODE)
             for id, i in keys

@@ -26,6 +26,8 @@ class StreamState:
     """The state in force of each partition; none before the first is applied."""
     subscribed: frozenset[int] = frozenset()
     """Partitions that the subscription is routed to."""
+    routed_count: int = 0
+    """How many partitions the stream had when it was routed: who leads one hashes over all."""
 
 
 @dataclass(slots=True)
@@ -228,7 +230,10 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     if dropped := tuple(sorted(held.opened.keys() - here)):
         steps.append(DropReplicas(definition, dropped))
     led = frozenset(i for i in every if states[i].leader == state.node_id)
-    if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
+    is_outdated = bool(led) and held.routed_count != definition.partition_count
+    if state.can_subscribe and (
+        held.subscribed != led or is_outdated or any(i in led for i in missing)
+    ):
         steps.append(SubscribeStream(definition, led))
     return steps
 

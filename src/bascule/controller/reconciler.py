@@ -536,7 +536,9 @@ class Reconciler:
                 continue
             wanted = held.subscribed | indexes if to_here else held.subscribed - indexes
             if wanted != held.subscribed:
-                self.state.streams[stream_id] = replace(held, subscribed=wanted)
+                self.state.streams[stream_id] = replace(
+                    held, subscribed=wanted, routed_count=len(every)
+                )
                 streams.append((every, wanted))
         if self._subscriber is None or not streams:
             return {}
@@ -567,7 +569,9 @@ class Reconciler:
             in_force = step.led if not held.states else step.led & held.states.keys()
             streams[stream_id] = partitions, in_force
             # Ingest keeps a subscription that fails from here on, and repeats it by itself.
-            self.state.streams[stream_id] = replace(held, subscribed=in_force)
+            self.state.streams[stream_id] = replace(
+                held, subscribed=in_force, routed_count=len(partitions)
+            )
         try:
             failures.update(await self._subscriber.subscribe(list(streams.values())))
         except Broken as error:
