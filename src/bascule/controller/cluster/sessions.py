@@ -25,6 +25,7 @@ import msgspec
 
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, Broken, ConnectionGone
+from bascule.host.api import Clock
 from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration
@@ -50,6 +51,8 @@ LAPSED: Final = "it heard no controller, and leads nothing"
 RESTARTED: Final = "its process was started again"
 FOUND_RESTARTED: Final = "its process was started again before this node was the controller"
 """Nothing to warn of: that is how all nodes look after a start of the whole cluster."""
+CLOCK_DIFFERENCE_MS_MAX: Final = 1_000
+"""Between the wall clocks of a node and of the controller. NTP keeps them within some 10 ms."""
 PING: Final = "ping"
 
 ProcessLoss: TypeAlias = Callable[[int, int], str]
@@ -63,6 +66,8 @@ class Pong(msgspec.Struct, array_like=True):
     applied: int
     has_lapsed: bool = False
     """Whether the node has stopped leading, and has to be elected again."""
+    now_ms: int = 0
+    """The wall clock of the node; 0: an earlier release."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +78,8 @@ class _Session:
     """That the node is lost; the last one."""
     heard_at: float = 0.0
     """When its last answer came, or the session began; on the loop's clock."""
+    clock_differs: bool = False
+    """Whether its wall clock was said to differ from that of this node."""
 
     @property
     def is_reporting(self) -> bool:
@@ -94,12 +101,14 @@ class Sessions:
         *,
         process_loss: ProcessLoss,
         on_lost: Callable[[NodeRegistration, str], Awaitable[None]],
+        clock: Clock,
     ) -> None:
         """`on_lost` gets the node and the reason; it is called again until the image changes."""
         self._node_id = node_id
         self._peers = peers
         self._process_loss = process_loss
         self._on_lost = on_lost
+        self._clock = clock
         self._sessions: dict[int, _Session] = {}
         self._watch: asyncio.Task[None] | None = None
         self._ran = 0.0
@@ -169,6 +178,7 @@ class Sessions:
             reason = ""
             try:
                 left = SESSION_SECONDS - (self._ran - heard)
+                asked_ms = self._clock.now_ms()
                 pong = await self._ping(node.node_id, max(left, PING_TIMEOUT_SECONDS))
             except ConnectionGone as error:
                 reason = str(error)
@@ -177,6 +187,7 @@ class Sessions:
                     reason = f"no answer for {SESSION_SECONDS} s: {error}"
             else:
                 session.heard_at = asyncio.get_running_loop().time()
+                self._compare_clocks(session, pong.now_ms, asked_ms)
                 if pong.incarnation != node.incarnation:
                     reason = RESTARTED if was_heard else FOUND_RESTARTED
                 elif pong.has_lapsed:
@@ -190,6 +201,21 @@ class Sessions:
     async def _ping(self, node_id: int, timeout_s: float) -> Pong:
         reply = await self._peers.control(node_id, PING, b"", timeout_s=timeout_s)
         return msgspec.msgpack.decode(reply, type=Pong)
+
+    def _compare_clocks(self, session: _Session, told_ms: int, asked_ms: int) -> None:
+        """Say so where the clock of a node, which said `told_ms` after `asked_ms` here, certainly
+        differs from the one of this node, and where it does no longer."""
+        now_ms = self._clock.now_ms()
+        ahead_ms = max(told_ms - now_ms, 0) or min(told_ms - asked_ms, 0)
+        extra = {"node": session.node.node_id, "ahead_ms": ahead_ms}
+        if not told_ms or now_ms < asked_ms:
+            return
+        if not session.clock_differs and abs(ahead_ms) > CLOCK_DIFFERENCE_MS_MAX:
+            session.clock_differs = True
+            log.warning("clock of a node differs from that of the controller", extra=extra)
+        elif session.clock_differs and abs(ahead_ms) <= CLOCK_DIFFERENCE_MS_MAX // 2:
+            session.clock_differs = False
+            log.info("clock of a node agrees with that of the controller again", extra=extra)
 
     def _report(self, session: _Session, reason: str) -> None:
         """Report that the node is lost, unless that is under way."""

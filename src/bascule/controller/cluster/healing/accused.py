@@ -19,7 +19,11 @@ log = logging.getLogger("bascule.controller")
 DAMAGE: Final = "damage"
 """The kind of control request that says that batches of a leader are damaged."""
 ANSWER_SECONDS_MAX: Final = 60.0
-"""For the leader to read a segment."""
+"""For the leader to read a segment, and CHECKED_BYTES more."""
+CHECKED_BYTES: Final = 17 << 20
+"""How much behind an offset is read, at least. A follower appends all that a response has of a
+partition or nothing: that are up to 16 MiB (`peer.replica_fetch.FETCH_BYTES_MAX`), of one segment
+or more. `PartitionLog.bytes_from` counts up to an index interval too many."""
 PAUSE_SECONDS: Final = 5.0
 """Between two accusations of one partition."""
 
@@ -31,7 +35,7 @@ class Accusation(msgspec.Struct, array_like=True):
     partition: int
     leader_epoch: int
     offset: int
-    """Where the damaged batches begin."""
+    """Where the batches begin of which at least one is damaged."""
 
 
 class Accusations:
@@ -94,8 +98,7 @@ class Accusations:
     # -- a leader -------------------------------------------------------------------------------
 
     async def answer(self, body: bytes) -> bytes:
-        """Read the segment that a follower gets damaged; if it is damaged here, see
-        `Partitions.on_damaged`."""
+        """Read what a follower gets damaged; if it is damaged here, see `Partitions.on_damaged`."""
         asked = msgspec.msgpack.decode(body, type=Accusation)
         key = asked.stream_id, asked.partition
         present = self._partitions.stream_by_id(asked.stream_id) or ()
@@ -107,7 +110,7 @@ class Accusations:
             return b""
         self._checking.add(key)
         try:
-            await asyncio.to_thread(_check_segment, store, asked.offset)
+            await asyncio.to_thread(_check, store, asked.offset)
         except CorruptData as error:
             self._partitions.notify_damage(partition, error)
             return str(error).encode()
@@ -126,11 +129,14 @@ class Accusations:
         return b"nothing is wrong on the disk of the leader"
 
 
-def _check_segment(store: PartitionLog, offset: int) -> None:
-    """Read the segment that holds `offset` from its beginning to a batch behind the offset.
+def _check(store: PartitionLog, offset: int) -> None:
+    """Read from the beginning of the segment that holds `offset` to CHECKED_BYTES behind the
+    offset, or to the synced end.
 
     Raises: CorruptData, Closed, LogFailed, OSError.
     """
     at = store.verify(LogPosition(offset, offset, 0))
-    while at is not None and at.position > 0 and at.offset <= offset:
+    while at is not None and (
+        at.offset <= offset or store.bytes_from(offset) - store.bytes_from(at.offset) < CHECKED_BYTES
+    ):
         at = store.verify(at)
