@@ -364,6 +364,8 @@ class PartitionInfo:
     """Bytes of record batches in the log."""
     failure: str | None = None
     """Why the partition stopped, or None."""
+    damage: str = ""
+    """What is damaged in the log of a partition that has not stopped; empty: nothing is known."""
     leader: int = NO_LEADER
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()

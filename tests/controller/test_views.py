@@ -9,15 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster.views import PARTITIONS, ClusterViews
+from bascule.controller.cluster.views import LEADER_DAMAGED, ClusterViews
 from bascule.errors import Broken
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock
-from support.deciding_controller import DecidingController
+from support.deciding_controller import DecidingController, isr_change
 
 ASKING = 9
+DAMAGE = "f is corrupt at byte 1; it serves what can be read"
 
 
 class Leader:
@@ -29,32 +30,44 @@ class Leader:
         self.partitions.bind(asyncio.get_running_loop())
         self.is_there = True
         self._deciding = deciding
-        self._views = self._make_views(self.node)
-        self.asking = self._make_views(ASKING)
+        self._nodes: dict[int, ClusterViews] = {}
+        self.views = self.make_views(self.node, self.partitions)
+        self.asking = self.make_views(ASKING, Partitions())
 
-    def _make_views(self, node: int) -> ClusterViews:
-        return ClusterViews(
-            node, "c", self.partitions, cast(Any, SimpleNamespace(image=self._deciding.image)),
-            cast(Any, self), refusals=dict, duplicates=lambda _: (),
+    def make_views(self, node: int, partitions: Partitions) -> ClusterViews:
+        metadata = SimpleNamespace(
+            image=self._deciding.image,
+            controller_id=1,
+            term=1,
+            applied=1,
+            members=SimpleNamespace(voters=(), learners=()),
+        )
+        found = self._nodes[node] = ClusterViews(
+            node, "c", partitions, cast(Any, metadata), cast(Any, self), refusals=dict,
+            duplicates=lambda _: (),
         )  # fmt: skip
+        return found
 
-    def open(self) -> Partition:
+    def open(self, partitions: Partitions | None = None) -> Partition:
+        partitions = partitions or self.partitions
         partition = Partition(
             self._deciding.image.streams["s"], 0, log=None, failure=None, clock=SimClock(1_000),
-            on_changed=self.partitions.notify_watchers, hash_key=HashKey(bytes(16)),
+            on_changed=partitions.notify_watchers, hash_key=HashKey(bytes(16)),
         )  # fmt: skip
-        self.partitions.add((partition,))
+        partitions.add((partition,))
         return partition
 
     async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
-        assert kind == PARTITIONS
-        if not self.is_there:
+        if not self.is_there or node not in self._nodes:
             raise Broken(f"node {node} does not answer")
-        return await self._views.answer_partitions(body)
+        return await self._nodes[node].controls[kind](body)
+
+    async def why_not(self) -> str:
+        state = self._deciding.state("s")
+        return await self.asking.why_not_served(self._deciding.image.streams["s"].id, 0, state)
 
     async def serves(self) -> bool:
-        state = self._deciding.state("s")
-        return await self.asking.leader_serves(self._deciding.image.streams["s"].id, 0, state)
+        return not await self.why_not()
 
 
 def test_a_leader_serves_once_it_has_opened_its_replica_and_until_that_fails() -> None:
@@ -87,6 +100,73 @@ def test_a_node_that_has_not_heard_that_it_leads_does_not_serve_yet(knows: bool)
         if not knows:
             state = replace(state, leader_epoch=state.leader_epoch + 1)
         stream_id = deciding.image.streams["s"].id
-        assert await leader.asking.leader_serves(stream_id, 0, state) is knows
+        assert (not await leader.asking.why_not_served(stream_id, 0, state)) is knows
+
+    asyncio.run(run())
+
+
+def test_a_leader_whose_log_is_damaged_does_not_serve_those_that_are_to_heal() -> None:
+    """It goes on with what can be read, since nobody else has all records."""
+
+    async def run() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        deciding.create("s", replicas=3)
+        leader = Leader(deciding)
+        partition = leader.open()
+        leader.views.standing = lambda _: DAMAGE
+        assert await leader.why_not() == LEADER_DAMAGED
+        (described,) = (await leader.asking.describe("s")).partitions
+        assert (described.damage, described.failure) == (DAMAGE, None)
+        partition.fail("a bad CRC", is_damage=True)
+        assert "a bad CRC" in await leader.why_not()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("third", "advice"),
+    [
+        ("none", "once another replica has caught up; where none can, save what"),
+        ("dead", "once another replica leads: start node"),
+        ("alive", "once another replica leads"),
+    ],
+)
+def test_damaged_replicas_that_wait_for_each_other_are_listed(third: str, advice: str) -> None:
+    """Those that a healthy replica will heal, and those that an operator has to look at."""
+
+    async def run() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        if third == "none":
+            deciding.create("s", replicas=2, min_isr=1)
+        else:
+            deciding.create("s", replicas=3, min_isr=2)
+        node, waiting, *more = deciding.state("s").replicas
+        deciding.submit(isr_change(deciding, "s", grow=False, node=waiting))
+        for other in more:
+            deciding.lose(other)
+            if third == "alive":
+                deciding.register(other)
+        leader, healing = Leader(deciding), Partitions()
+        assert leader.node == node
+        leader.open()
+        leader.views.standing = lambda _: DAMAGE
+        views = leader.make_views(waiting, healing)
+        views.standing = lambda _: f"waits: {LEADER_DAMAGED}"
+        leader.open(healing).fail("another bad CRC", is_damage=True)
+
+        info = await leader.asking.describe_cluster()
+        assert info.failed_count == 2
+        said = {each.node: each for each in info.failed}
+        assert said[node].failure == DAMAGE
+        assert said[node].advice.startswith("it serves what can be read")
+        assert "another bad CRC" in said[waiting].failure
+        assert said[waiting].failure.endswith(f"waits: {LEADER_DAMAGED}")
+        assert said[waiting].advice.startswith(f"node {node} leads with a damaged log")
+        for each in said.values():
+            assert advice in each.advice
+        # What a drain waits for: others may catch up with a damaged leader.
+        assert [each.node for each in await leader.asking.stuck_replicas()] == [waiting]
 
     asyncio.run(run())

@@ -288,3 +288,54 @@ def test_replicas_that_differ_are_reported_and_stay(cluster: RunningCluster) -> 
     assert len(node.partition("flights")["isr"]) == 3
     assert "replicas differ" in "".join(each.log.read_text() for each in cluster.nodes.values())
     assert segment.read_bytes()[at + 8] == data[at + 8]
+
+
+def records(cluster: RunningCluster, node: int, stream: str) -> bytes:
+    return b"".join(p.read_bytes() for p in sorted(cluster.replica(node, stream).glob("*.log")))
+
+
+def test_a_replica_is_not_cut_while_the_log_of_its_leader_is_damaged_too(
+    cluster: RunningCluster,
+) -> None:
+    """Each has what the other one lacks. Nobody else has it, so an operator decides."""
+    cluster.nodes[1].create(
+        "flights", "flights.>", replicas=2, min_isr=1, segment_bytes_max=1 << 20
+    )
+    cluster.wait_in_sync("flights")
+    last = cluster.leader("flights")
+    (waiting,) = set(cluster.partition("flights")["replicas"]) - {last}
+    node = cluster.nodes[last]
+    publish(node, "flights", range(COUNT))
+    cluster.wait_in_sync("flights")
+    cluster.nodes[waiting].stop(signal.SIGTERM)
+    # So many that it cannot get beyond the damage, and is in sync at no time.
+    publish(node, "flights", range(COUNT, COUNT + 200))
+    wait_until(node, lambda: node.partition("flights")["isr"] == [last])
+    flip(cluster, last, "flights", closed=False)
+    commands.run("scrub", "flights", "--server", node.addresses["http"], text=True)
+    wait_until(node, lambda: "damaged log" in node.log.read_text())
+    assert "is corrupt" in node.partition("flights")["damage"]
+    flip(cluster, waiting, "flights", closed=True)
+    before = records(cluster, waiting, "flights")
+    cluster.nodes[waiting].start()
+
+    def said() -> dict[int, dict[str, Any]]:
+        return {each["node"]: each for each in node.call("GET", "/v1/cluster")["failed"]}
+
+    wait_until(node, lambda: "waits: " in said()[waiting]["failure"])
+    for advice in (said()[last]["advice"], said()[waiting]["advice"]):
+        assert f"restart node {last}" in advice
+    assert records(cluster, waiting, "flights").startswith(before)
+    assert "healing a replica" not in cluster.nodes[waiting].log.read_text()
+    publish(node, "flights", range(COUNT + 200, COUNT + 210))
+
+    node.stop(signal.SIGTERM)
+    node.start()
+    node.wait_replica_failed("flights")
+    done = commands.run(
+        "stream", "repair", "flights", "--accept-loss", "--yes",
+        "--server", node.addresses["http"], text=True,
+    )  # fmt: skip
+    assert "stopped" not in done.stdout, (done.stdout, done.stderr)
+    cluster.wait_in_sync("flights")
+    wait_until(node, lambda: not said())

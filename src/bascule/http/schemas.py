@@ -113,6 +113,13 @@ class PartitionBody(Struct, kw_only=True):
     ]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
+    damage: Annotated[
+        str,
+        Meta(
+            description="What is damaged in the leader's log, which serves what can be read, since "
+            "nobody else has all records; empty: nothing is known."
+        ),
+    ]
 
 
 class OverlapBody(Struct, kw_only=True):

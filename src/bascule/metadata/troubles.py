@@ -31,10 +31,21 @@ class Troubles:
 
 
 def how_to_repair(
-    image: Image, definition: StreamDefinition, state: PartitionState, node: int
+    image: Image,
+    definition: StreamDefinition,
+    state: PartitionState,
+    node: int,
+    *,
+    leader_damaged: bool = False,
 ) -> str:
-    """What it means that the replica on `node` has failed, and what an operator can do."""
+    """What it means that the replica on `node` has failed, and what an operator can do.
+
+    `leader_damaged`: the replica of the leader is damaged and has not failed, since nobody else has
+    all records; it may be that on `node`.
+    """
     repair = f"`bascule stream repair {definition.name} --accept-loss`"
+    if leader_damaged:
+        return _how_to_go_on(image, state, node, repair)
     if node not in state.isr:
         serves = f"node {state.leader} leads" if state.leader != NO_LEADER else "nobody leads"
         return f"{serves}; a damaged log heals by itself, and {repair} has any copied again"
@@ -50,6 +61,26 @@ def how_to_repair(
         "it is the last in sync, and the partition takes and serves nothing; "
         f"{repair} goes on with what can be read, or stop node {node} and let another replica lead "
         f"with what it has: `bascule stream recover {definition.name} --accept-loss`"
+    )
+
+
+def _how_to_go_on(image: Image, state: PartitionState, node: int, repair: str) -> str:
+    """What an operator can do about a replica while the log of the leader is damaged, too."""
+    leader = state.leader
+    others = sorted({*state.isr, *state.eligible} - {leader})
+    if node != leader:
+        said = f"node {leader} leads with a damaged log, so what this one has is kept; it heals"
+    else:
+        said = "it serves what can be read, since nobody else has all records; it heals"
+    if any(map(image.is_alive, others)):
+        return f"{said} once another replica leads"
+    if others:
+        nodes = " or ".join(map(str, others))
+        return f"{said} once another replica leads: start node {nodes}, which has all records"
+    return (
+        f"{said} once another replica has caught up; where none can, save what the replicas have, "
+        f"with `bascule backup --data` of their stopped nodes, then restart node {leader}, and "
+        f"{repair} goes on with what can be read of it"
     )
 
 

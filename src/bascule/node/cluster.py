@@ -209,7 +209,7 @@ class ClusterNode:
         number, follower = self._config.node_id, self.controller.follower
         self.healer = Healer(
             number, partitions, reconciler, self._metadata, directories, clock, follower, syncer,
-            data_directory=str(self._data), leader_serves=self.controller.views.leader_serves,
+            data_directory=str(self._data), why_not_served=self.controller.views.why_not_served,
         )  # fmt: skip
         self.controller.views.standing = self.healer.standing
         self._accusations = Accusations(number, partitions, self.peers)

@@ -19,6 +19,7 @@ from bascule.controller.cluster.healing.history import (
     HealHistory,
 )
 from bascule.controller.cluster.image_follower import ImageFollower
+from bascule.controller.cluster.views import HEALS, LEADER_DAMAGED
 from bascule.controller.directories import StreamDirectories
 from bascule.errors import CorruptData, Indeterminate, PartitionFailed
 from bascule.host.real import RealRandom
@@ -98,10 +99,11 @@ class HealerUnderTest:
             follower,
             cast(Any, Stopping()),
             data_directory="/data",
-            leader_serves=self._leader_serves,
+            why_not_served=self._why_not_served,
         )
         self.serves: Callable[[], bool] = lambda: True
         """Whether the leader says that its replica serves."""
+        self.why_not = "its replica has failed"
         self.asked_leader = 0
         self.healed: list[tuple[int, ...]] = []
         self.epochs: list[int] = []
@@ -120,11 +122,11 @@ class HealerUnderTest:
     def definition(self) -> StreamDefinition:
         return self.deciding.image.streams["s"]
 
-    async def _leader_serves(self, stream_id: bytes, index: int, state: PartitionState) -> bool:
+    async def _why_not_served(self, stream_id: bytes, index: int, state: PartitionState) -> str:
         assert (stream_id, index) == (self.definition.id, 0)
         assert state.leader not in (NO_LEADER, self.node)
         self.asked_leader += 1
-        return self.serves()
+        return "" if self.serves() else self.why_not
 
     async def _note(self, key: Any, partition: Partition) -> bool:
         state = self.deciding.state("s")
@@ -332,6 +334,74 @@ def test_nothing_is_removed_before_the_leader_serves(monkeypatch: pytest.MonkeyP
         tested.serves = lambda: True
         await until(lambda: tested.healed)
         assert tested.healer.counts.failures == 0
+
+    play(scene, monkeypatch, leads=True)
+
+
+def test_nothing_is_removed_while_the_log_of_the_leader_is_damaged_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them may have what the other one lacks."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        healer = tested.healer
+        tested.serves, tested.why_not = lambda: False, LEADER_DAMAGED
+        tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=tested.node))
+        tested.damage()
+        await until(lambda: tested.asked_leader >= 5)
+        assert tested.healed == []
+        assert healer.standing(tested.partition) == f"waits: {LEADER_DAMAGED}"
+        assert healer.counts.failures == 1, "it is said once"
+        tested.serves = lambda: True  # another replica leads
+        await until(lambda: tested.healed)
+        assert healer.counts.failures == 1
+
+    play(scene, monkeypatch, leads=False)
+
+
+def test_a_replica_waits_no_longer_for_a_damaged_leader_that_leads_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(tested: HealerUnderTest) -> None:
+        tested.serves, tested.why_not = lambda: False, LEADER_DAMAGED
+        tested.deciding.submit(isr_change(tested.deciding, "s", grow=False, node=tested.node))
+        tested.damage()
+        await until(lambda: "waits" in tested.healer.standing(tested.partition))
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.lose(node)
+        patient = tested.healer._patients[tested.definition.id, 0]
+        await until(lambda: patient.task is None)
+        assert tested.healer.standing(tested.partition) == HEALS
+        assert tested.healed == []
+
+    play(scene, monkeypatch, leads=False)
+
+
+def test_damage_of_a_needed_replica_is_told_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower that cannot get on accuses it each 5 s."""
+    monkeypatch.setattr(module, "NEEDED_SECONDS", 0.001)
+
+    async def scene(tested: HealerUnderTest) -> None:
+        others = {1, 2, 3} - {tested.node}
+        assert tested.healer.standing(tested.partition) == ""
+        for node in others:
+            tested.deciding.lose(node)
+        for _ in range(3):
+            tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        assert tested.healer.counts.found == 1
+        said = tested.healer.standing(tested.partition)
+        assert "f is corrupt at byte 1" in said
+        assert said.endswith("nobody else has all of its records: it serves what can be read")
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 9, "a", "b"))
+        assert tested.healer.counts.found == 2
+        assert "at byte 9" in tested.healer.standing(tested.partition)
+        tested.deciding.register(*others)
+        for node in others:
+            tested.deciding.submit(isr_change(tested.deciding, "s", grow=True, node=node))
+        await until(lambda: not tested.healer._needed)
+        assert "serves" not in tested.healer.standing(tested.partition), "it has stopped"
 
     play(scene, monkeypatch, leads=True)
 

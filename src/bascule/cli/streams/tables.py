@@ -192,6 +192,8 @@ def partition_state_text(item: PartitionInfo) -> str:
         return f"[red]stopped: {escape(item.failure)}"
     if item.waits:
         return f"[red]no leader: {escape(item.waits)}"
+    if item.damage:
+        return f"[red]damaged: {escape(item.damage)}"
     if item.move_waits:
         return f"[yellow]ok; {escape(item.move_waits)}"
     if item.unclean_epoch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -44,6 +44,8 @@ HOW_TO_COMPARE: Final = (
 )
 HEALS: Final = "it heals from another replica"
 """What is said of a failed replica that needs no operator."""
+LEADER_DAMAGED: Final = "the log of its leader is damaged, too"
+"""Why a leader does not serve a replica that is to heal: each may have what the other lacks."""
 INFO_SECONDS_MAX: Final = 2.0
 LISTED_MAX: Final = 200
 """Partitions, or failed replicas of one node, in an answer; all of them are counted."""
@@ -60,6 +62,9 @@ class _Failed(msgspec.Struct, array_like=True):
     healing: list[tuple[bytes, int]] = []
     """Stream id and partition of those of `first` that need no operator; earlier releases do not
     say which these are."""
+    serving: list[tuple[bytes, int]] = []
+    """Stream id and partition of those of `first` that have not failed: their logs are damaged, but
+    nobody else has all of their records, and they serve what can be read."""
 
 
 class ClusterViews:
@@ -89,7 +94,8 @@ class ClusterViews:
         """Stream id, partition and difference of the replicas of this node that differ from others;
         see `healing.scrubs`."""
         self.standing: Callable[[Partition], str] = lambda _: ""
-        """What is done about a failed replica of this node; see `healing`."""
+        """What is done about a failed replica of this node, and what is known of a damaged one that
+        has not failed; see `healing`."""
         self.controls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
             PARTITIONS: self.answer_partitions,
             FAILED: self.answer_failed,
@@ -160,10 +166,13 @@ class ClusterViews:
         image = self._metadata.image
         alive = image.alive()
         answers = await asyncio.gather(*(self._ask_failed(node) for node in alive))
+        damaged = {
+            (key, node) for node, said in zip(alive, answers, strict=True) for key in said.serving
+        }
         failed = [
             each
             for node, said in zip(alive, answers, strict=True)
-            for each in _failed_replicas(image, node, said.first)
+            for each in _failed_replicas(image, node, said.first, damaged)
         ]
         differing = [
             FailedReplica(definition.name, index, node, difference, HOW_TO_COMPARE)
@@ -193,7 +202,9 @@ class ClusterViews:
             each
             for node, said in zip(alive, answers, strict=True)
             for each in _failed_replicas(
-                image, node, (it for it in said.first if it[:2] not in said.healing)
+                image,
+                node,
+                (it for it in said.first if it[:2] not in (*said.healing, *said.serving)),
             )
         ]
 
@@ -216,7 +227,7 @@ class ClusterViews:
             partition
             for partitions in self._partitions.streams().values()
             for partition in partitions
-            if partition.failure is not None
+            if partition.failure is not None or self.standing(partition)
         ]
         first = found[:LISTED_MAX]
         return _Failed(
@@ -224,18 +235,20 @@ class ClusterViews:
             [(each.definition.id, each.index, self._explain(each)) for each in first],
             self.differing()[:LISTED_MAX],
             [(each.definition.id, each.index) for each in first if self._heals(each)],
+            [(each.definition.id, each.index) for each in first if each.failure is None],
         )
 
     def _heals(self, partition: Partition) -> bool:
         """Whether a failed partition needs no operator, or it is not known yet that it does."""
-        assert partition.failure is not None
-        standing = self.standing(partition)
-        return standing == HEALS or (partition.failure.is_damage and not standing)
+        failure, standing = partition.failure, self.standing(partition)
+        return failure is not None and (standing == HEALS or (failure.is_damage and not standing))
 
     def _explain(self, partition: Partition) -> str:
-        """Why a partition has failed, and what this node does about it."""
-        assert partition.failure is not None
-        cause, standing = partition.failure.cause, self.standing(partition)
+        """Why a partition has failed or is damaged, and what this node does about it."""
+        standing = self.standing(partition)
+        if partition.failure is None:
+            return standing
+        cause = partition.failure.cause
         return f"{cause}; {standing}" if standing else cause
 
     def stream_info(self, name: str) -> StreamInfo:
@@ -320,16 +333,17 @@ class ClusterViews:
             return []
         return msgspec.msgpack.decode(reply, type=list[tuple[bytes, PartitionInfo]])
 
-    async def leader_serves(self, stream_id: bytes, index: int, state: PartitionState) -> bool:
-        """Whether the leader in `state`, another node, says that it leads the partition in that
-        epoch, has opened its replica, and that this one has not failed."""
-        return any(
-            said_of == stream_id
-            and info.partition == index
-            and info.leader_epoch == state.leader_epoch
-            and info.failure is None
-            for said_of, info in await self._ask_led(state.leader, [stream_id])
-        )
+    async def why_not_served(self, stream_id: bytes, index: int, state: PartitionState) -> str:
+        """Why nothing may be given up for what the leader in `state`, another node, has.
+
+        Empty: it says that it leads the partition in that epoch, has opened its replica, and that
+        this one has not failed and is not known to be damaged."""
+        for said_of, info in await self._ask_led(state.leader, [stream_id]):
+            if (said_of, info.partition, info.leader_epoch) == (
+                stream_id, index, state.leader_epoch,
+            ):  # fmt: skip
+                return info.failure or (LEADER_DAMAGED if info.damage else "")
+        return "its leader does not say that it serves"
 
     async def answer_partitions(self, body: bytes) -> bytes:
         """Answer a control request for the partitions that this node leads."""
@@ -356,7 +370,8 @@ class ClusterViews:
         found = PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
         if present is not None:
             found = present.info()
-            found = replace(found, bytes_behind=bytes_behind(present))
+            damage = "" if present.failure is not None else self.standing(present)
+            found = replace(found, bytes_behind=bytes_behind(present), damage=damage)
         return replace(
             found,
             leader=state.leader,
@@ -386,14 +401,19 @@ def other_replicas(state: PartitionState, node_id: int) -> list[int]:
 
 
 def _failed_replicas(
-    image: Image, node: int, said: Iterable[tuple[bytes, int, str]]
+    image: Image,
+    node: int,
+    said: Iterable[tuple[bytes, int, str]],
+    damaged: Container[tuple[tuple[bytes, int], int]] = (),
 ) -> Iterator[FailedReplica]:
-    """What a node says of its replicas, of those that there are by this image."""
+    """What a node says of its replicas, of those that there are by this image. `damaged` has stream
+    id and partition, and the node, of those that are damaged and have not failed."""
     for stream_id, index, failure in said:
         definition = image.stream_of(stream_id)
         if definition is not None and index < len(image.partitions[stream_id]):
             state = image.partitions[stream_id][index]
-            advice = how_to_repair(image, definition, state, node)
+            is_led = ((stream_id, index), state.leader) in damaged
+            advice = how_to_repair(image, definition, state, node, leader_damaged=is_led)
             yield FailedReplica(definition.name, index, node, failure, advice)
 
 

@@ -4,7 +4,8 @@
 
     damage is found -> the partition stops here -> the controller takes it out of the ISR
                     -> another leader epoch begins, in which the leader knows nothing of this log
-                    -> its leader says that its own replica is open, and has not failed
+                    -> its leader says that its own replica is open, has not failed, and is not
+                       known to be damaged
                     -> the log ends before its first damage -> it is copied from there on, as by any
                        follower -> it is in sync again
 
@@ -16,8 +17,8 @@ had behind the damage.
 
 Promises: nothing is removed before the removal from the ISR is committed and another replica
 serves, so nothing that was acknowledged is lost. The last replica that has every committed record
-is never healed. A disk that damages logs again and again does not make the node copy them for ever:
-`history` has the limits.
+is never healed, and none from it while it is damaged. A disk that damages logs again and again does
+not make the node copy them for ever: `history` has the limits.
 The bytes from the damage on are kept in `aside/`, up to a bound; see `evidence`.
 
 healer     decides when a replica can heal, and does it

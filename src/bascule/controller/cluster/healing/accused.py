@@ -137,6 +137,7 @@ def _check(store: PartitionLog, offset: int) -> None:
     """
     at = store.verify(LogPosition(offset, offset, 0))
     while at is not None and (
-        at.offset <= offset or store.bytes_from(offset) - store.bytes_from(at.offset) < CHECKED_BYTES
+        at.offset <= offset
+        or store.bytes_from(offset) - store.bytes_from(at.offset) < CHECKED_BYTES
     ):
         at = store.verify(at)

@@ -12,7 +12,7 @@ from bascule.controller.cluster.healing.evidence import keep_evidence
 from bascule.controller.cluster.healing.history import HealHistory, Key
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import MetadataGroup
-from bascule.controller.cluster.views import HEALS
+from bascule.controller.cluster.views import HEALS, LEADER_DAMAGED
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import replace_log
@@ -42,6 +42,8 @@ RETRY_SECONDS: Final = 5.0
 FENCE_RETRY_SECONDS: Final = 1.0
 NEEDED_SECONDS: Final = 1.0
 """How often a damaged log that was needed looks whether it still is."""
+SERVES: Final = "nobody else has all of its records: it serves what can be read"
+"""What is said of a damaged log that is needed."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class _Patient:
     went."""
     why_not: str = ""
     """Why it is not healed; empty: it is, or will be."""
+    waits: str = ""
+    """What it waits for that may need an operator; empty: nothing."""
     task: asyncio.Task[None] | None = None
 
 
@@ -93,10 +97,11 @@ class Healer:
         syncer: LogSyncer,
         *,
         data_directory: str,
-        leader_serves: Callable[[bytes, int, PartitionState], Awaitable[bool]],
+        why_not_served: Callable[[bytes, int, PartitionState], Awaitable[str]],
     ) -> None:
-        """`leader_serves` asks the leader of a partition, by stream id, index and state, whether
-        its replica is open and has not failed."""
+        """`why_not_served` asks the leader of a partition, by stream id, index and state, whether
+        its replica is open, has not failed, and is not known to be damaged; see
+        `ClusterViews.why_not_served`."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -105,7 +110,7 @@ class Healer:
         self._clock = clock
         self._follower = follower
         self._syncer = syncer
-        self._leader_serves = leader_serves
+        self._why_not_served = why_not_served
         self._history = HealHistory(directories.files, data_directory, clock)
         self._patients: dict[Key, _Patient] = {}
         self._needed: dict[Partition, CorruptData] = {}
@@ -126,12 +131,17 @@ class Healer:
                 patient.task.cancel()
 
     def standing(self, partition: Partition) -> str:
-        """What is done about a failed replica, for people; empty: nothing."""
+        """What is done about a failed replica, for people; empty: nothing. Of one that has not
+        failed: what is damaged, if anything is known to be."""
+        if partition in self._needed and self._is_open(partition):
+            return f"{self._needed[partition]}; {SERVES}"
         patient = self._patients.get((partition.definition.id, partition.index))
         if patient is None or patient.partition is not partition:
             return ""
         if patient.why_not:
             return f"not healed: {patient.why_not}"
+        if patient.waits:
+            return f"waits: {patient.waits}"
         return "" if self._state(partition) is None else HEALS
 
     # -- what was found -------------------------------------------------------------------------
@@ -141,8 +151,10 @@ class Healer:
         records; else what can be read of it is served as before, until there is one."""
         if not self._is_open(partition):
             return
-        self.counts.found += 1
         can_stop = self._has_others(partition)
+        if not can_stop and str(self._needed.get(partition)) == str(error):
+            return  # as a follower says again and again that cannot get on
+        self.counts.found += 1
         log.error(
             "damaged log",
             extra={
@@ -302,13 +314,20 @@ class Healer:
     async def _wait_leader(self, patient: _Patient) -> bool:
         """Return once the leader says that its replica serves; False if there is nothing to heal
         any more. It may have been elected before it had opened its log, which may be damaged, too:
-        the records behind the damage of this one may be nowhere else."""
+        the records behind the damage of this one may be nowhere else. Nor where it goes on with
+        damage, since nobody else has all records."""
         partition = patient.partition
         while True:
             state = self._state(partition)
             if state is None or not self._can_heal(state) or not self._is_ill(partition):
+                patient.waits = ""
                 return False
-            if await self._leader_serves(partition.definition.id, partition.index, state):
+            why_not = await self._why_not_served(partition.definition.id, partition.index, state)
+            waits = why_not if why_not == LEADER_DAMAGED else ""
+            if waits and not patient.waits:
+                self._note_failure(partition, waits)
+            patient.waits = waits
+            if not why_not:
                 return True
             await asyncio.sleep(FENCE_RETRY_SECONDS)
 
@@ -339,7 +358,7 @@ class Healer:
         asked = self._state(partition)
         if asked is None or not self._can_heal(asked):
             return False
-        if not await self._leader_serves(definition.id, index, asked):
+        if await self._why_not_served(definition.id, index, asked):
             return False
         async with self._follower.lock:
             state = self._state(partition)
