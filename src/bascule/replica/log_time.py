@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from bascule.host.api import Clock
@@ -47,13 +48,16 @@ class LogTime:
 class LogClock:
     """The `LogTime` of one partition on the wall clock. What the clock does is logged."""
 
-    __slots__ = ("_clock", "_partition", "_stream", "_time")
+    __slots__ = ("_clock", "_partition", "_stream", "_time", "not_before_ms")
 
     def __init__(self, stream: str, partition: int, clock: Clock) -> None:
         self._stream = stream
         self._partition = partition
         self._clock = clock
         self._time = LogTime()
+        self.not_before_ms: Callable[[], int] | None = None
+        """A time that records of now are not to be before, by the clocks of other nodes. The log's
+        time goes on from it, as from a last record."""
 
     @property
     def ahead_ms(self) -> int:
@@ -63,6 +67,8 @@ class LogClock:
     def now_ms(self, last_ms: int) -> int:
         """The log's time, with `last_ms` the timestamp of its last record or -1."""
         wall_ms = self._clock.now_ms()
+        if self.not_before_ms is not None:
+            last_ms = max(last_ms, self.not_before_ms())
         if last_ms <= wall_ms and not self._time.ahead_ms:
             return wall_ms
         was_ahead = self._time.ahead_ms > 0

@@ -29,6 +29,7 @@ from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LOG_SUFFIX
 from bascule.storage.truncation import reset
+from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.replica")
 
@@ -100,6 +101,9 @@ class PartitionOpener:
             subjects=self.partitions.subjects,
             persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
         )
+        if definition.name == OFFSETS_STREAM:
+            # Commits that name no stream id are of the stream of that name if they are not older.
+            partition.log_clock.not_before_ms = self.partitions.latest_creation_ms
         if store is not None and has_ids:
             since_ms = partition.now_ms() - definition.config.dedupe_window_ms
             try:

@@ -108,7 +108,7 @@ class Partition:
         )
         self.commitment = Commitment(log, self._ack_format, clock, config.sync)
         self._epoch_start = 0  # the end of the log when this node began to lead
-        self._log_clock = LogClock(definition.name, index, clock)
+        self.log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
         self._failed_checkpoints = FailureRun()
         self.failed_reads = FailureRun()
@@ -188,13 +188,13 @@ class Partition:
     def now_ms(self) -> int:
         """The time that a record appended now gets, in Unix milliseconds; see `LogTime`."""
         last_ms = -1 if self.log is None else self.log.timestamp_max
-        return self._log_clock.now_ms(last_ms)
+        return self.log_clock.now_ms(last_ms)
 
     @property
     def ahead_ms(self) -> int:
         """By how much the time of the log is ahead of the wall clock, which was ahead once."""
         self.now_ms()
-        return self._log_clock.ahead_ms
+        return self.log_clock.ahead_ms
 
     def append(self, batch: UnstampedBatch) -> bytes:
         """Stamp the batch and append it; return the acks and error acks to send now.

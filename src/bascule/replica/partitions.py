@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -38,6 +38,7 @@ class Partitions:
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
         self._changed: deque[Partition] = deque()
         self._appended: deque[Partition] = deque()
+        self._created_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self.on_failed: Callable[[Partition], None] = lambda _: None
@@ -53,6 +54,16 @@ class Partitions:
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watchers are called on this loop."""
         self._loop = loop
+
+    def note_creations(self, definitions: Iterable[StreamDefinition]) -> None:
+        """There are streams, here or on other nodes only."""
+        for each in definitions:
+            self._created_ms = max(self._created_ms, each.created_ms)
+
+    def latest_creation_ms(self) -> int:
+        """When a stream was created last, by the clock of the node that was asked for it. Any
+        thread may ask."""
+        return self._created_ms
 
     def add(self, partitions: tuple[Partition, ...]) -> None:
         """Add a stream's partitions, or replace them by all of its partitions.

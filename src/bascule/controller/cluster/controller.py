@@ -310,8 +310,10 @@ class ClusterController:
         before, self._seen = self._seen, image
         if touched is None:
             gone = [name for name in before.streams if name not in image.streams]
+            self._partitions.note_creations(image.streams.values())
         else:
             changed = _definitions(before, image, touched)
+            self._partitions.note_creations(filter(None, changed.values()))
             gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
             self.follower.request(self._removal.remove_deleted(name))
