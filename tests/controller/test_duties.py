@@ -20,6 +20,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
 from bascule.model import NO_LEADER
 from bascule.raft.membership import Members
+from bascule.sim.disk import SimClock
 from support.deciding_controller import DecidingController, registration
 from support.metadata_groups import some_turns, until
 from support.virtual_time import elapse, run_virtually
@@ -79,6 +80,7 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
             state,
             on_changed=lambda: None,
             process_loss=lambda *_: "",
+            clock=SimClock(1_000),
         )
         group.on_image = mine.on_image
         await mine.register(registration(1))
@@ -126,7 +128,7 @@ def one_of_three() -> tuple[ControllerDuties, Group, NodeState, SilentNodes]:
     group.members = Members((1, 2, 3))
     mine = ControllerDuties(
         1, cast(Any, group), cast(Any, peers), state, on_changed=lambda: None,
-        process_loss=lambda *_: "",
+        process_loss=lambda *_: "", clock=SimClock(1_000),
     )  # fmt: skip
     mine._registration = registration(1)
     return mine, group, state, peers
@@ -197,7 +199,7 @@ def test_a_process_registers_its_versions_where_the_controller_did_not_know_them
         group = Group(deciding)
         mine = ControllerDuties(
             1, cast(Any, group), cast(Any, None), NodeState(1), on_changed=lambda: None,
-            process_loss=lambda *_: "",
+            process_loss=lambda *_: "", clock=SimClock(1_000),
         )  # fmt: skip
         monkeypatch.setattr(mine, "_sessions", Nothing())
         group.on_image = mine.on_image
@@ -243,6 +245,7 @@ def test_a_new_controller_says_why_there_is_another_one(
             NodeState(1),
             on_changed=lambda: None,
             process_loss=lambda node, _: losses.get(node, ""),
+            clock=SimClock(1_000),
         )
         monkeypatch.setattr(mine, "_sessions", Nothing())
         group.on_image = mine.on_image
@@ -302,6 +305,7 @@ def test_a_process_registers_however_long_there_is_no_controller() -> None:
             NodeState(1),
             on_changed=lambda: None,
             process_loss=lambda *_: "",
+            clock=SimClock(1_000),
         )
         for client in ("", "127.0.0.1:9092"):
             group.refusals = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, cast
@@ -24,6 +25,7 @@ from bascule.controller.cluster.sessions import (
 from bascule.errors import Broken, ConnectionGone, LaggingIndex
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration
+from bascule.sim.disk import SimClock
 from support.deciding_controller import DecidingController
 from support.virtual_time import VirtualTimeLoop, elapse, run_virtually
 
@@ -44,7 +46,14 @@ class Cluster:
         self.pong: dict[str, Any] = {}
         self.failing = 0
         """How many reports fail."""
-        self.sessions = Sessions(1, self, process_loss=self._process_loss, on_lost=self._on_lost)
+        self.clock = SimClock(1_000_000)
+        self.ahead_ms = 0
+        """The clocks of the other nodes."""
+        self.answers_after_ms = 0
+        """Of node 2, by the clock of the controller."""
+        self.sessions = Sessions(
+            1, self, process_loss=self._process_loss, on_lost=self._on_lost, clock=self.clock
+        )
 
     async def __aenter__(self) -> Cluster:
         self.sessions.follow(self.image)
@@ -72,7 +81,13 @@ class Cluster:
             if asyncio.get_running_loop().time() >= deadline:
                 raise Broken(f"node {node} did not answer within {timeout_s} s")
         await elapse(0.001)
-        pong = {"incarnation": self.image.nodes[node].incarnation, "applied": 0, **self.pong}
+        self.clock.ms += self.answers_after_ms if node == 2 else 0
+        pong = {
+            "incarnation": self.image.nodes[node].incarnation,
+            "applied": 0,
+            "now_ms": self.clock.ms + self.ahead_ms,
+            **self.pong,
+        }
         return msgspec.msgpack.encode(Pong(**pong))
 
 
@@ -250,3 +265,53 @@ async def test_a_controller_knows_when_it_has_heard_a_majority_last(cluster: Clu
     cluster.hung.clear()
     await elapse(1)
     assert loop.time() - heard_at((1, 2, 3)) < 2 * PING_SECONDS
+
+
+DIFFERS = "clock of a node differs from that of the controller"
+AGREES = "clock of a node agrees with that of the controller again"
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "answers_after_ms", "said"),
+    [
+        (1_001, 0, 1_001),
+        (-1_001, 0, -1_001),
+        (1_000, 0, None),
+        (-1_000, 0, None),
+        (3_000, 2_000, 3_000),
+        (900, 2_000, None),
+        (-1_900, 1_000, None),
+        (-3_000, 1_000, -2_000),
+    ],
+)
+def test_a_clock_that_differs_is_said_once_and_once_more_when_it_agrees(
+    ahead_ms: int, answers_after_ms: int, said: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An answer that comes late is no difference: the node is behind for sure by what is left."""
+    caplog.set_level(logging.INFO, "bascule.controller")
+
+    def told() -> list[tuple[str, int, int]]:
+        return [
+            (each.message, each.node, each.ahead_ms)  # type: ignore[attr-defined]
+            for each in caplog.records
+            if "clock" in each.message and each.node == 2  # type: ignore[attr-defined]
+        ]
+
+    async def run() -> None:
+        async with Cluster() as cluster:
+            cluster.ahead_ms, cluster.answers_after_ms = ahead_ms, answers_after_ms
+            await elapse(5)
+            assert told() == ([] if said is None else [(DIFFERS, 2, said)])
+            cluster.ahead_ms = cluster.answers_after_ms = 0
+            await elapse(5)
+            assert [each[0] for each in told()] == ([] if said is None else [DIFFERS, AGREES])
+            assert cluster.lost == []
+
+    run_virtually(run())
+
+
+@virtually
+async def test_a_node_of_an_earlier_release_says_no_time(cluster: Cluster) -> None:
+    cluster.pong = {"now_ms": 0}
+    await elapse(1)
+    assert not any(each.clock_differs for each in cluster.sessions._sessions.values())

@@ -148,7 +148,7 @@ class ClusterController:
         self._tasks: list[asyncio.Task[None]] = []
         self.duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state,
-            process_loss=process_loss, on_changed=self.follower.on_suspension,
+            process_loss=process_loss, on_changed=self.follower.on_suspension, clock=clock,
         )  # fmt: skip
         self.silent_leaders = SilentLeaders(node_id, metadata, peers, self.duties, clock)
         self.views = ClusterViews(

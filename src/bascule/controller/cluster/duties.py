@@ -27,6 +27,7 @@ from bascule.controller.cluster.sessions import (
 )
 from bascule.controller.plan import NodeState
 from bascule.errors import BasculeError, Broken, Indeterminate
+from bascule.host.api import Clock
 from bascule.metadata.image import Image
 from bascule.metadata.requests import LoseNode, RegisterProcess
 from bascule.model import NodeRegistration
@@ -50,19 +51,21 @@ class ControllerDuties:
         *,
         process_loss: ProcessLoss,
         on_changed: Callable[[], None],
+        clock: Clock,
     ) -> None:
         """`on_changed` is called when `state` says that the node is suspended, or no longer."""
         self._node_id = node_id
         self._metadata = metadata
         self._state = state
         self._on_changed = on_changed
+        self._clock = clock
         self._is_due = asyncio.Event()
         """Whether the role, the term or the nodes have changed since `run` looked last."""
         metadata.on_role_changed = self._is_due.set
         self._nodes: Mapping[int, NodeRegistration] | None = None
         self._registration: NodeRegistration | None = None
         self._sessions = Sessions(
-            node_id, peers, process_loss=process_loss, on_lost=self._on_node_lost
+            node_id, peers, process_loss=process_loss, on_lost=self._on_node_lost, clock=clock
         )
         self._process_loss = process_loss
         self._controller_before = 0
@@ -134,6 +137,7 @@ class ControllerDuties:
             incarnation=self._registration.incarnation,
             applied=self._metadata.applied,
             has_lapsed=self._lapsed_epoch == self.node_epoch,
+            now_ms=self._clock.now_ms(),
         )
         return msgspec.msgpack.encode(pong)
 
