@@ -14,6 +14,7 @@ from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.truncation.partial_copy import PartialCopy
 from bascule.wire.messages.peer.replica_fetch import (
+    COMPARE_ONLY,
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
 )
@@ -435,7 +436,70 @@ def test_a_copy_begins_again_after_an_unclean_election() -> None:
     scene.compact(1, now_ms=10_000)
     scene.fetch_first()
     scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
-    assert reported(scene.follow()).fetch_offset == 0
+    follower = scene.follow()
+    assert reported(follower).log_end == COMPARE_ONLY
+    assert follower.truncate(follower.attempt, 0, 4)
+    follower = scene.follow()
+    assert (reported(follower).fetch_offset, reported(follower).log_end) == (0, 0)
+
+
+@pytest.mark.parametrize("end", [2, 4])
+def test_a_complete_log_that_may_be_compacted_begins_again_after_an_unclean_election(
+    end: int,
+) -> None:
+    """As the copy. Where the log has lost its unsynced end, there is nothing to truncate."""
+    scene = RemovedKey()
+    scene.fetch_first(4)
+    log, partition = scene.log, scene.group.replicas[3].partition
+    log.partial_copy.end()
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    for _ in range(2):
+        follower = scene.follow()
+        assert reported(follower).log_end == COMPARE_ONLY, "the leader must not count it"
+        assert log.end.offset == 4, "the leader may be lost, and this one be elected"
+    assert follower.truncate(follower.attempt, 0, end)
+    assert partition.counts.records_lost == 4 - end
+    assert follower.begin()
+    assert (reported(follower).fetch_offset, reported(follower).log_end) == (0, 0)
+    assert log.partial_copy.epoch == 2
+    scene.take_over(follower)
+    scene.group.copy(3)
+    assert [each.key for each in held(log)] == [b"other", b"last"]
+
+
+def test_a_log_that_has_records_of_since_the_unclean_election_stays() -> None:
+    scene = RemovedKey()
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    scene.fetch_first(4)
+    batch = memoryview(make_batch(4, 1, leader_epoch=2))
+    follower = scene.follow()
+    assert follower.append(follower.attempt, 4, batch, NO_FLAGS)
+    scene.log.partial_copy.end()
+    scene.group.apply(leader=1, leader_epoch=3)
+    assert reported(scene.follow()).log_end == 5
+
+
+def test_a_log_that_was_never_compacted_stays_after_an_unclean_election() -> None:
+    scene = RemovedKey(Cleanup.DELETE)
+    scene.fetch_first(4)
+    scene.log.partial_copy.end()
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    assert reported(scene.follow()).log_end == 4
+
+
+def test_a_copy_begins_again_at_0_after_an_unclean_election() -> None:
+    """The leader may have other records below where the copy starts."""
+    scene = RemovedKey()
+    scene.group.replicas[3].partition.restart_replicated(3)
+    follower = scene.follow()
+    batch = memoryview(make_batch(3, 1, leader_epoch=0))
+    assert follower.append(follower.attempt, 3, batch, NO_FLAGS)
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    follower = scene.follow()
+    assert follower.restart(follower.attempt, 0)
+    assert follower.begin()
+    found = reported(follower)
+    assert (found.log_start, found.fetch_offset) == (0, 0)
 
 
 def test_a_copy_goes_on_with_nobody_who_does_not_say_what_it_has_removed() -> None:

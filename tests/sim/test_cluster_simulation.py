@@ -147,6 +147,25 @@ def test_a_copy_lacks_nothing_where_the_second_change_of_a_key_is_lost() -> None
     assert result.faults == {"outage": 1, "pause": 1}
 
 
+@pytest.mark.parametrize(
+    ("seed", "seconds", "faults", "traits"),
+    [
+        (37, 12, "outage,power loss,kill", "compacted,unsynced"),
+        (43, 12, "outage,power loss,kill", "compacted,unsynced"),
+        (
+            17, 18, "outage,power loss,purge,wiped disk,loss of a copied leader",
+            "compacted,unsynced,lenient",
+        ),
+    ],
+)  # fmt: skip
+def test_compacted_logs_outlive_unclean_elections(
+    seed: int, seconds: int, faults: str, traits: str
+) -> None:
+    """Replicas lacked values that compaction had removed for later ones, which were undone."""
+    options = ClusterOptions(seconds=seconds, streams=1, groups=0, faults=faults, traits=traits)
+    assert run_seed(seed, options).acked > 0
+
+
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     """It was told that a compare-and-set had failed, which the next leader had stored."""

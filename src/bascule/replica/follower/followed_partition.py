@@ -27,6 +27,7 @@ from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.truncation.partial_copy import NOT_TOLD
 from bascule.wire.messages.peer.replica_fetch import (
+    COMPARE_ONLY,
     ReplicaFetchPartition,
     ReplicaFetchPartitionResponse,
 )
@@ -123,8 +124,10 @@ class FollowedPartition:
         self._asks = self._goes_on = False
         """Whether the attempt has to hear first what compaction has removed from the leader's log,
         and whether that decides if the copy goes on."""
+        self._begins_again = False
+        """Whether the attempt has to hear first where the logs part, and the copy begins again."""
         self._is_told = False
-        """Whether an empty log has heard that in this leader epoch."""
+        """Whether an empty log has heard in this leader epoch what compaction has removed."""
         self._damaged_at = -1
         """The end of the log when damaged batches came last."""
 
@@ -180,9 +183,15 @@ class FollowedPartition:
         have removed them already, when this replica, or the one that it replaces, had them: what is
         copied of a compacted log goes on with the leader of the same epoch, or with another one
         that has them, too. Else it begins again.
+
+        So does any log that may be compacted and has nothing of since the last unclean election.
+        Compaction may have removed values for which that has undone the later ones, and nothing
+        would bring them back. A replica that has lost its unsynced end has nothing to truncate, and
+        the leader would count it as one that has all: until the leader has answered, and the log is
+        emptied, nothing is reported that counts. Where it never answers, nothing is emptied.
         """
         copy, state = store.partial_copy, self.partition.state
-        self._asks = self._goes_on = False
+        self._asks = self._goes_on = self._begins_again = False
         if state is None or has_whole_log(state, self._node_id):
             return
         if store.end.offset == store.start_offset:
@@ -191,10 +200,14 @@ class FollowedPartition:
                 self._asks = True
             return
         epoch = copy.epoch
-        if epoch in (None, self.leader_epoch) or not self._may_be_compacted(store):
+        if not self._may_be_compacted(store):
             return
-        # An unclean election may have undone what the log was compacted for.
-        self._goes_on = copy.clean_offset != NOT_TOLD and state.unclean_epoch <= (epoch or 0)
+        if state.unclean_epoch > max(store.epochs.latest, -1 if epoch is None else epoch):
+            self._begins_again = True
+            return
+        if epoch in (None, self.leader_epoch):
+            return
+        self._goes_on = copy.clean_offset != NOT_TOLD
         if not self._goes_on:
             self._restart_copy(store)
         self._asks = True
@@ -244,12 +257,12 @@ class FollowedPartition:
             and self._may_be_compacted(store)
         )
 
-    def _restart_copy(self, store: PartitionLog) -> None:
-        """Begin again with an empty log."""
+    def _restart_copy(self, store: PartitionLog, start: int | None = None) -> None:
+        """Begin again with an empty log, by default where this one starts."""
         before = store.end.offset
         store.partial_copy.end_epoch()
         self._is_told = False
-        self.partition.restart_replicated(store.start_offset)
+        self.partition.restart_replicated(store.start_offset if start is None else start)
         self._log_truncation(-1, before)
         store.partial_copy.begin(self.leader_epoch)
 
@@ -292,7 +305,7 @@ class FollowedPartition:
                 leader_epoch=self.leader_epoch,
                 last_fetched_epoch=self._last_fetched_epoch,
                 fetch_offset=self.fetch_offset,
-                log_end=store.end.offset,
+                log_end=COMPARE_ONLY if self._begins_again else store.end.offset,
                 synced_end=synced,
                 log_start=store.start_offset,
             )
@@ -350,6 +363,13 @@ class FollowedPartition:
         before, epochs, self._is_told = store.end.offset, store.epochs, False
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
+        if self._begins_again:
+            if min(end, own_end) < before:  # that counts what is lost
+                self.partition.truncate_replicated(min(end, own_end))
+                self._log_truncation(epoch, before)
+            # The leader may have other records below where this log starts.
+            self._restart_copy(store, 0)
+            return True
         if self._has_inexact_epochs(store, min(end, own_end)):
             self._restart_copy(store)
             return True
@@ -363,7 +383,8 @@ class FollowedPartition:
         return True
 
     def restart(self, attempt: int, log_start: int) -> bool:
-        """Begin an empty log at the leader's log start, if this one ends below it.
+        """Begin an empty log at the leader's log start, if this one ends below it; or at 0, if the
+        copy begins again.
 
         False if that was said of another attempt. Raises: RemoteProtocolError if this log does not
         end below it; see `Partition.restart_replicated`.
@@ -372,6 +393,9 @@ class FollowedPartition:
         if attempt != self.attempt or not self.is_in_force or store is None:
             return False
         before, self._is_told = store.end.offset, False
+        if self._begins_again:
+            self._restart_copy(store, 0)
+            return True
         if before >= log_start:
             raise RemoteProtocolError(
                 f"the leader refuses offset {before}, and its log starts at {log_start}"

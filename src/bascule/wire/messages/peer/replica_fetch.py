@@ -11,6 +11,8 @@ ask for the next ones (`fetch_offset`) before it has appended those that it has 
 
 Truncation is as in KIP-595: where the follower's last leader epoch or its end is not in the
 leader's log, the response has `diverging_epoch`, and the follower truncates its log to that end.
+A follower that begins again with an empty log once it knows that end asks with a `log_end` beyond
+all logs (COMPARE_ONLY): the answer is never that it may go on, and the leader counts nothing of it.
 
 The follower chooses the version of the message by the cluster version in force, which its leader
 supports; see `cluster_version`. Leaders answer all versions.
@@ -19,7 +21,7 @@ supports; see `cluster_version`. Leaders answer all versions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from bascule.wire.schema import (
     NO_ID,
@@ -36,6 +38,8 @@ from bascule.wire.schema import (
     Versions,
 )
 
+COMPARE_ONLY: Final = (1 << 63) - 1
+
 
 @dataclass(slots=True)
 class ReplicaFetchPartition(Structure):
@@ -51,7 +55,7 @@ class ReplicaFetchPartition(Structure):
     fetch_offset: Int64 = 0
     """The next offset to send."""
     log_end: Int64 = 0
-    """The end of what it has appended."""
+    """The end of what it has appended, or COMPARE_ONLY."""
     synced_end: Int64 = 0
     """The end of what it has synced."""
     log_start: Annotated[Int64, Versions("1+")] = -1

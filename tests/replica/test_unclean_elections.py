@@ -1,0 +1,65 @@
+"""What replicas keep after an unclean election, by real threads, sockets and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.keyed_nodes import CONFIG, KeyedNodes
+from support.replica_nodes import wait_until
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[KeyedNodes]:
+    with KeyedNodes(tmp_path, CONFIG) as nodes:
+        yield nodes
+
+
+@pytest.mark.parametrize("has_lost_its_end", [False, True])
+def test_what_compaction_has_removed_for_an_undone_record_is_copied_again(
+    group: KeyedNodes, has_lost_its_end: bool
+) -> None:
+    """Truncation does not bring it back, and a log without its unsynced end has nothing of that to
+    truncate."""
+    group.apply()
+    group.put(1, b"k", b"acked")
+    group.wait_committed(1, 1, 2, 3)
+    group.nodes[2].stop()
+    group.apply(1, 3, isr=(1, 3))
+    group.put(1, b"k", b"2")
+    group.put(1, b"z", b"1")
+    group.wait_committed(3, 1, 3)
+    group.compact(1, 3)
+    log = group.partition(1).log
+    assert log is not None
+    if has_lost_its_end:
+        log.truncate_to(1, 1, high_watermark=0)
+    group.nodes[1].stop()
+    group.nodes[3].stop()
+    group.start(2)
+    group.apply(2, leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+
+    group.start(1)
+    group.tell(1)
+    wait_until(lambda: group.rows(1) == [(0, b"k", b"acked")], seconds=20)
+    wait_until(lambda: [each.isr for each in group.nodes[2].wanted_isrs()] == [(1, 2)], seconds=20)
+    assert group.partition(1).counts.records_lost == (0 if has_lost_its_end else 2)
+
+
+def test_a_log_is_kept_until_the_leader_of_the_unclean_election_answers(group: KeyedNodes) -> None:
+    """It may be lost for good, and then this log is what there is."""
+    group.apply()
+    group.put(1, b"k", b"acked")
+    group.wait_committed(1, 1, 2, 3)
+    group.nodes[2].stop()
+    group.put(1, b"z", b"1")
+    group.apply(1, 3, isr=(1, 3))
+    group.wait_committed(2, 1, 3)
+    group.apply(1, leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+    wait_until(lambda: group.nodes[1].replicator.counts()[2].failures > 1)
+    assert len(group.rows(1)) == 2
+    group.start(2)
+    group.tell(2)
+    wait_until(lambda: group.rows(1) == group.rows(2) == [(0, b"k", b"acked")], seconds=20)
