@@ -255,3 +255,41 @@ def test_a_recovered_log_is_the_same_in_each_opening(clean: bool) -> None:
         log = open_log(files, CONFIG)
         assert read_batches(log) == batches
         assert log.timestamp_max == 5
+
+
+def with_gaps(*, checkpoint_at: int, segment_bytes_max: int = 1 << 20) -> SimFiles:
+    """A copy of a compacted log after a kill: offset 3 is missing, all is synced."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, LogConfig(segment_bytes_max=segment_bytes_max))
+    for offset in (0, 1, 2, 4, 5, 6, 7):
+        log.append_as_follower(make_batch(offset, 1, size=20, leader_epoch=1), gaps_allowed=True)
+        log.sync()
+        if offset + 1 == checkpoint_at:
+            log.checkpoint(high_watermark=log.end.offset)
+    return files
+
+
+@pytest.mark.parametrize("segment_bytes_max", [1 << 20, 300])
+@pytest.mark.parametrize("checkpoint_at", [-1, 3])
+def test_no_synced_batch_is_removed_behind_one_that_passes_for_the_end_of_a_gap(
+    checkpoint_at: int, segment_bytes_max: int
+) -> None:
+    """No CRC covers the base offset, and one that is too large is beyond all that was synced."""
+    options = {"checkpoint_at": checkpoint_at, "segment_bytes_max": segment_bytes_max}
+    size, refused = len(make_batch(0, 1, size=20, leader_epoch=1)), 0
+    undamaged = with_gaps(**options)
+    for name in [name for name in undamaged.list_dir(DIRECTORY) if name.endswith(".log")]:
+        data = undamaged.read_bytes(f"{DIRECTORY}/{name}")
+        for start in range(0, len(data), size):
+            offset = int.from_bytes(data[start : start + 8], "big")
+            for bit in [] if offset < checkpoint_at else range(64):
+                files = with_gaps(**options)
+                files._inode(f"{DIRECTORY}/{name}").data[start + 7 - bit // 8] ^= 1 << bit % 8
+                try:
+                    log = open_log(files, LogConfig())
+                except CorruptData:
+                    refused += 1
+                else:
+                    assert len(read_batches(log)) == 7, (offset, bit)
+                    assert (offset, bit) == (2, 0), "only it fits into the gap"
+    assert refused >= 64 * 4

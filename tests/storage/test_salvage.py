@@ -11,7 +11,15 @@ from bascule.host.real import RealRandom
 from bascule.sim.disk import RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition
 from bascule.storage.truncation.salvage import salvage
-from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
+from support.keyed_logs import held_batches
+from support.stored_batches import (
+    DIRECTORY,
+    append,
+    make_batch,
+    open_log,
+    read_batches,
+    read_records,
+)
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
 
@@ -224,3 +232,91 @@ def test_what_is_not_known_to_be_committed_may_be_truncated(recovery_at: int) ->
     committed = log.checkpointed_high_watermark
     assert committed == min(3 * recovery_at, log.end.offset)
     assert log.truncate_to(committed, 2, high_watermark=committed).offset == committed
+
+
+@pytest.mark.parametrize("segment_bytes_max", [1 << 20, 300])
+@pytest.mark.parametrize("has_mark", [True, False])
+@pytest.mark.parametrize("checkpoint_at", [-1, 3])
+def test_no_batch_is_kept_whose_offset_cannot_be_right(
+    checkpoint_at: int, has_mark: bool, segment_bytes_max: int
+) -> None:
+    """Where gaps are allowed it passes for the end of one."""
+    config = LogConfig(segment_bytes_max=segment_bytes_max)
+    offsets = (0, 1, 2, 4, 5, 6, 7)
+    size = len(make_batch(0, 1, size=20, leader_epoch=1))
+    for row, offset in enumerate(offsets):
+        if row == len(offsets) - 1 and (checkpoint_at < 0 or not has_mark):
+            continue  # nothing is behind it
+        files = SimFiles(RealRandom(1))
+        log = open_log(files, config)
+        for each in offsets:
+            log.append_as_follower(make_batch(each, 1, size=20, leader_epoch=1), gaps_allowed=True)
+            log.sync()
+            if each + 1 == checkpoint_at:
+                log.checkpoint(high_watermark=3)
+        bases = [info.base_offset for info in log.segments_info()]
+        base = max(each for each in bases if each <= offset)
+        data = files._inode(f"{DIRECTORY}/{base:020d}.log").data
+        data[size * sum(base <= each < offset for each in offsets) + 2] ^= 2
+        if not has_mark:
+            files.remove(f"{DIRECTORY}/synced")
+        end = salvaged(files)
+        assert (0 if end is None else end.offset) == (0 if not row else offsets[row - 1] + 1)
+        if end is not None:
+            assert len(held_batches(open_log(files, config))) == row
+
+
+def test_a_batch_whose_offset_is_too_small_costs_none_before_it() -> None:
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, LogConfig())
+    for offset in (0, 1, 3, 4, 8, 9):
+        log.append_as_follower(make_batch(offset, 1, size=20, leader_epoch=1), gaps_allowed=True)
+    log.sync()
+    size = log.end.position // 6
+    files._inode(f"{DIRECTORY}/{0:020d}.log").data[5 * size + 7] ^= 8
+    end = salvaged(files)
+    assert end is not None
+    assert end.offset == 9
+
+
+def test_power_is_lost_while_a_batch_is_removed_that_passes_for_the_end_of_a_gap() -> None:
+    config = LogConfig(segment_bytes_max=300)
+    offsets = (0, 1, 2, 4, 5, 6, 7)
+    size = len(make_batch(0, 1, size=20, leader_epoch=1))
+
+    def run(operation: int) -> bool:
+        files = SimFiles(RealRandom(1))
+        log = open_log(files, config)
+        for offset in offsets:
+            log.append_as_follower(
+                make_batch(offset, 1, size=20, leader_epoch=1), gaps_allowed=True
+            )
+            log.sync()
+            if offset == 1:
+                log.checkpoint(high_watermark=2)
+        damaged = files.open(f"{DIRECTORY}/{log.segments_info()[1].base_offset:020d}.log")
+        row = offsets.index(int.from_bytes(damaged.read_at(0, 8), "big")) + 1
+        damaged.write_at(size + 2, b"\2")
+        damaged.sync()
+        files.open(f"{DIRECTORY}/synced").sync()  # else a crash may leave an older mark
+        files.fail(operation, errno.EIO)
+        try:
+            salvaged(files)
+        except OSError:
+            pass
+        hit = not files.fault_pending()
+        files.crash()
+        for _ in range(2):
+            try:
+                held = held_batches(open_log(files, config))
+            except CorruptData:
+                pass
+            else:
+                assert len(held) == row
+            salvaged(files)
+        return hit
+
+    operation = 1
+    while run(operation):
+        operation += 1
+    assert operation > 5

@@ -1,7 +1,7 @@
 """Open a log: find its segments, check the bytes that may not be synced, remove a torn tail.
 
 Recovery distinguishes a torn tail from corruption by the *known synced position*: the checkpoint's
-recovery point or the synced mark, whichever is later.
+recovery point or the synced mark, whichever is later, by offset and by byte position.
 
 * All bytes below it were synced, and some may have been acknowledged. Damage there is corruption,
   and recovery refuses it.
@@ -254,14 +254,14 @@ class _Recovery:
                 contents = Contents(self.files.open(path), self.index_interval_bytes)
                 opened.append(Segment(base, contents.file.size(), contents))
                 end, damage = self._scan_segment(opened[-1], contents, max(base, end.offset))
-            if damage is not None and end.offset >= self.known_synced.offset:
+            if damage is not None and not self._lacks_synced(end, damage):
                 self._truncate(opened[-1], end, [base for base in bases if base > end.segment_base])
             if damage is not None:
                 break
-        if end.offset < self.known_synced.offset:
+        if self._lacks_synced(end, damage):
             raise self._synced_damage_error(damage, end)
         known = self.known_synced
-        is_at_known = not self.may_be_compacted and end[1:] == known[1:]
+        is_at_known = not self.segments_have_gaps and end[1:] == known[1:]
         if self.scan_allows_gaps and is_at_known and end.offset > known.offset:
             # If gaps are allowed, no other check finds a last base offset that is too large.
             path = segment_path(self.directory, end.segment_base)
@@ -270,6 +270,19 @@ class _Recovery:
                 str(end.offset),
             )  # fmt: skip
         return opened, end
+
+    def _lacks_synced(self, end: LogPosition, damage: CorruptData | None) -> bool:
+        """Whether more is known to be synced than the valid batches, which end at `end`.
+
+        Not by the offset alone: a base offset that damage has increased passes for the end of a
+        gap, and is then beyond all that was synced.
+        """
+        known = self.known_synced
+        if end.offset < known.offset:
+            return True
+        if self.segments_have_gaps:
+            return False  # the log may have been compacted since: the position is of other bytes
+        return end[1:] < known[1:] and (damage is not None or known.position > 0)
 
     def _synced_damage_error(self, damage: CorruptData | None, end: LogPosition) -> CorruptData:
         """The error for a log that is valid up to `end` only, although more of it was synced."""

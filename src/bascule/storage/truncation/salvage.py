@@ -2,16 +2,17 @@
 
 The log is checked from its beginning to the first batch that is damaged or missing. A checkpoint
 that ends there takes the place of the one on the disk. Opening the log then removes what is behind,
-as it removes a torn tail. Before the checkpoint is replaced, the log fails to open as it did; after
-that, the loss is accepted.
+as it removes a torn tail; what it would take for a batch behind a gap is removed here. Before the
+checkpoint is replaced, the log fails to open as it did; after that, the loss is accepted.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from bascule.errors import CorruptData
-from bascule.host.api import Clock, Files
+from bascule.host.api import Clock, File, Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import synced_mark
 from bascule.storage.appended_batches import GAPS_FILE_NAME
@@ -22,7 +23,8 @@ from bascule.storage.checkpoint import (
     replace_file,
 )
 from bascule.storage.compaction import clean_offset, replacement_manifest
-from bascule.storage.epochs import read_epochs
+from bascule.storage.epochs import OFFSET_END, read_epochs
+from bascule.storage.scan import scan_batches
 from bascule.storage.segment import Contents, LogPosition, base_offset_of, segment_path
 from bascule.storage.truncation import reset
 
@@ -35,6 +37,8 @@ class ReadablePart(NamedTuple):
     may_be_compacted: bool
     """Whether tombstones of its keys may have been behind it that other replicas removed since: it
     must not go on with what those have now."""
+    hides_damage: bool = False
+    """Whether the first batch behind it would pass for one behind a gap."""
 
 
 def salvage(
@@ -107,6 +111,8 @@ def readable_part(
         gaps_allowed=gaps_allowed,
         # Compaction leaves segments that end before the next one begins only up to there.
         compacted_end=bases[-1] if present is None else present.recovery_segment,
+        # Without a checkpoint the log may have been compacted since: it is one in other bytes.
+        known=None if present is None else _known_synced(files, directory, present),
     )
     start_offset = _start_offset(bases[0], present)
     return None if part.end.offset <= start_offset else part
@@ -123,6 +129,11 @@ def keep_part(files: Files, directory: str, part: ReadablePart, clock: Clock) ->
     high_watermark = min(known, end.offset)
     _sync_kept(files, directory, sorted(bases), end, present)
     clean_offset.lower_clean_offset(files, directory, end.offset)
+    if part.hides_damage:
+        # Opening the log would not find it. Before the mark goes, by which opening is refused.
+        file = files.open(segment_path(directory, end.segment_base))
+        file.truncate(end.position)
+        file.sync()
     if synced_mark.FILE_NAME in names:
         files.remove(f"{directory}/{synced_mark.FILE_NAME}")
         files.sync_dir(directory)
@@ -145,6 +156,18 @@ def _sync_kept(
 ) -> None:
     """Write again and sync what is kept and may be only in the page cache, as recovery would: the
     new checkpoint says that all of it is synced. Raises: OSError."""
+    if (known := _known_synced(files, directory, present)) >= end:
+        return
+    for base in bases:
+        if known.segment_base <= base <= end.segment_base:
+            file = files.open(segment_path(directory, base))
+            file.write_again(0, end.position if base == end.segment_base else file.size())
+            file.sync()
+    files.sync_dir(directory)
+
+
+def _known_synced(files: Files, directory: str, present: Checkpoint | None) -> LogPosition:
+    """Up to where the log is known to be synced. Raises: OSError."""
     known = LogPosition(0, 0, 0)
     if present is not None:
         known = LogPosition(
@@ -153,14 +176,7 @@ def _sync_kept(
     mark = f"{directory}/{synced_mark.FILE_NAME}"
     if files.exists(mark):
         known = max(known, synced_mark.read_mark(files.read_bytes(mark))[0] or known)
-    if known >= end:
-        return
-    for base in bases:
-        if known.segment_base <= base <= end.segment_base:
-            file = files.open(segment_path(directory, base))
-            file.write_again(0, end.position if base == end.segment_base else file.size())
-            file.sync()
-    files.sync_dir(directory)
+    return known
 
 
 def keep_nothing(files: Files, directory: str, clock: Clock) -> None:
@@ -181,25 +197,59 @@ def _end_of_whole_batches(
     index_interval_bytes: int,
     gaps_allowed: bool,
     compacted_end: int,
+    known: LogPosition | None,
 ) -> ReadablePart:
     """Read up to the first damage. Raises: OSError."""
     end = LogPosition(bases[0], bases[0], 0)
-    timestamp_max = -1
+    timestamp_max, hides_damage = -1, False
     epochs = read_epochs(files, directory)
-    for base in bases:
+    for base, following in pairwise((*bases, OFFSET_END)):
         has_gap = gaps_allowed and end.offset < base <= compacted_end
         if base != end.offset and not has_gap:
             break
         contents = Contents(files.open(segment_path(directory, base)), index_interval_bytes)
-        size = contents.file.size()
+        size = stop = contents.file.size()
+        if gaps_allowed:
+            stop = _contradicted_at(contents.file, size, base, following, known)
         position, offset, damage = contents.scan(
-            start=0, end=size, offset=base, epochs=epochs, gaps_allowed=gaps_allowed
+            start=0, end=stop, offset=base, epochs=epochs, gaps_allowed=gaps_allowed
         )
         end = LogPosition(offset, base, position)
         timestamp_max = max(timestamp_max, contents.timestamp_max)
-        if damage is not None:
+        hides_damage = damage is None and stop < size
+        if damage is not None or hides_damage:
             break
-    return ReadablePart(end, timestamp_max, may_be_compacted=gaps_allowed)
+    return ReadablePart(
+        end, timestamp_max, may_be_compacted=gaps_allowed, hides_damage=hides_damage
+    )
+
+
+def _contradicted_at(
+    file: File, size: int, base_offset: int, following: int, known: LogPosition | None
+) -> int:
+    """The position of the first batch of a segment whose base offset is too large, or `size`.
+
+    Where gaps are allowed a base offset that damage has increased passes for the end of a gap.
+    What contradicts it: the `following` segment, the synced position, and the next batch, unless
+    that one's offset is the damaged one: it is below the batch before, or this batch begins where
+    that ends. Raises: OSError.
+    """
+    before, at, end = base_offset, 0, base_offset
+    is_continued = True
+    try:
+        for position, header in scan_batches(file, start=0, end=size):
+            if not is_continued and before <= header.base_offset < end:
+                return at
+            if header.base_offset < end:
+                break  # that is found by the scan
+            before, at, is_continued = end, position, header.base_offset == end
+            end, stop = header.end_offset, position + header.total_bytes
+            is_synced = known is not None and (base_offset, stop) <= known[1:]
+            if end > following or (known is not None and is_synced and end > known.offset):
+                return position
+    except CorruptData:
+        pass  # as is this
+    return size
 
 
 def _checkpoint(files: Files, directory: str) -> Checkpoint | None:
