@@ -1,4 +1,4 @@
-"""What replicas keep after an unclean election, by real threads, sockets and files."""
+"""What replicas keep after an unclean election."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartitionResponse
 from support.keyed_nodes import CONFIG, KeyedNodes
+from support.replica_group import ReplicaGroup, message
 from support.replica_nodes import wait_until
 
 
@@ -63,3 +66,23 @@ def test_a_log_is_kept_until_the_leader_of_the_unclean_election_answers(group: K
     group.start(2)
     group.tell(2)
     wait_until(lambda: group.rows(1) == group.rows(2) == [(0, b"k", b"acked")], seconds=20)
+
+
+def test_the_start_of_a_lost_leaders_log_removes_nothing_of_since_an_unclean_election() -> None:
+    """A follower that is behind has heard of a purge beyond its end. The new leader ends there,
+    too: what it appends was never purged."""
+    group = ReplicaGroup()
+    group.apply()
+    group.leader.append(message(count=4))
+    group.copy(2)
+    partition = group.replicas[2].partition
+    follower = FollowedPartition(partition, 1, node_id=2)
+    assert follower.begin()
+    news = ReplicaFetchPartitionResponse(attempt=follower.attempt, log_start_offset=16)
+    follower.on_news(news)
+    group.apply(leader=3, leader_epoch=2, isr=(3,))
+    assert partition.told_start_offset == 16
+    group.apply(leader=1, leader_epoch=3, isr=(1,), unclean_epoch=3)
+    assert partition.told_start_offset == 4
+    follower.on_news(news)
+    assert partition.told_start_offset == 4, "the lost leader's answer comes late"

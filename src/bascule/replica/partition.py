@@ -30,7 +30,7 @@ from bascule.replica.handover.held_messages import HeldMessages
 from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment, LogFlags
-from bascule.replica.roles.role import PartitionRole, log_loss, log_role
+from bascule.replica.roles.role import PartitionRole, is_older, log_loss, log_role, log_stop
 from bascule.replica.syncing.sync_state import CHECKPOINT_WAIT_SECONDS, SyncState
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
@@ -315,10 +315,7 @@ class Partition:
             self.failure = PartitionFailed(
                 name, self.index, cause, reason=reason, is_damage=is_damage
             )
-            log.error(
-                "partition stopped",
-                extra={"stream": name, "partition": self.index, "cause": cause},
-            )
+            log_stop(name, self.index, cause)
         replies = self._fail_acks(reason)
         self._on_changed(self)
         return replies
@@ -347,16 +344,16 @@ class Partition:
         LogFailed, CorruptData, Closed, OSError. The node does not lead then.
         """
         before = self.state
-        if before is not None and before.leader_epoch == state.leader_epoch:
-            if state.version < before.version:
-                return b""
-        elif state.leader_epoch < self.leader_epoch and before is not None:
+        if before is not None and is_older(state, before):
             return b""
         if self.log is None or self.failure is not None or self.deleted:
             # As the leader of a log that it cannot use, it refuses messages.
             leads = state.leader == node_id
             self._resign(state, PartitionRole.LEADER if leads else PartitionRole.NONE)
             return b""
+        if before is None or state.unclean_epoch > before.unclean_epoch:
+            # Behind the end other records follow than those that a leader has removed.
+            self.told_start_offset = min(self.told_start_offset, self.log.end.offset)
         if state.leader == node_id:
             return self._lead(self.log, state, node_id, lag_ns_max)
         follows = state.leader != NO_LEADER and node_id in state.replicas

@@ -315,8 +315,10 @@ class FollowedPartition:
 
     def on_news(self, response: ReplicaFetchPartitionResponse) -> None:
         """Take over the leader's log start, its high watermark, as far as this log goes, and what
-        all replicas have."""
+        all replicas have. What a leader says that is followed no longer is dropped."""
         partition = self.partition
+        if not self.is_in_force:
+            return
         partition.commitment.on_replicated(
             ReplicatedEnd(response.version, response.replicated_offset)
         )

@@ -21,6 +21,12 @@ class PartitionRole(Enum):
     """Neither: nobody leads, another node holds the partition, or no state is applied yet."""
 
 
+def is_older(state: PartitionState, known: PartitionState) -> bool:
+    """Whether `known` has taken the place of `state`."""
+    ordered = state.leader_epoch, state.version
+    return ordered < (known.leader_epoch, known.version)
+
+
 def log_role(
     stream: str,
     partition: int,
@@ -58,3 +64,8 @@ def log_loss(stream: str, partition: int, start: int, end: int, high_watermark: 
             "high_watermark": high_watermark,
         },
     )
+
+
+def log_stop(stream: str, partition: int, cause: str) -> None:
+    """Log that the partition has failed on this node."""
+    log.error("partition stopped", extra={"stream": stream, "partition": partition, "cause": cause})
