@@ -490,16 +490,19 @@ def test_a_log_that_was_never_compacted_stays_after_an_unclean_election() -> Non
 def test_a_copy_begins_again_at_0_after_an_unclean_election() -> None:
     """The leader may have other records below where the copy starts."""
     scene = RemovedKey()
-    scene.group.replicas[3].partition.restart_replicated(3)
+    partition = scene.group.replicas[3].partition
+    partition.restart_replicated(3)
     follower = scene.follow()
     batch = memoryview(make_batch(3, 1, leader_epoch=0))
     assert follower.append(follower.attempt, 3, batch, NO_FLAGS)
+    partition.told_start_offset = 3
     scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
     follower = scene.follow()
     assert follower.restart(follower.attempt, 0)
     assert follower.begin()
     found = reported(follower)
     assert (found.log_start, found.fetch_offset) == (0, 0)
+    assert partition.told_start_offset == 0, "retention would have it start there again"
 
 
 def test_a_copy_goes_on_with_nobody_who_does_not_say_what_it_has_removed() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.maintenance.purging import purge
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartitionResponse
 from support.keyed_nodes import CONFIG, KeyedNodes
 from support.replica_group import ReplicaGroup, message
@@ -16,7 +18,7 @@ from support.replica_nodes import wait_until
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[KeyedNodes]:
-    with KeyedNodes(tmp_path, CONFIG) as nodes:
+    with KeyedNodes(tmp_path, replace(CONFIG, min_isr=1)) as nodes:
         yield nodes
 
 
@@ -66,6 +68,44 @@ def test_a_log_is_kept_until_the_leader_of_the_unclean_election_answers(group: K
     group.start(2)
     group.tell(2)
     wait_until(lambda: group.rows(1) == group.rows(2) == [(0, b"k", b"acked")], seconds=20)
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_copy_of_a_purged_log_begins_again_where_the_leader_of_an_unclean_election_starts(
+    group: KeyedNodes, has_written: bool
+) -> None:
+    """It began again where it had, behind the leader's end. There it waited for ever; or the leader
+    wrote past that, took it in, and removed what was below on both."""
+    group.apply()
+    group.put(1, b"a", b"0")
+    group.wait_committed(1, 1, 2, 3)
+    group.nodes[2].stop()
+    group.apply(1, 3, isr=(1, 3))
+    for n in range(5):
+        group.put(1, b"b%d" % n, b"1")
+    group.wait_committed(6, 1, 3)
+    purge(group.partition(1), to_offset=5, before_ms=None)
+    group.apply(1, isr=(1,))
+    group.copy_anew(3)
+    copy = group.partition(3).log
+    assert copy is not None
+    wait_until(lambda: (copy.start_offset, copy.end.offset) == (5, 6), seconds=20)
+    for node in (1, 3):
+        group.nodes[node].stop(kill=True)
+    group.start(2)
+    group.apply(2, leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+    for n in range(6 if has_written else 0):
+        group.put(2, b"new%d" % n, b"1")
+    leader = group.partition(2)
+    assert leader.log is not None
+    end = 7 if has_written else 1
+    wait_until(lambda: leader.committed_offset == end, seconds=20)
+
+    group.start(3)
+    group.tell(3)
+    wait_until(lambda: group.rows(3) == group.rows(2), seconds=20)
+    assert group.rows(3)[0] == (0, b"a", b"0")
+    assert leader.told_start_offset == group.partition(3).told_start_offset == 0
 
 
 def test_the_start_of_a_lost_leaders_log_removes_nothing_of_since_an_unclean_election() -> None:

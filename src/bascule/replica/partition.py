@@ -462,6 +462,7 @@ class Partition:
             # No watermark is beyond its log, before and after.
             dropped = self.commitment.on_replaced(min(offset, self.committed_offset))
             self.log.start_at(offset, self.leader_epoch)
+            self.told_start_offset = min(self.told_start_offset, offset)
             self.counts.records_dropped += dropped + self.commitment.on_replaced(offset)
 
     def on_leader_watermark(self, offset: int) -> None:
