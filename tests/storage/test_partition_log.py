@@ -556,3 +556,16 @@ def test_headers_are_checked_by_reads_until_all_of_a_segment_was_verified(files:
         log.plan_read(0, bytes_max=1 << 20, end=log.end)
     with pytest.raises(CorruptData):
         log.verify()
+
+
+def test_a_checkpoint_says_nothing_of_what_is_not_synced() -> None:
+    """Its high watermark would count for other records, where a loss of power has taken these."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files)
+    append(log, 3)
+    log.sync()
+    append(log, 4)
+    log.checkpoint(high_watermark=7)
+    assert log.checkpointed_high_watermark == 3
+    files.crash()
+    assert open_log(files).checkpointed_high_watermark == 3
