@@ -22,7 +22,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
 from bascule.storage.compaction.run import Compaction
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.retention import log_config
+from bascule.storage.retention import limits_of, log_config, plan_retention, segments_of
 from support.keyed_logs import Model, append_keyed, held
 from support.replicas import lead_alone
 
@@ -175,6 +175,47 @@ def test_tombstones_go_when_their_time_has_come() -> None:
     assert under_test.tick()
     assert under_test.held(0) == 1
     assert not under_test.tick()
+
+
+LIMITS = [{"retention_ms_max": 60_000}, {"retention_messages_max": 60}]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_compaction_keeps_no_record_beyond_the_limits_of_retention(limit: dict[str, int]) -> None:
+    """Joined by bytes alone, the oldest segment grew with each run: it ended with young records at
+    all times, and none expired."""
+    both = (Cleanup.COMPACT, Cleanup.DELETE)
+    config = replace(CONFIG, cleanup=both, segment_bytes_max=1 << 20, **limit)
+    under_test = CleanerUnderTest(config)
+    log, held_max = under_test.store(under_test.every[0]), 0
+    for n in range(300):
+        under_test.clock.ms += 1_000
+        pairs: list[tuple[bytes | None, bytes | None]] = [(b"%d" % (n % 100), b"value")]
+        append_keyed(log, under_test.models[0], pairs, timestamp=under_test.clock.ms)
+        if n % 5 < 4:
+            continue
+        under_test.checkpoint(under_test.every[0])
+        under_test.tick()
+        log.load_timestamps(under_test.clock.ms)
+        plan = plan_retention(
+            segments_of(log), limits_of(config), start_offset=log.start_offset,
+            now_ms=under_test.clock.ms, end_offset=log.end.offset,
+        )  # fmt: skip
+        log.advance_start(plan.start_offset, high_watermark=log.end.offset)
+        held_max = max(held_max, log.end.offset - log.start_offset)
+    assert under_test.cleaner.counts.runs > 2
+    assert 60 <= held_max <= 60 + 60 // 8 + 5, "and what came since the last look"
+
+
+def test_segments_of_any_age_are_joined_without_a_limit() -> None:
+    under_test = CleanerUnderTest(replace(CONFIG, segment_bytes_max=1 << 20))
+    log = under_test.store(under_test.every[0])
+    for _ in range(6):
+        under_test.write(0, 10)
+        under_test.clock.ms += under_test.every[0].definition.config.segment_age_ms_max
+    assert len(log.segments_info()) == 6
+    assert under_test.tick()
+    assert len(log.segments_info()) == 2
 
 
 class Table:

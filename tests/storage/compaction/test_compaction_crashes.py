@@ -17,7 +17,7 @@ from bascule.record.batch import Record
 from bascule.sim.disk import SHORT, RandomChoices, SimFiles
 from bascule.storage.compaction import replacement_manifest
 from bascule.storage.compaction.replacement_manifest import ReplacementManifest
-from bascule.storage.compaction.run import grouped
+from bascule.storage.compaction.run import CompactionConfig, grouped
 from bascule.storage.partition_log import PartitionLog
 from support.keyed_logs import (
     Model,
@@ -71,8 +71,10 @@ def prepare(files: SimFiles) -> Prepared:
     log.sync()
     after = deepcopy(model)
     after.compact(closed_end(log), NOW, tail=tail_of(log))
-    closed = log.replacement.closed_segments()
-    ranges = [(group[0][0].base_offset, group[-1][1]) for group in grouped(closed, 2_000)]
+    closed, sizes = log.replacement.closed_segments(), CompactionConfig(2_000, 0)
+    ranges = [
+        (group[0][0].base_offset, group[-1][1]) for group in grouped(closed, sizes, lambda _: None)
+    ]
     assert len(ranges) >= 2
     assert len(ranges) < len(closed)
     return Prepared(log, model, after, ranges)

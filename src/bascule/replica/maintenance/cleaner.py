@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from bascule.errors import BasculeError, Closed, CorruptData
 from bascule.host.api import Clock, Files, Random
-from bascule.model import Cleanup
+from bascule.model import Cleanup, StreamConfig
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import Commitment, TombstoneReader
@@ -27,7 +27,7 @@ from bascule.storage.compaction.keys.key_map import SECRET_BYTES
 from bascule.storage.compaction.plan import CompactionPlan, CompactionReason, plan_compaction
 from bascule.storage.compaction.run import Compaction, CompactionConfig, CompactionProgress
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.retention import log_config
+from bascule.storage.retention import limits_of, log_config
 
 log = logging.getLogger("bascule.replica")
 
@@ -203,11 +203,7 @@ class Cleaner:
         compaction = Compaction(
             self._files,
             store,
-            CompactionConfig(
-                segment_bytes_max=log_config(config).segment_bytes_max,
-                tombstone_retention_ms=config.tombstone_retention_ms,
-                map_bytes_max=self._limits.map_bytes_max,
-            ),
+            _run_config(config, self._limits.map_bytes_max),
             end_offset=plan.end_offset,
             now_ms=partition.now_ms(),
             secret=self._random.bytes(SECRET_BYTES),
@@ -294,3 +290,15 @@ class Cleaner:
                 "error": str(error),
             },
         )
+
+
+def _run_config(config: StreamConfig, map_bytes_max: int) -> CompactionConfig:
+    """Segments are joined up to what retention asks for; without a limit of age up to any age."""
+    sizes = log_config(config)
+    return CompactionConfig(
+        segment_bytes_max=sizes.segment_bytes_max,
+        tombstone_retention_ms=config.tombstone_retention_ms,
+        map_bytes_max=map_bytes_max,
+        messages_max=sizes.segment_messages_max,
+        age_ms_max=sizes.segment_age_ms_max if limits_of(config).age_ms_max else 0,
+    )

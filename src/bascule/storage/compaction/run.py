@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
@@ -42,6 +42,18 @@ class CompactionConfig:
     tombstone_retention_ms: int
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     map_bytes_max: int = MAP_BYTES_MAX
+    messages_max: int = 0
+    """The most offsets of segments that are joined to one; 0: no limit."""
+    age_ms_max: int = 0
+    """Segments are joined whose records are younger than that when the last one comes; 0: all."""
+
+
+class Times(NamedTuple):
+    """Timestamps of a segment."""
+
+    oldest: int
+    """The largest one of the first batch."""
+    newest: int
 
 
 @dataclass(slots=True)
@@ -158,12 +170,24 @@ class Compaction:
             tombstones_end=self._tombstones_end,
         )
         below = [(s, stop) for s, stop in log.replacement.closed_segments() if s.base_offset < end]
-        for group in grouped(below, self._config.segment_bytes_max):
+        for group in grouped(below, self._config, self._times):
             yield from self._replace(group, batch_filter)
         self.done.clean_offset = end
         with self._lock:
             self._check_log()
             write_clean_offset(files, log.directory, CleanOffset(end, batch_filter.horizon_ms))
+
+    def _times(self, segment: Segment) -> Times | None:
+        """The times of a closed segment; None if it is empty, or gone. Raises: CorruptData,
+        OSError."""
+        if not segment.size:
+            return None
+        try:
+            contents = self._log.replacement.open(segment)
+        except SegmentGone:
+            return None
+        first = read_header(contents.file.read_at(0, HEADER_BYTES))
+        return Times(first.max_timestamp, contents.timestamp_max)
 
     def _map(self, keys: KeyMap, start: int) -> Generator[int, None, int]:
         """Add the dirty part to the map; returns the offset up to which it was added."""
@@ -328,16 +352,30 @@ class Compaction:
             pass
 
 
-def grouped(segments: Iterable[Closed], bytes_max: int) -> Iterator[list[Closed]]:
-    """Groups of consecutive segments of at most `bytes_max` bytes. A larger segment is alone."""
+def grouped(
+    segments: Iterable[Closed], config: CompactionConfig, times: Callable[[Segment], Times | None]
+) -> Iterator[list[Closed]]:
+    """Groups of consecutive segments that may be joined. A larger segment is alone.
+
+    Retention removes whole segments: one that had grown from old ones with each run would end with
+    young records at all times, and none of it would ever expire. `times` is called with a limit of
+    age only.
+    """
     group: list[Closed] = []
-    size = 0
+    size, since = 0, None
     for closed in segments:
-        segment, _ = closed
-        if group and size + segment.size > bytes_max:
+        segment, end = closed
+        found = times(segment) if config.age_ms_max else None
+        if group and (
+            size + segment.size > config.segment_bytes_max
+            or 0 < config.messages_max < end - group[0][0].base_offset
+            or (found and since is not None and found.newest - since >= config.age_ms_max)
+        ):
             yield group
-            group, size = [], 0
+            group, size, since = [], 0, None
         group.append(closed)
         size += segment.size
+        if since is None and found is not None:
+            since = found.oldest
     if group:
         yield group
