@@ -467,6 +467,33 @@ def test_a_complete_log_that_may_be_compacted_begins_again_after_an_unclean_elec
     assert [each.key for each in held(log)] == [b"other", b"last"]
 
 
+def test_a_log_that_begins_again_is_not_truncated_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's log ends with the tombstone that is removed here. A log that ended there, since
+    its node went down just then, could be elected, and no copy would reach its end."""
+    scene = RemovedKey()
+    scene.group.apply(isr=(1, 2), leader=2, leader_epoch=1)
+    scene.fetch_first(4)
+    assert [each.offset for each in held(scene.log)] == [1, 3]
+    scene.log.partial_copy.end()
+    scene.group.apply(leader=1, leader_epoch=2, unclean_epoch=2, isr=(1,))
+    follower = scene.follow()
+
+    def fail(*_: object) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.log, "start_at", fail)
+        with pytest.raises(OSError):
+            follower.truncate(follower.attempt, 0, 3)
+    assert scene.log.end.offset == 4
+    assert scene.group.replicas[3].partition.counts.records_lost == 0
+    follower = scene.follow()
+    assert reported(follower).log_end == COMPARE_ONLY
+    assert follower.truncate(follower.attempt, 0, 3)
+    assert scene.log.end.offset == 0
+    assert scene.group.replicas[3].partition.counts.records_lost == 1
+
+
 def test_a_log_that_has_records_of_since_the_unclean_election_stays() -> None:
     scene = RemovedKey()
     scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))

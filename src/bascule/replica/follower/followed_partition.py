@@ -22,6 +22,7 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
+from bascule.replica.roles.role import log_loss
 from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -266,6 +267,19 @@ class FollowedPartition:
         self._log_truncation(-1, before)
         store.partial_copy.begin(self.leader_epoch)
 
+    def _restart_undone(self, store: PartitionLog, diverging: int) -> None:
+        """Begin again after an unclean election, whose leader has other records from `diverging`
+        on; perhaps below where this log starts, too. The log is not truncated before: in the midst
+        of records that compaction has removed it would end with none, and where another unclean
+        election chose it, no copy would reach that end."""
+        partition = self.partition
+        kept, before = max(diverging, store.start_offset), store.end.offset
+        committed = min(partition.committed_offset, before)
+        self._restart_copy(store, 0)
+        if kept < before:
+            partition.counts.records_lost += before - kept
+            log_loss(partition.definition.name, partition.index, kept, before, committed)
+
     def _may_be_compacted(self, store: PartitionLog) -> bool:
         return Cleanup.COMPACT in self.partition.definition.config.cleanup or store.gaps_allowed
 
@@ -366,11 +380,7 @@ class FollowedPartition:
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
         if self._begins_again:
-            if min(end, own_end) < before:  # that counts what is lost
-                self.partition.truncate_replicated(min(end, own_end))
-                self._log_truncation(epoch, before)
-            # The leader may have other records below where this log starts.
-            self._restart_copy(store, 0)
+            self._restart_undone(store, min(end, own_end))
             return True
         if self._has_inexact_epochs(store, min(end, own_end)):
             self._restart_copy(store)
