@@ -14,13 +14,14 @@ from bascule.sim.cluster.checkers.committed import CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents, Log
 from bascule.sim.cluster.checkers.log_contents import StoredRecord
 from bascule.sim.cluster.checkers.log_starts import LogStarts
-from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.checkers.losses import SETTLED_NS, AllowedLosses
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
 from bascule.sim.cluster.publishers import Publication
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.cluster.simulation import make_prng
 from bascule.sim.cluster.streams import StreamTrait, draw_streams
+from bascule.sim.cluster.world.loop import NS
 from support.replica_group import ReplicaGroup, message
 
 ID = b"request"
@@ -62,28 +63,69 @@ def test_all_streams_have_the_traits_that_are_chosen() -> None:
 
 def test_a_purge_allows_what_was_asked_for() -> None:
     (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
-    starts = LogStarts({plan.name: plan}, clocks_jump=False)
+    starts = LogStarts({plan.name: plan}, AllowedLosses(), clocks_jump=False)
     key = plan.name, 0
     assert starts.allowed(key, 0) == 0
-    starts.on_purge(key, 7, is_done=False)
+    starts.on_purge(key, 7, is_done=False, now_ns=0)
     assert starts.allowed(key, 0) == 7
+
+
+def elect_uncleanly(group: ReplicaGroup, losses: AllowedLosses, *, now_ns: int) -> None:
+    """Have the second replica lead with what it has, and have the checkers look at it."""
+    group.apply(leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
+    losses.allowed.add("s")
+    partitions = [replica.partition for replica in group.replicas.values()]
+    assert losses.look(partitions, (), now_ns) == [("s", 0)]
+
+
+def test_purges_of_before_an_unclean_election_allow_nothing_behind_it() -> None:
+    (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
+    losses, group, key = AllowedLosses(), ReplicaGroup(), ("s", 0)
+    starts = LogStarts({"s": plan}, losses, clocks_jump=False)
+    group.apply()
+    group.leader.append(message(count=3))
+    group.replicate(2)
+    starts.on_purge(key, 7, is_done=False, now_ns=0)
+    elect_uncleanly(group, losses, now_ns=20 * NS)
+    starts.on_purge(key, 5, is_done=False, now_ns=19 * NS)
+    starts.forget(key, 20 * NS)
+    assert starts.allowed(key, 0) == 7
+    starts.note_end(group.replicas[2].partition, key)
+    assert starts.allowed(key, 0) == 5  # may be under way
+    starts.on_purge(key, 5, is_done=True, now_ns=20 * NS)
+    starts.forget(key, 21 * NS)
+    starts.note_end(group.replicas[2].partition, key)
+    assert starts.allowed(key, 0) == 3
+
+
+def test_what_is_sent_after_an_unclean_election_is_not_lost() -> None:
+    losses, group = AllowedLosses(), ReplicaGroup()
+    contents = FinalContents({}, {}, CommittedRecords({}, (), losses), losses)
+    group.apply()
+    elect_uncleanly(group, losses, now_ns=0)
+    sent = Publication("m", "s", 0, b"m", sends=1, offset=0, partition=0)
+    publisher = cast("Any", SimpleNamespace(sent=[sent]))
+    contents._check_acked(publisher, {("s", 0): Log(0)})
+    sent.sent_ns = SETTLED_NS
+    with pytest.raises(InvariantBroken, match="no acked message lost"):
+        contents._check_acked(publisher, {("s", 0): Log(0)})
 
 
 def test_no_replica_in_sync_starts_before_a_confirmed_purge() -> None:
     (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
-    starts, group = LogStarts({"s": plan}, clocks_jump=False), ReplicaGroup()
+    starts, group = LogStarts({"s": plan}, AllowedLosses(), clocks_jump=False), ReplicaGroup()
     in_sync = [(1, group.replicas[1].partition)]
     starts.look_at_set(("s", 0), in_sync)
-    starts.on_purge(("s", 0), 1, is_done=False)
+    starts.on_purge(("s", 0), 1, is_done=False, now_ns=0)
     starts.look_at_set(("s", 0), in_sync)
-    starts.on_purge(("s", 0), 1, is_done=True)
+    starts.on_purge(("s", 0), 1, is_done=True, now_ns=0)
     with pytest.raises(InvariantBroken, match="starts at 0, is in sync, and a purge to 1 is"):
         starts.look_at_set(("s", 0), in_sync)
 
 
 def test_a_start_falls_only_after_an_unclean_election(monkeypatch: pytest.MonkeyPatch) -> None:
     (plan,) = draw_streams(make_prng(1), 1, replicas=3, traits=("plain",))
-    starts, group = LogStarts({"s": plan}, clocks_jump=False), ReplicaGroup()
+    starts, group = LogStarts({"s": plan}, AllowedLosses(), clocks_jump=False), ReplicaGroup()
     partition = group.replicas[2].partition
 
     def look() -> None:
@@ -92,7 +134,7 @@ def test_a_start_falls_only_after_an_unclean_election(monkeypatch: pytest.Monkey
     group.apply()
     group.leader.append(message(count=3))
     group.replicate(2)
-    starts.on_purge(("s", 0), 3, is_done=False)
+    starts.on_purge(("s", 0), 3, is_done=False, now_ns=0)
     group.replicas[2].log.advance_start(3, high_watermark=3)
     look()
     with monkeypatch.context() as patched:

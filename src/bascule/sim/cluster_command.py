@@ -43,6 +43,7 @@ COUNTED: Final = (
     "read",
     "payloads",
     "payloads_read",
+    "unclean",
     "unrepaired",
     "repairs",
     "table_reads",

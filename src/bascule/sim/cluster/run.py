@@ -86,6 +86,8 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     unrepaired: int
     """Partitions that only a repair by hand would bring back. All others were checked to the end.
     """
+    unclean: int
+    """Partitions that had an unclean election."""
     repairs: int
     """Requests of the operator for replicas that their nodes heal no more."""
     consumer_rounds: int
@@ -188,6 +190,7 @@ def _result(simulation: Simulation) -> ClusterResult:
         acked=sum(publisher.acked for publisher in simulation.publishers),
         starts=sum(machine.starts for machine in simulation.machines.values()),
         unrepaired=len(simulation.unrepaired()),
+        unclean=simulation.checkers.losses.count,
         repairs=simulation.faults.operator.repairs,
         consumer_rounds=sum(member.rounds for member in simulation.members),
         read=sum(reader.has_read for reader in simulation.readers),

@@ -45,7 +45,7 @@ class ClusterCheckers:
             machines, {name for name, plan in self._plans.items() if plan.compacts}, self.losses
         )
         self._starts = LogStarts(
-            self._plans, clocks_jump=ClusterFault.CLOCK_JUMP in world.plan.faults
+            self._plans, self.losses, clocks_jump=ClusterFault.CLOCK_JUMP in world.plan.faults
         )
         self._requests = RequestEffects()
         self._looks = 0
@@ -67,7 +67,7 @@ class ClusterCheckers:
         """A publisher has got an ack. Raises: InvariantBroken."""
         offset, plan = answer["offset"], self._plans[publication.stream]
         key = publication.stream, answer["partition"]
-        is_lost = bool(self.losses.epoch(key))
+        is_lost = self.losses.may_lose(key, publication.sent_ns)
         is_lost = is_lost or publication.offset < self._starts.highest.get(key, 0)
         if publication.offset not in (-1, offset) and not is_lost:
             raise InvariantBroken(
@@ -134,7 +134,7 @@ class ClusterCheckers:
 
     def _on_purge(self, stream: str, partition: int, offset: int, is_done: bool) -> None:
         key = stream, partition
-        self._starts.on_purge(key, offset, is_done=is_done)
+        self._starts.on_purge(key, offset, is_done=is_done, now_ns=self._world.loop.now_ns)
         self._look_at_set(key)
 
     # -- now and then -------------------------------------------------------------------------
@@ -144,9 +144,10 @@ class ClusterCheckers:
         self._looks += 1
         reads_followers = self._looks % FOLLOWERS_LOOKS == 0
         replicas = list(self.replicas())
-        for key in self.losses.look((partition for _, partition in replicas), self._images()):
+        now_ns = self._world.loop.now_ns
+        for key in self.losses.look([each for _, each in replicas], self._images(), now_ns):
             self._committed.forget(key)
-            self._starts.forget(key)
+            self._starts.forget(key, now_ns)
         self.note_images()
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in replicas:

@@ -57,18 +57,8 @@ class CommittedRecords:
     def note_end(self, partition: Partition, key: Key) -> None:
         """Note what a replica has for committed."""
         end = partition.committed_offset
-        if end > self.ends.get(key, 0) and not self._is_outdated(partition, key):
+        if end > self.ends.get(key, 0) and not self._losses.is_outdated(partition, key):
             self.ends[key] = end
-
-    def _is_outdated(self, partition: Partition, key: Key) -> bool:
-        """Whether it does not know of the latest unclean election yet, or may not have truncated
-        its log to that of its leader."""
-        unclean = self._losses.epoch(key)
-        if not unclean or partition.log is None:
-            return False
-        if partition.state is None or partition.state.unclean_epoch < unclean:
-            return True
-        return not partition.is_leader and partition.log.epochs.latest < unclean
 
     def look(self, node: int, partition: Partition, *, latest_epoch: int) -> bool:
         """Read the log of a replica as far as it is committed, and that of the latest leader as far
@@ -78,7 +68,7 @@ class CommittedRecords:
         """
         key, log = key_of(partition), partition.log
         machine = self._machines[node]
-        if log is None or partition.failure is not None or self._is_outdated(partition, key):
+        if log is None or partition.failure is not None or self._losses.is_outdated(partition, key):
             return True
         end = partition.committed_offset
         if partition.is_leader and partition.leader_epoch >= latest_epoch:

@@ -103,8 +103,6 @@ class FinalContents:
     def _compare_epochs(self, key: Key, held: Mapping[int, Partition]) -> None:
         """Replicas agree on where each leader epoch began, also on what compaction has removed:
         else a record that nobody has committed may count as one that all have."""
-        if any(self._machines[node].damaged_ms for node in held):
-            return  # a damaged file of epochs is made again from what is left
         start = max(partition.start_offset for partition in held.values())
         found = {}
         for node, partition in held.items():
@@ -182,7 +180,8 @@ class FinalContents:
                 continue
             log = logs.get(key) or Log(0)
             stored = log.records.get(offset)
-            has_left = offset < log.start or bool(self._losses.epoch(key))
+            may_be_lost = self._losses.may_lose(key, publication.sent_ns)
+            has_left = offset < log.start or may_be_lost
             if not has_left and (stored is None or stored.body != publication.body):
                 raise InvariantBroken(
                     "no acked message lost",
@@ -192,7 +191,7 @@ class FinalContents:
             last = lasts.get(key[1], -1)
             # A leader that could not append may have refused what its successor has stored.
             is_sent_once = publication.sends == 1 and not publication.errors
-            if is_sent_once and not self._losses.epoch(key):
+            if is_sent_once and not may_be_lost:
                 if offset < last:
                     raise InvariantBroken(
                         "order", f"{publication.id} is at {offset}, an earlier message at {last}"
@@ -212,15 +211,15 @@ class FinalContents:
             for each in sent
             if each.stream == key[0] and each.offset < 0 and each.body is None
         }
-        if not self._losses.epoch(key):
-            for each in sent:
-                if (each.stream, each.partition) == key and each.offset >= 0:
-                    acked = StoredRecord(each.offset, "", each.key, each.body)
-                    found = known.setdefault(each.offset, acked)
-                    if found._replace(id="") != acked:
-                        raise InvariantBroken(
-                            "no acked message lost", f"{key}: {found} where {acked} was acked"
-                        )
+        for each in sent:
+            is_here = (each.stream, each.partition) == key and each.offset >= 0
+            if is_here and not self._losses.may_lose(key, each.sent_ns):
+                acked = StoredRecord(each.offset, "", each.key, each.body)
+                found = known.setdefault(each.offset, acked)
+                if found._replace(id="") != acked:
+                    raise InvariantBroken(
+                        "no acked message lost", f"{key}: {found} where {acked} was acked"
+                    )
         latest: dict[bytes | None, StoredRecord] = {}
         for offset in sorted(known):
             latest[known[offset].key] = known[offset]

@@ -8,11 +8,15 @@ from typing import Final, NamedTuple
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
+from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.plan import MS
 from bascule.sim.cluster.streams import StreamPlan
+from bascule.sim.cluster.world.loop import NS
 
 KEPT: Final = "retention keeps"
 PURGED: Final = "what is purged stays so"
+UNDER_WAY_NS: Final = 10 * NS
+"""A purge that was not confirmed for so long is under way no more."""
 
 
 class _Start(NamedTuple):
@@ -42,9 +46,12 @@ class _Start(NamedTuple):
 class LogStarts:
     """Where logs start, and may start."""
 
-    def __init__(self, plans: Mapping[str, StreamPlan], *, clocks_jump: bool) -> None:
+    def __init__(
+        self, plans: Mapping[str, StreamPlan], losses: AllowedLosses, *, clocks_jump: bool
+    ) -> None:
         """With `clocks_jump` nothing is known about the age of records."""
         self._plans = plans
+        self._losses = losses
         self._clocks_jump = clocks_jump
         self.highest: dict[Key, int] = {}
         """The highest start of any replica."""
@@ -53,6 +60,10 @@ class LogStarts:
         self._asked: dict[Key, int] = {}
         self._purged: dict[Key, int] = {}
         """To where a purge was asked for, and confirmed."""
+        self._under_way: dict[Key, dict[int, int]] = {}
+        """Offset of a purge that is not confirmed -> when it was asked for."""
+        self._undone: dict[Key, int] = {}
+        """What was allowed before an unclean election whose leader no look has found yet."""
         self._sent_ns: dict[Key, dict[int, int]] = {}
         """Offset -> when its message was sent first."""
         self._starts: dict[tuple[int, Key], _Start] = {}
@@ -62,23 +73,37 @@ class LogStarts:
         if self._plans[key[0]].age_ms_max:
             self._sent_ns.setdefault(key, {})[offset] = sent_ns
 
-    def on_purge(self, key: Key, offset: int, *, is_done: bool) -> None:
+    def on_purge(self, key: Key, offset: int, *, is_done: bool, now_ns: int) -> None:
         """A purge was asked for, or confirmed."""
         known = self._purged if is_done else self._asked
         known[key] = max(known.get(key, 0), offset)
+        if is_done:
+            self._under_way.get(key, {}).pop(offset, None)
+        else:
+            self._under_way.setdefault(key, {})[offset] = now_ns
 
     def purged(self, key: Key) -> int:
         """To where a purge was confirmed."""
         return self._purged.get(key, 0)
 
-    def forget(self, key: Key) -> None:
-        """After an unclean election the log may end before what was purged."""
-        self._purged.pop(key, None)
+    def forget(self, key: Key, now_ns: int) -> None:
+        """After an unclean election the log may end before what was purged. What was allowed to be
+        removed is so up to the end of the new leader's log: behind it there are other records."""
+        self._undone[key] = max(self.allowed(key, now_ns), self.highest.get(key, 0))
+        under_way = self._under_way.get(key, {})
+        late = [at for at, asked_ns in under_way.items() if asked_ns >= now_ns - UNDER_WAY_NS]
+        self._asked[key] = max(late, default=0)
+        for known in (self._purged, self.highest, self._ends):
+            known.pop(key, None)
 
     def note_end(self, partition: Partition, key: Key) -> None:
         """Note where a log ends, before it is truncated or its process is gone."""
-        if partition.log is not None:
-            self._ends[key] = max(self._ends.get(key, 0), partition.log.end.offset)
+        if partition.log is None or self._losses.is_outdated(partition, key):
+            return
+        end = partition.log.end.offset
+        self._ends[key] = max(self._ends.get(key, 0), end)
+        if partition.is_leader and key in self._undone:
+            self._asked[key] = max(self._asked.get(key, 0), min(self._undone.pop(key), end))
 
     def look(
         self, node: int, partition: Partition, *, now_ns: int, committed: int, latest_epoch: int
@@ -100,7 +125,7 @@ class LogStarts:
                 raise InvariantBroken(
                     PURGED, f"{key} on node {node} starts at {start}, and {purged} was confirmed"
                 )
-        if start <= self.highest.get(key, 0):
+        if start <= self.highest.get(key, 0) or self._losses.is_outdated(partition, key):
             return
         if start > committed:
             raise InvariantBroken(
@@ -130,7 +155,7 @@ class LogStarts:
     def allowed(self, key: Key, now_ns: int) -> int:
         """Up to where records may be removed."""
         plan = self._plans[key[0]]
-        allowed = self._asked.get(key, 0)
+        allowed = max(self._asked.get(key, 0), self._undone.get(key, 0))
         if plan.messages_max:
             allowed = max(allowed, self._ends.get(key, 0) - plan.messages_max)
         if plan.age_ms_max:
