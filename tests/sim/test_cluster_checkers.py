@@ -12,6 +12,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents, Log
+from bascule.sim.cluster.checkers.growth import KNOWN_NS, ROUTED, PartitionGrowth
 from bascule.sim.cluster.checkers.log_contents import StoredRecord
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import SETTLED_NS, AllowedLosses
@@ -70,6 +71,11 @@ def test_a_purge_allows_what_was_asked_for() -> None:
     assert starts.allowed(key, 0) == 7
 
 
+def contents_of(losses: AllowedLosses) -> FinalContents:
+    growth = PartitionGrowth({}, losses)
+    return FinalContents({}, {}, CommittedRecords({}, (), losses), losses, growth)
+
+
 def elect_uncleanly(group: ReplicaGroup, losses: AllowedLosses, *, now_ns: int) -> None:
     """Have the second replica lead with what it has, and have the checkers look at it."""
     group.apply(leader=2, leader_epoch=2, isr=(2,), unclean_epoch=2)
@@ -100,7 +106,7 @@ def test_purges_of_before_an_unclean_election_allow_nothing_behind_it() -> None:
 
 def test_what_is_sent_after_an_unclean_election_is_not_lost() -> None:
     losses, group = AllowedLosses(), ReplicaGroup()
-    contents = FinalContents({}, {}, CommittedRecords({}, (), losses), losses)
+    contents = contents_of(losses)
     group.apply()
     elect_uncleanly(group, losses, now_ns=0)
     sent = Publication("m", "s", 0, b"m", sends=1, offset=0, partition=0)
@@ -109,6 +115,41 @@ def test_what_is_sent_after_an_unclean_election_is_not_lost() -> None:
     sent.sent_ns = SETTLED_NS
     with pytest.raises(InvariantBroken, match="no acked message lost"):
         contents._check_acked(publisher, {("s", 0): Log(0)})
+
+
+@pytest.mark.parametrize("is_acked", [True, False])
+def test_all_is_stored_once_when_all_nodes_know_of_more_partitions(is_acked: bool) -> None:
+    growth = PartitionGrowth({"s": 2}, AllowedLosses())
+    sent = Publication("m", "s", 0, b"m", b"k", sent_ns=3 * KNOWN_NS)
+    if is_acked:
+        sent.offset, sent.partition = 0, 1
+    record = StoredRecord(0, "", b"k", b"m")
+    logs = {("s", index): (0, {0: record}) for index in range(2)}
+
+    def check() -> None:
+        growth.check([sent], logs, (), is_damaged=False, by_key=True)
+
+    check()
+    growth.on_asked("s", KNOWN_NS)
+    assert growth.has_grown
+    check()  # not all is well again
+    growth.on_calm(2 * KNOWN_NS)
+    with pytest.raises(InvariantBroken, match=ROUTED):
+        check()
+    sent.sent_ns -= 1
+    check()
+
+
+def test_all_messages_of_a_key_are_in_one_of_more_partitions() -> None:
+    growth = PartitionGrowth({"s": 2}, AllowedLosses())
+    growth.on_asked("s", 0)
+    growth.on_calm(0)
+    sent = [Publication(f"m{n}", "s", n, b"%d" % n, b"k", KNOWN_NS) for n in range(2)]
+    for each in sent:
+        each.offset, each.partition = 0, each.number
+    growth.check(sent, {}, (), is_damaged=False, by_key=False)
+    with pytest.raises(InvariantBroken, match="are in the partitions 0 and 1 of s"):
+        growth.check(sent, {}, (), is_damaged=False, by_key=True)
 
 
 def test_no_replica_in_sync_starts_before_a_confirmed_purge() -> None:
@@ -188,7 +229,7 @@ def test_a_watermark_goes_back_once_its_log_is_truncated_after_an_unclean_electi
 
 def test_what_was_sent_once_and_never_refused_is_stored_in_order() -> None:
     losses = AllowedLosses()
-    contents = FinalContents({}, {}, CommittedRecords({}, (), losses), losses)
+    contents = contents_of(losses)
     sent = [Publication(f"m{n}", "s", n, b"%d" % n, None, n) for n in range(2)]
     for publication, offset in zip(sent, (1, 0), strict=True):
         publication.sends, publication.offset, publication.partition = 1, offset, 0

@@ -48,6 +48,8 @@ class ClusterEnvironment:
         self.on_purge: Callable[[str, int, int, bool], None] = lambda *_: None
         """Called with a stream, a partition, the offset up to which it is purged, and whether that
         is confirmed, and not only asked for."""
+        self.on_grow: Callable[[str, int], None] = lambda *_: None
+        """Called with a stream that is to get more partitions, and the time."""
         self.purge_limit: Callable[[int, Partition], int] = lambda _, held: held.committed_offset
         """Up to which offset a partition may be purged, that this node leads."""
         self.is_damaged: Callable[[int], bool] = lambda _: False

@@ -87,6 +87,7 @@ class ClusterFaults:
             ClusterFault.ROLLING: self._rolling.begin,
             ClusterFault.NODES: self.nodes.change,
             ClusterFault.ALTER: self._settings.change,
+            ClusterFault.GROW: self._settings.grow,
             ClusterFault.COPIED: self._scenes.await_copy,
             ClusterFault.UNHEARD: self._scenes.return_unheard,
             ClusterFault.DEPOSED: self._scenes.depose_unheard,

@@ -97,6 +97,8 @@ class ClusterFault(Enum):
     """A replica leaves and comes back, and its node hears of neither meanwhile."""
     DEPOSED = "deposed unheard"
     """Other nodes do not reach a leader, which follows its image too late; NATS reaches it."""
+    GROW = "more partitions"
+    """Of a stream that has several."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -122,6 +124,8 @@ OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
 
 SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED)
 """Only where they are chosen: see `scenes`."""
+WIDE: Final = (ClusterFault.GROW,)
+"""Only where they are chosen, and in wide runs: see `wide`."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -199,9 +203,9 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES, *WIDE):
             draw_mean(fault, prng)
-    means.update((fault, FREQUENT_NS) for fault in SCENES if fault.value in faults)
+    means.update((fault, FREQUENT_NS) for fault in (*SCENES, *WIDE) if fault.value in faults)
     plan = ClusterPlan(
         seed=seed,
         nodes=count,

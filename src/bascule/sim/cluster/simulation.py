@@ -37,6 +37,7 @@ LOOK_NS: Final = 100 * MS
 STEP_NS: Final = 100 * MS
 """Between two looks whether a phase is over."""
 START_NS: Final = 60 * NS
+CALM_NS: Final = 6 * NS
 HELP_NS: Final = 2 * NS
 """Between two looks of the operator whether somebody has to decide something."""
 
@@ -134,6 +135,7 @@ class Simulation:
         self.faults.stop()
         before = [publisher.acked for publisher in self.publishers]
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        self._stay_calm()
         places = [(reader.position, reader.has_read) for reader in self.readers]
         self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
         served = self.tables.places()
@@ -166,6 +168,13 @@ class Simulation:
         writers: list[Writer] = [*self.publishers, *self.tables.clients]
         self.checkers.at_end(writers, self.reads, unrepaired=self.unrepaired())
         self.tables.at_end(self.unrepaired())
+
+    def _stay_calm(self) -> None:
+        """Where there are more partitions now, have messages sent while nothing fails."""
+        growth = self.checkers.growth
+        if growth.has_grown:
+            growth.on_calm(self.loop.now_ns)
+            self.loop.run_for(CALM_NS)
 
     def _look(self) -> None:
         if self._is_looking:

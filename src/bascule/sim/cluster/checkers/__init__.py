@@ -8,6 +8,7 @@ replica_states    leaders, high watermarks, in-sync replica sets
 log_starts        retention and purges
 requests          requests to the controller
 losses            what unclean elections allow to be lost
+growth            streams that get more partitions
 contents          at the end: the logs
 node_states       at the end: roles, directories, subscriptions
 ```

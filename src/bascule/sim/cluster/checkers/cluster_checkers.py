@@ -10,6 +10,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import UNDONE, CommittedRecords
 from bascule.sim.cluster.checkers.contents import FinalContents, Writer
+from bascule.sim.cluster.checkers.growth import PartitionGrowth
 from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of, view_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
@@ -47,6 +48,9 @@ class ClusterCheckers:
         self._starts = LogStarts(
             self._plans, self.losses, clocks_jump=ClusterFault.CLOCK_JUMP in world.plan.faults
         )
+        self.growth = PartitionGrowth(
+            {name: plan.partitions for name, plan in self._plans.items()}, self.losses
+        )
         self._requests = RequestEffects()
         self._looks = 0
         self._seen: tuple[dict[Key, object], dict[Key, object]] = {}, {}
@@ -60,6 +64,7 @@ class ClusterCheckers:
         world.on_process_ends = self._on_process_ends
         world.on_request = self._on_request
         world.on_purge = self._on_purge
+        world.on_grow = self.growth.on_asked
 
     # -- events -------------------------------------------------------------------------------
 
@@ -68,6 +73,7 @@ class ClusterCheckers:
         offset, plan = answer["offset"], self._plans[publication.stream]
         key = publication.stream, answer["partition"]
         is_lost = self.losses.may_lose(key, publication.sent_ns)
+        is_lost = is_lost or self.growth.may_move(key[0], publication.sent_ns)
         is_lost = is_lost or publication.offset < self._starts.highest.get(key, 0)
         if publication.offset not in (-1, offset) and not is_lost:
             raise InvariantBroken(
@@ -148,6 +154,7 @@ class ClusterCheckers:
         for key in self.losses.look([each for _, each in replicas], self._images(), now_ns):
             self._committed.forget(key)
             self._starts.forget(key, now_ns)
+        self.growth.look(self._images(), now_ns)
         self.note_images()
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in replicas:
@@ -271,7 +278,9 @@ class ClusterCheckers:
         for node, partition in self.replicas():
             if key_of(partition) not in unrepaired:
                 held.setdefault(key_of(partition), {})[node] = partition
-        contents = FinalContents(self._machines, self._plans, self._committed, self.losses)
+        contents = FinalContents(
+            self._machines, self._plans, self._committed, self.losses, self.growth
+        )
         is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
         logs = contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)
         for key, log in logs.items():

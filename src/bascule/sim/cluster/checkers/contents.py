@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.committed import CommittedRecords
+from bascule.sim.cluster.checkers.growth import PartitionGrowth
 from bascule.sim.cluster.checkers.log_contents import (
     Key,
     StoredBatch,
@@ -58,8 +59,10 @@ class FinalContents:
         plans: Mapping[str, StreamPlan],
         committed: CommittedRecords,
         losses: AllowedLosses,
+        growth: PartitionGrowth,
     ) -> None:
         self._machines = machines
+        self._growth = growth
         self._plans = plans
         self._committed = committed
         self._losses = losses
@@ -87,7 +90,8 @@ class FinalContents:
                 self._check_compacted(key, held, sent)
             else:
                 logs[key] = self._compare(key, held)
-        self._check_sent_once(logs)
+        self._check_sent_once(logs, every)
+        self._check_growth(every, logs, unrepaired)
         for publisher in every:
             if publisher.plan.compacts:
                 continue
@@ -153,12 +157,31 @@ class FinalContents:
                 seen[record.id] = record.offset
         return records
 
-    def _check_sent_once(self, logs: Mapping[Key, Log]) -> None:
+    def _check_growth(
+        self, publishers: Sequence[Writer], logs: Mapping[Key, Log], unrepaired: Collection[Key]
+    ) -> None:
+        is_damaged = any(machine.damaged_ms for machine in self._machines.values())
+        for name, plan in self._plans.items():
+            self._growth.check(
+                [each for writer in publishers if writer.plan.name == name for each in writer.sent],
+                {key: (log.start, log.records) for key, log in logs.items() if key[0] == name},
+                [key for key in unrepaired if key[0] == name],
+                is_damaged=is_damaged,
+                by_key=not plan.is_grouped,
+            )
+
+    def _check_sent_once(self, logs: Mapping[Key, Log], publishers: Iterable[Writer]) -> None:
         """What was sent once, without an id, is stored once, in all partitions of its stream."""
+        moved = {
+            (each.stream, each.body)
+            for publisher in publishers
+            for each in publisher.sent
+            if self._growth.may_move(each.stream, each.sent_ns)
+        }
         seen: dict[tuple[str, bytes | None], tuple[int, int]] = {}
         for (name, index), log in logs.items():
             for record in log.records.values():
-                if record.id:
+                if record.id or (name, record.body) in moved:
                     continue
                 at = index, record.offset
                 found = seen.setdefault((name, record.body), at)

@@ -1,9 +1,14 @@
-"""Mutants that lose messages, or store them twice, when leaders change."""
+"""Mutants that lose messages, or store them twice, when leaders or numbers of partitions change."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
+from bascule.controller import plan
+from bascule.controller.plan import NodeState
+from bascule.metadata.image import Image
+from bascule.model import StreamDefinition
 from bascule.replica import opening
 from bascule.replica.follower import replicator
 from bascule.replica.handover import takeover
@@ -21,6 +26,7 @@ from bascule.sim.mutants.cluster.base import (
 )
 from bascule.storage.epochs import LeaderEpochs
 
+ROUTED: Final = "more partitions store each message once"
 TWICE: Final = ("no id twice", ONE_OFFSET, "sent once, stored once")
 HANDOVER: Final = "a handover loses nothing"
 
@@ -80,6 +86,20 @@ def _end_late(end_of: Any) -> Any:
     return mutant
 
 
+def _route_no_more(plan_stream: Any) -> Any:
+    def mutant(state: NodeState, image: Image, definition: StreamDefinition) -> Any:
+        """Take the routes of a stream for those to all of its partitions."""
+        if held := state.streams.get(definition.id):
+            count = definition.partition_count
+            state.streams[definition.id] = replace(held, routed_count=count)
+        return plan_stream(state, image, definition)
+
+    return mutant
+
+
+_GROWTH: Final = ClusterOptions(
+    groups=0, seconds=8, streams=1, traits="split", faults="more partitions"
+)
 _ELECTIONS: Final = ClusterOptions(
     groups=0, seconds=15, streams=1, traits="plain", faults="planned election,planned stop"
 )
@@ -107,5 +127,9 @@ MUTANTS: Final = (
     ClusterMutant(
         "epochs end with the log", (*LOST, PROGRESS, NO_EXCEPTION),
         LeaderEpochs, "end_of", _end_late, CUTS,
+    ),
+    ClusterMutant(
+        "routes of an earlier number of partitions", (ROUTED, ONE_OFFSET, PROGRESS),
+        plan, "_plan_stream", _route_no_more, _GROWTH,
     ),
 )  # fmt: skip
