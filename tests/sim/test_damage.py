@@ -7,7 +7,7 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.sim.cluster.simulation import make_prng
-from bascule.sim.cluster.world.damage import cut_end, flip_bit
+from bascule.sim.cluster.world.damage import cut_end, flip_bit, flip_header, flip_small
 from bascule.sim.cluster.world.disk import MachineFiles
 from bascule.storage.partition_log import LogConfig
 from support.stored_batches import DIRECTORY, append, open_log
@@ -30,7 +30,7 @@ def segments(files: MachineFiles) -> dict[str, bytes]:
     return {name: files.read_bytes(f"{DIRECTORY}/{name}") for name in names}
 
 
-@pytest.mark.parametrize("damage", [flip_bit, cut_end])
+@pytest.mark.parametrize("damage", [flip_bit, flip_header, cut_end])
 def test_each_segment_may_be_damaged(damage) -> None:  # type: ignore[no-untyped-def]
     found = set()
     for seed in range(40):
@@ -53,3 +53,14 @@ def test_a_flipped_bit_is_found_by_a_read_of_the_log() -> None:
             at = log.verify()
             while at is not None:
                 at = log.verify(at)
+
+
+def test_small_files_are_damaged_and_no_segment() -> None:
+    found = set()
+    for seed in range(40):
+        files = written()
+        before = segments(files)
+        found.add(flip_small(files, DIRECTORY, make_prng(seed)).rpartition("/")[2])
+        assert segments(files) == before
+    assert {"checkpoint", "synced"} <= found
+    assert any(name.endswith(".index") for name in found)

@@ -18,9 +18,12 @@ from bascule.sim.cluster.operators import (
 from bascule.sim.cluster.plan import LOSSLESS, MS, ClusterFault
 from bascule.sim.cluster.scenes import Scenes
 from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
+from bascule.sim.cluster.world.damage import Damage, cut_end, flip_header, flip_small
 from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
+Victim = tuple[Machine, str, int]
+"""A replica: its machine, stream and partition."""
 DAMAGES_MAX: Final = 2
 """Of one replica: a node heals it three times in 24 h."""
 MEMBER_PAUSE_NS: Final = 6 * NS
@@ -88,6 +91,9 @@ class ClusterFaults:
             ClusterFault.NODES: self.nodes.change,
             ClusterFault.ALTER: self._settings.change,
             ClusterFault.GROW: self._settings.grow,
+            ClusterFault.CUT_DOWN: lambda: self._damage_down(cut_end),
+            ClusterFault.FLIP_HEADER: lambda: self._damage_down(flip_header),
+            ClusterFault.FLIP_SMALL: lambda: self._damage_down(flip_small),
             ClusterFault.COPIED: self._scenes.await_copy,
             ClusterFault.UNHEARD: self._scenes.return_unheard,
             ClusterFault.DEPOSED: self._scenes.depose_unheard,
@@ -323,12 +329,40 @@ class ClusterFaults:
         machine.times.heal()
 
     def _damage(self, *, cuts: bool) -> bool:
-        """Damage a replica; of each partition always that on the same node."""
+        """Damage a replica."""
+        victim = self._pick_victim()
+        if victim is None:
+            return False
+        machine, stream, index = victim
+        has_payloads = StreamTrait.PAYLOADS in self._world.weakest[stream].traits
+        if has_payloads and not cuts and self._prng.happens(0.5):
+            return self._note_damage(victim, machine.damage_payload(stream, index))
+        return self._note_damage(victim, machine.damage(stream, index, cuts=cuts))
+
+    def _damage_down(self, damage: Damage) -> bool:
+        """Damage a replica whose node is down: it is killed, unless it is."""
+        victim = self._pick_victim()
+        if victim is None:
+            return False
+        machine, stream, index = victim
+        if machine.is_ready and not machine.is_paused:
+            self._lose(machine, _Loss.KILL)
+        return self._note_damage(victim, machine.damage_down(stream, index, damage))
+
+    def _note_damage(self, victim: Victim, is_done: bool) -> bool:
+        if is_done:
+            machine, *key = victim
+            _, count = self._victims.get((key[0], key[1]), (0, 0))
+            self._victims[key[0], key[1]] = machine.node, count + 1
+        return is_done
+
+    def _pick_victim(self) -> Victim | None:
+        """A replica that may be damaged; of each partition always that on the same node."""
         plan = self._world.weakest[self._prng.pick(self._world.plan.streams).name]
         index = self._prng.below(plan.partitions) if plan.partitions > 1 else 0
         stream, state = plan.name, self._operator.state_of(plan.name, index)
         if state is None or not plan.is_synced or self._operator.is_busy:
-            return False  # what was not synced may be cut without anybody noticing it
+            return None  # what was not synced may be cut without anybody noticing it
         victim, count = self._victims.get((stream, index), (0, 0))
         if not victim:
             is_leader = state.leader in state.replicas and self._prng.happens(0.5)
@@ -336,17 +370,8 @@ class ClusterFaults:
         machine = self._machines.get(victim)
         others = [node for node in state.isr if node != victim]
         if machine is None or victim not in state.replicas or len(others) < 2:
-            return False
-        if count >= DAMAGES_MAX:
-            return False
-        if StreamTrait.PAYLOADS in plan.traits and not cuts and self._prng.happens(0.5):
-            is_done = machine.damage_payload(stream, index)
-        else:
-            is_done = machine.damage(stream, index, cuts=cuts)
-        if not is_done:
-            return False
-        self._victims[stream, index] = victim, count + 1
-        return True
+            return None
+        return None if count >= DAMAGES_MAX else (machine, stream, index)
 
     def _jump(self) -> bool:
         machine = self._any()

@@ -30,11 +30,12 @@ from bascule.replica.scrub.schedule import key_of
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.plan import rack_of
 from bascule.sim.cluster.tables.databases import TableDatabases
-from bascule.sim.cluster.world.damage import cut_end, flip_bit, flip_payload
+from bascule.sim.cluster.world.damage import Damage, cut_end, flip_bit, flip_payload
 from bascule.sim.cluster.world.disk import DiskTimes, MachineFiles, ProcessFiles, open_again
 from bascule.sim.cluster.world.loop import NS, process_now
 from bascule.sim.cluster.world.network import host_of
 from bascule.sim.cluster.world.process import SimProcess
+from bascule.storage.epochs import FILE_NAME as EPOCHS_FILE
 
 DATA: Final = "/data"
 ASIDE: Final = f"{DATA}/aside"
@@ -179,6 +180,8 @@ class Machine:
         """The logs that the scrubber was not reading then: the next end of a pass tells enough."""
         self._passes_ended_ms: dict[Key, int] = {}
         """When it had read another log at first since then: from where, is not known."""
+        self.damaged_epochs: set[tuple[str, int]] = set()
+        """The partitions whose leader epochs are made again from what is left."""
         self.damaged_payloads: dict[str, None] = {}
         """The ids of those whose files on the disk were damaged."""
 
@@ -316,16 +319,22 @@ class Machine:
         return EPOCH_MS + self.clock_ahead_ms + self.world.loop.now_ns // 1_000_000
 
     def damage(self, stream: str, partition: int, *, cuts: bool) -> bool:
-        """Flip a bit of a log, or cut the end of a segment; False if that cannot be now.
+        """Flip a bit of a log, or cut the end of a segment; False if that cannot be now."""
+        if not cuts and self.is_ready:
+            return self._damage(stream, partition, flip_bit)
+        return self.damage_down(stream, partition, cut_end if cuts else flip_bit)
 
-        While no process runs, what is damaged is synced, as the last one has said.
-        """
+    def damage_down(self, stream: str, partition: int, damage: Damage) -> bool:
+        """Damage a log while no process runs, so that what is damaged is synced, as the last one
+        has said; False if that cannot be now."""
         is_down = not self.is_up and self._is_mark_exact and self.starts > 0
-        if not is_down and (cuts or not self.is_ready):
-            return False
+        return is_down and self._damage(stream, partition, damage)
+
+    def _damage(self, stream: str, partition: int, damage: Damage) -> bool:
         directory = f"{DATA}/streams/{stream}/{partition}"
-        done = (cut_end if cuts else flip_bit)(self.files, directory, self.world.prng)
-        if done:
+        if done := damage(self.files, directory, self.world.prng):
+            if done.endswith(EPOCHS_FILE):
+                self.damaged_epochs.add((stream, partition))
             self.world.note(self.node, f"has a damaged disk: {done}")
             self._note_damage()
         return bool(done)

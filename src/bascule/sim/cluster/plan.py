@@ -99,6 +99,12 @@ class ClusterFault(Enum):
     """Other nodes do not reach a leader, which follows its image too late; NATS reaches it."""
     GROW = "more partitions"
     """Of a stream that has several."""
+    CUT_DOWN = "kill and truncation"
+    """As `CUT`, of a node that is killed for it."""
+    FLIP_HEADER = "header flips"
+    """Of what no CRC covers in a batch, while a node is down, which is killed for it."""
+    FLIP_SMALL = "small flips"
+    """In a file of a log without records, such as an index or the leader epochs, likewise."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -124,7 +130,9 @@ OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
 
 SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED)
 """Only where they are chosen: see `scenes`."""
-WIDE: Final = (ClusterFault.GROW,)
+WIDE: Final = (
+    ClusterFault.GROW, ClusterFault.CUT_DOWN, ClusterFault.FLIP_HEADER, ClusterFault.FLIP_SMALL,
+)  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.sim.cluster.world.disk import MachineFiles
 from bascule.sim.disk import Inode
@@ -10,6 +13,14 @@ from bascule.sim.prng import Prng
 CRC_POSITION = 17
 """The CRC of a batch covers what is behind it. What is before it is checked by replicas and by
 recovery, and not by consumers."""
+
+Damage = Callable[[MachineFiles, str, Prng], str]
+"""Damages a log in a directory; returns what was done, or an empty text."""
+SMALL: Final = (
+    "checkpoint", "clean-offset", "gaps", "leader-epochs", "message-ids", "partial-copy", "synced",
+    "tombstones-end",
+)  # fmt: skip
+"""Files of a log beside its segments, their indexes and its payloads."""
 
 
 def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
@@ -23,12 +34,34 @@ def flip_bit(files: MachineFiles, directory: str, prng: Prng) -> str:
     if prng.happens(0.5):
         row = max(len(starts) - 1 - prng.below(8), 0)
     end = starts[row + 1] if row + 1 < len(starts) else len(inode.data)
-    at = prng.between(starts[row] + CRC_POSITION, end - 1)
-    flipped = inode.data[at] ^ 1 << prng.below(8)
-    for data in (inode.data, inode.disk):
-        if at < len(data):
-            data[at] = flipped
-    return f"byte {at} of {path}"
+    return _flip(path, inode, prng.between(starts[row] + CRC_POSITION, end - 1), prng)
+
+
+def flip_header(files: MachineFiles, directory: str, prng: Prng) -> str:
+    """Flip a bit of a batch that no CRC covers: of its first offset, length, leader epoch or magic;
+    what was done, or empty. Nobody has the log open: recovery and the scrubber are to find it."""
+    path, inode = _any_segment(files, directory, prng)
+    starts = _batches(inode) if inode is not None else []
+    if inode is None or not starts:
+        return ""
+    return _flip(path, inode, prng.pick(starts) + prng.below(CRC_POSITION), prng)
+
+
+def flip_small(files: MachineFiles, directory: str, prng: Prng) -> str:
+    """Flip a bit in a file of a log that has no records, such as its leader epochs; what was done,
+    or empty. Nobody has the log open."""
+    names = files.list_dir(directory) if files.exists(directory) else []
+    paths = [f"{directory}/{name}" for name in sorted(names) if _is_small(name)]
+    paths = [path for path in paths if files._inode(path).data]
+    if not paths:
+        return ""
+    path = prng.pick(paths)
+    inode = files._inode(path)
+    return _flip(path, inode, prng.below(len(inode.data)), prng)
+
+
+def _is_small(name: str) -> bool:
+    return name in SMALL or name.endswith((".index", ".timeindex"))
 
 
 def flip_payload(files: MachineFiles, directory: str, prng: Prng) -> tuple[str, str]:
@@ -42,12 +75,7 @@ def flip_payload(files: MachineFiles, directory: str, prng: Prng) -> tuple[str, 
         return "", ""
     path, id = prng.pick(found)
     inode = files._inode(path)
-    at = prng.below(len(inode.data))
-    flipped = inode.data[at] ^ 1 << prng.below(8)
-    for data in (inode.data, inode.disk):
-        if at < len(data):
-            data[at] = flipped
-    return f"byte {at} of {path}", id
+    return _flip(path, inode, prng.below(len(inode.data)), prng), id
 
 
 def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
@@ -59,6 +87,15 @@ def cut_end(files: MachineFiles, directory: str, prng: Prng) -> str:
     del inode.data[size:]
     del inode.disk[size:]
     return f"{path} to {size} bytes"
+
+
+def _flip(path: str, inode: Inode, at: int, prng: Prng) -> str:
+    """Flip a bit of the byte `at` of a file, on the disk and in the page cache; what was done."""
+    flipped = inode.data[at] ^ 1 << prng.below(8)
+    for data in (inode.data, inode.disk):
+        if at < len(data):
+            data[at] = flipped
+    return f"byte {at} of {path}"
 
 
 def _any_segment(files: MachineFiles, directory: str, prng: Prng) -> tuple[str, Inode | None]:
