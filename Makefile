@@ -29,6 +29,7 @@ TIER3 := tests/backup tests/e2e tests/interop tests/torture
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
 CLUSTER_SEEDS ?= 0-99
+WIDE_SEEDS ?= 0-49
 JOBS    ?= 2
 
 .DEFAULT_GOAL := help
@@ -222,9 +223,10 @@ power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUND
 		$(PYTEST) -q -x tests/sim/test_power_loss.py
 
 .PHONY: sim
-sim: $(VENV)/.installed build ## the Raft group, then whole nodes, under drawn faults: SEEDS=0-999, CLUSTER_SEEDS=0-99 (JOBS=2 at once)
+sim: $(VENV)/.installed build ## the Raft group, then whole nodes, under drawn faults: SEEDS=0-999, CLUSTER_SEEDS=0-99, WIDE_SEEDS=0-49 (JOBS=2 at once)
 	$(BIN)/python -m bascule.sim raft --seeds $(SEEDS) --jobs $(JOBS)
 	$(BIN)/python -m bascule.sim cluster --seeds $(CLUSTER_SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m bascule.sim cluster --wide --seeds $(WIDE_SEEDS) --jobs $(JOBS)
 
 .PHONY: mutants
 mutants: $(VENV)/.installed build ## search for seeds that find the simulators' mutants soon, for tests/sim/mutant_seeds.json (JOBS=2 at once)

@@ -19,8 +19,11 @@ import bascule
 from bascule.controller.cluster.healing import history
 from bascule.sim.cluster.faults import ClusterFaults, _Loss, is_controller
 from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
+from bascule.sim.cluster.plan import SCENES, WIDE, ClusterFault, draw_plan
 from bascule.sim.cluster.run import ClusterOptions, run_seed
-from bascule.sim.cluster.simulation import Simulation
+from bascule.sim.cluster.simulation import Simulation, make_prng
+from bascule.sim.cluster.streams import StreamTrait
+from bascule.sim.cluster.wide import draw_wide
 from bascule.sim.mutants.cluster import CLUSTER_MUTANTS
 from bascule.sim.raft.run import SimulationFailed
 
@@ -30,12 +33,34 @@ SOURCE = Path(bascule.__file__).parent
 THREADED = ("controller", "datastream", "heartbeats", "raft_driver", "replica", "tables")
 """Packages whose threads the simulator runs."""
 SHORT = ClusterOptions(seconds=4)
+WIDE_SEEDS = (0, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_seed_breaks_nothing(seed: int) -> None:
     result = run_seed(seed, SHORT)
     assert result.acked > 0
+
+
+@pytest.mark.parametrize("seed", WIDE_SEEDS)
+def test_a_wide_seed_breaks_nothing(seed: int) -> None:
+    result = run_seed(seed, ClusterOptions(seconds=4, streams=1, groups=0, wide=True))
+    assert result.acked > 0
+
+
+def test_what_is_drawn_widely_is_drawn_by_no_other_seed() -> None:
+    wide = {trait for trait in StreamTrait if trait in (StreamTrait.EXPIRING, StreamTrait.BRIEF)}
+    drawn: set[ClusterFault] = set()
+    for seed in range(200):
+        plan = draw_plan(seed, make_prng(seed), all_faults=True)
+        assert plan.faults.keys().isdisjoint((*WIDE, *SCENES))
+        assert not any(wide & stream.traits for stream in plan.streams)
+        widened = draw_wide(plan)
+        assert draw_wide(plan) == widened
+        drawn |= widened.faults.keys()
+        wide -= {trait for stream in widened.streams for trait in stream.traits}
+    assert not wide
+    assert drawn >= {*WIDE}
 
 
 @pytest.mark.parametrize("seed", range(3))

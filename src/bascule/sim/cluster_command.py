@@ -84,6 +84,9 @@ def cluster(
     group_traits: Annotated[
         str, typer.Option(help="What all groups have, such as static,deleted; empty: drawn.")
     ] = "",
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Draw also what other runs do not draw.")
+    ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a failed seed.")
     ] = False,
@@ -97,6 +100,7 @@ def cluster(
     options = ClusterOptions(
         nodes=nodes, streams=streams, groups=groups, readers=readers, seconds=seconds,
         all_faults=all_faults, faults=faults, traits=traits, group_traits=group_traits,
+        wide=wide,
     )  # fmt: skip
     if mutant and not seeds and seed is None:
         found = CLUSTER_MUTANTS[mutant]

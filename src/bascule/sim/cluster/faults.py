@@ -91,6 +91,7 @@ class ClusterFaults:
             ClusterFault.NODES: self.nodes.change,
             ClusterFault.ALTER: self._settings.change,
             ClusterFault.GROW: self._settings.grow,
+            ClusterFault.THROTTLE: self._limit_copying,
             ClusterFault.CUT_DOWN: lambda: self._damage_down(cut_end),
             ClusterFault.FLIP_HEADER: lambda: self._damage_down(flip_header),
             ClusterFault.FLIP_SMALL: lambda: self._damage_down(flip_small),
@@ -351,9 +352,9 @@ class ClusterFaults:
 
     def _note_damage(self, victim: Victim, is_done: bool) -> bool:
         if is_done:
-            machine, *key = victim
-            _, count = self._victims.get((key[0], key[1]), (0, 0))
-            self._victims[key[0], key[1]] = machine.node, count + 1
+            machine, stream, index = victim
+            _, count = self._victims.get((stream, index), (0, 0))
+            self._victims[stream, index] = machine.node, count + 1
         return is_done
 
     def _pick_victim(self) -> Victim | None:
@@ -379,6 +380,13 @@ class ClusterFaults:
         if abs(machine.clock_ahead_ms + by_ms) > JUMP_MS_MAX:
             by_ms = -machine.clock_ahead_ms
         machine.jump(by_ms)
+        return True
+
+    def _limit_copying(self) -> bool:
+        rate = int(self._prng.log_uniform(1_000, 1_000_000))
+        if not self._operator.limit_copying(rate):
+            return False
+        self._later(self._operator.lift_limit)
         return True
 
     def _drop_nats(self) -> bool:

@@ -105,6 +105,8 @@ class ClusterFault(Enum):
     """Of what no CRC covers in a batch, while a node is down, which is killed for it."""
     FLIP_SMALL = "small flips"
     """In a file of a log without records, such as an index or the leader epochs, likewise."""
+    THROTTLE = "limit of copying"
+    """Replicas that lag copy slowly for some time."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -132,6 +134,7 @@ SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED
 """Only where they are chosen: see `scenes`."""
 WIDE: Final = (
     ClusterFault.GROW, ClusterFault.CUT_DOWN, ClusterFault.FLIP_HEADER, ClusterFault.FLIP_SMALL,
+    ClusterFault.THROTTLE,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
 

@@ -18,6 +18,7 @@ from bascule.sim.cluster.payloads.drawn import draw_payloads
 from bascule.sim.cluster.plan import draw_plan
 from bascule.sim.cluster.simulation import Simulation, make_prng
 from bascule.sim.cluster.trace import ClusterTrace
+from bascule.sim.cluster.wide import draw_wide
 from bascule.sim.cluster.world.loop import NS, ClusterLoop
 from bascule.sim.raft.run import SimulationFailed
 
@@ -45,6 +46,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What all streams have, separated by commas; empty: drawn."""
     group_traits: str = ""
     """What all groups have, separated by commas; empty: drawn."""
+    wide: bool = False
+    """Also what other runs do not draw."""
 
     def as_arguments(self) -> str:
         """As options of the command line."""
@@ -67,6 +70,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f' --traits "{self.traits}"')
         if self.group_traits:
             parts.append(f' --group-traits "{self.group_traits}"')
+        if self.wide:
+            parts.append(" --wide")
         return "".join(parts)
 
 
@@ -126,6 +131,11 @@ def run_seed(
         groups=options.groups, readers=options.readers, all_faults=options.all_faults,
         faults=_names(options.faults), traits=_names(options.traits),
     )  # fmt: skip
+    if options.wide:
+        plan = draw_wide(
+            plan, streams=options.streams, seconds=options.seconds,
+            faults=_names(options.faults), traits=_names(options.traits),
+        )  # fmt: skip
     groups = draw_group_traits(seed, plan.groups, _names(options.group_traits))
     plan = replace(plan, groups=groups)
     plan = draw_payloads(plan, traits=_names(options.traits), faults=_names(options.faults))

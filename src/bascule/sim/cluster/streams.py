@@ -15,12 +15,16 @@ DEDUPE_MS: Final = 3_600_000
 LIMIT: Final = 40
 """Messages that a stream with a limit keeps."""
 AGE_MS: Final = 3_000
+SEGMENT_AGE_MS: Final = 1_000
 SYNC_INTERVAL_MS: Final = 500
 SEGMENT_BYTES: Final = 2_048
 """Of compacted streams, of which only closed segments are compacted; and of some others."""
 COMPACTION_LAG_MS: Final = 1_500
 TOMBSTONES_MS: Final = 500
 PARTITIONS_MAX: Final = 3
+
+
+DEFAULTS: Final = StreamConfig(subject="s")
 
 
 class StreamTrait(Enum):
@@ -50,6 +54,11 @@ class StreamTrait(Enum):
     """Clients send payloads to it; see `payloads`. Drawn apart."""
     QUIET = "quiet"
     """Nobody publishes to it but the clients of its table. Only where it is chosen."""
+    EXPIRING = "expiring"
+    """Of a compacted one: records are removed by number and age, too. Only where it is chosen, and
+    in wide runs, as the next one."""
+    BRIEF = "brief"
+    """Segments are closed after SEGMENT_AGE_MS."""
 
 
 PROBABILITIES: Final = {
@@ -73,8 +82,14 @@ EXCLUSIVE: Final = (
     (StreamTrait.TABLE, StreamTrait.AGED),
     (StreamTrait.TABLE, StreamTrait.GROUPED),
     (StreamTrait.TABLE, StreamTrait.PAYLOADS),
+    (StreamTrait.TABLE, StreamTrait.EXPIRING),
 )
 """Of each pair a stream has the first one at most."""
+EXPIRED: Final = (
+    (StreamTrait.COMPACTED, StreamTrait.LIMITED),
+    (StreamTrait.COMPACTED, StreamTrait.AGED),
+)
+"""Pairs that an expiring stream has."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -133,6 +148,13 @@ class StreamPlan:
         """How long retention keeps messages; 0: no limit."""
         return AGE_MS if StreamTrait.AGED in self.traits else 0
 
+    @property
+    def _cleanup(self) -> tuple[Cleanup, ...]:
+        if not self.compacts:
+            return (Cleanup.DELETE,)
+        is_expiring = StreamTrait.EXPIRING in self.traits
+        return (Cleanup.COMPACT, Cleanup.DELETE) if is_expiring else (Cleanup.COMPACT,)
+
     def config(self) -> StreamConfig:
         """The settings with which it is created."""
         compacts = self.compacts
@@ -143,7 +165,10 @@ class StreamPlan:
             segment_bytes_max=SEGMENT_BYTES if compacts else self.segment_bytes or 256 << 20,
             partitions=self.partitions,
             partition_by=PartitionBy.GROUP if self.is_grouped else PartitionBy.KEY,
-            cleanup=(Cleanup.COMPACT,) if compacts else (Cleanup.DELETE,),
+            cleanup=self._cleanup,
+            segment_age_ms_max=(
+                SEGMENT_AGE_MS if StreamTrait.BRIEF in self.traits else DEFAULTS.segment_age_ms_max
+            ),
             retention_ms_max=self.age_ms_max,
             retention_messages_max=self.messages_max,
             tombstone_retention_ms=TOMBSTONES_MS,
@@ -169,7 +194,8 @@ def _draw_stream(prng: Prng, name: str, replicas: int, traits: Collection[str]) 
     sync = prng.pick((SyncPolicy.INTERVAL, SyncPolicy.NEVER))
     chosen = {trait for trait in StreamTrait if trait.value in traits} if traits else {*drawn}
     for kept, excluded in EXCLUSIVE:
-        if kept in chosen:
+        is_expired = StreamTrait.EXPIRING in chosen and (kept, excluded) in EXPIRED
+        if kept in chosen and not (is_expired and StreamTrait.TABLE not in chosen):
             chosen.discard(excluded)
     if StreamTrait.TABLE in chosen:
         chosen.add(StreamTrait.COMPACTED)

@@ -110,6 +110,8 @@ class FinalContents:
         if any(key in machine.damaged_epochs for machine in self._machines.values()):
             return
         start = max(partition.start_offset for partition in held.values())
+        if start >= min(partition.committed_offset for partition in held.values()):
+            return  # a copy of an empty log need not know who wrote what was removed
         found = {}
         for node, partition in held.items():
             assert partition.log is not None

@@ -168,6 +168,24 @@ class ClusterOperator:
         repair = partial(controller.repair_stream, name, partition=index, accept_loss=True)
         self.run(machine, repair)
 
+    def limit_copying(self, bytes_per_second: int) -> bool:
+        """Have replicas that lag copy no faster than that; 0: as fast as they can."""
+        machine = self.any_ready()
+        if machine is None or machine.running is None:
+            return False
+        self._world.note(machine.node, f"is asked to copy {bytes_per_second} bytes a second")
+        operations = machine.running.controller.operations
+        self.run(machine, partial(operations.limit_catch_up, bytes_per_second))
+        return True
+
+    def lift_limit(self) -> None:
+        """Have replicas copy as fast as they can, once a node says that it is so."""
+        machine = self.any_ready()
+        rate = machine.running.image.catch_up_rate if machine and machine.running else -1
+        if rate:
+            self.limit_copying(0)
+            self._world.after(REMOVE_NS, self.lift_limit)
+
     # -- replicas, leaders and nodes ----------------------------------------------------------
 
     def move(self) -> bool:
