@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from bascule.errors import CorruptData
 from bascule.metadata import elections
 from bascule.metadata.replicas import reassignment
 from bascule.model import NO_LEADER, PartitionState
@@ -14,7 +15,9 @@ from bascule.replica.follower.followed_partition import FollowedPartition, Whole
 from bascule.replica.partition import Partition
 from bascule.replica.roles.commitment import LogFlags
 from bascule.replication.leader import LeaderReplication
+from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import (
+    COMPACTION,
     DEATHS,
     FLIPS,
     IN_LOGS,
@@ -27,6 +30,8 @@ from bascule.sim.mutants.cluster.base import (
     PROGRESS,
     ClusterMutant,
 )
+from bascule.storage.recovery import _Recovery
+from bascule.storage.segment import LogPosition
 
 
 def _truncate_by_watermark(begin: Any) -> Any:
@@ -165,6 +170,18 @@ def _accept_damage(append: Any) -> Any:
     return mutant
 
 
+def _find_end_by_offset(_: Any) -> Any:
+    def mutant(self: _Recovery, end: LogPosition, damage: CorruptData | None) -> bool:
+        """Take a batch with a damaged base offset for one behind a gap."""
+        return end.offset < self.known_synced.offset
+
+    return mutant
+
+
+_HEADER_FLIPS: Final = ClusterOptions(
+    groups=0, seconds=10, streams=1, traits="compacted",
+    faults="header flips,loss of a leader,planned election",
+)  # fmt: skip
 MUTANTS: Final = (
     ClusterMutant(
         "truncate by watermark", (IN_LOGS, *LOST),
@@ -206,5 +223,9 @@ MUTANTS: Final = (
         # The exception is of records that cannot be read, in a batch whose CRC is right.
         "corrupt replica feeding others", (*LOST, "no id twice", NO_EXCEPTION),
         FollowedPartition, "append", _accept_damage, FLIPS, first_seed=4,
+    ),
+    ClusterMutant(
+        "torn tail by offset alone", (COMPACTION, *LOST),
+        _Recovery, "_lacks_synced", _find_end_by_offset, _HEADER_FLIPS, first_seed=20,
     ),
 )  # fmt: skip
