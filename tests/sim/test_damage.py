@@ -6,6 +6,8 @@ import pytest
 
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.cluster.checkers.opened_again import _check_lookups
 from bascule.sim.cluster.simulation import make_prng
 from bascule.sim.cluster.world.damage import cut_end, flip_bit, flip_header, flip_small
 from bascule.sim.cluster.world.disk import MachineFiles
@@ -64,3 +66,13 @@ def test_small_files_are_damaged_and_no_segment() -> None:
         assert segments(files) == before
     assert {"checkpoint", "synced"} <= found
     assert any(name.endswith(".index") for name in found)
+
+
+def test_what_is_not_found_by_offset_and_time_is_noticed() -> None:
+    log = open_log(written(), CONFIG)
+    stamps = [(3 * n, 3 * n + 3, n) for n in range(6)]
+    _check_lookups("s 0", log, stamps)
+    with pytest.raises(InvariantBroken, match="s 0: offset 1 at 0, expected 1"):
+        _check_lookups("s 0", log, [(1, 4, 0)])
+    with pytest.raises(InvariantBroken, match="s 0: time 1 is found at"):
+        _check_lookups("s 0", log, [each for each in stamps if each[0] != 3])

@@ -186,6 +186,8 @@ class ClusterPlan:
     """Mean time between two faults of a kind; kinds without one do not occur."""
     fault_lasts_ns: int
     """Mean duration of a fault."""
+    is_wide: bool = False
+    """Whether all is drawn; see `wide`."""
     safety_ns: int
     """Length of the phase with faults."""
     liveness_ns: int = 90 * NS

@@ -10,6 +10,7 @@ requests          requests to the controller
 losses            what unclean elections allow to be lost
 growth            streams that get more partitions
 contents          at the end: the logs
+opened_again      at the end: the logs, opened again, and what is looked up in them
 node_states       at the end: roles, directories, subscriptions
 ```
 """

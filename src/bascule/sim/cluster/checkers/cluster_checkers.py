@@ -14,6 +14,7 @@ from bascule.sim.cluster.checkers.growth import PartitionGrowth
 from bascule.sim.cluster.checkers.log_contents import Key, StoredRecord, key_of, view_of
 from bascule.sim.cluster.checkers.log_starts import LogStarts
 from bascule.sim.cluster.checkers.losses import AllowedLosses
+from bascule.sim.cluster.checkers.opened_again import check_opened_again
 from bascule.sim.cluster.checkers.replica_states import ReplicaStates
 from bascule.sim.cluster.checkers.requests import RequestEffects
 from bascule.sim.cluster.environment import ClusterEnvironment
@@ -281,6 +282,10 @@ class ClusterCheckers:
         contents = FinalContents(
             self._machines, self._plans, self._committed, self.losses, self.growth
         )
+        if self._world.plan.is_wide:
+            for replicas in held.values():
+                for node, partition in replicas.items():
+                    check_opened_again(node, partition, self._machines[node].files)
         is_lossless = LOSSLESS.issuperset(self._world.plan.faults)
         logs = contents.check(held, publishers, is_lossless=is_lossless, unrepaired=unrepaired)
         for key, log in logs.items():

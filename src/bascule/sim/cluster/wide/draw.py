@@ -85,6 +85,7 @@ def draw_wide(
     )
     return replace(
         plan,
+        is_wide=True,
         streams=tuple(drawn),
         groups=groups,
         faults=plan.faults if faults else means,
