@@ -76,10 +76,10 @@ def recover(
 
     Raises: CorruptData naming file and byte, OSError.
     """
-    return _Recovery(files, directory, index_interval_bytes, gaps_allowed).run()
+    return Recovery(files, directory, index_interval_bytes, gaps_allowed).run()
 
 
-class _Recovery:
+class Recovery:
     def __init__(
         self, files: Files, directory: str, index_interval_bytes: int, gaps_allowed: bool
     ) -> None:
