@@ -76,10 +76,10 @@ def recover(
 
     Raises: CorruptData naming file and byte, OSError.
     """
-    return Recovery(files, directory, index_interval_bytes, gaps_allowed).run()
+    return LogRecovery(files, directory, index_interval_bytes, gaps_allowed).run()
 
 
-class Recovery:
+class LogRecovery:
     def __init__(
         self, files: Files, directory: str, index_interval_bytes: int, gaps_allowed: bool
     ) -> None:

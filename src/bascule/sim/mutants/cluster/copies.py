@@ -30,7 +30,7 @@ from bascule.sim.mutants.cluster.base import (
     PROGRESS,
     ClusterMutant,
 )
-from bascule.storage.recovery import Recovery
+from bascule.storage.recovery import LogRecovery
 from bascule.storage.segment import LogPosition
 
 
@@ -171,7 +171,7 @@ def _accept_damage(append: Any) -> Any:
 
 
 def _find_end_by_offset(_: Any) -> Any:
-    def mutant(self: Recovery, end: LogPosition, damage: CorruptData | None) -> bool:
+    def mutant(self: LogRecovery, end: LogPosition, damage: CorruptData | None) -> bool:
         """Take a batch with a damaged base offset for one behind a gap."""
         return end.offset < self.known_synced.offset
 
@@ -226,6 +226,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "torn tail by offset alone", (COMPACTION, *LOST),
-        Recovery, "_lacks_synced", _find_end_by_offset, _HEADER_FLIPS, first_seed=20,
+        LogRecovery, "_lacks_synced", _find_end_by_offset, _HEADER_FLIPS, first_seed=20,
     ),
 )  # fmt: skip
