@@ -275,6 +275,15 @@ def test_bytes_that_the_disk_does_not_read_are_named(
     assert partition.behind[-1].end_offset == 500
 
 
+def restorer_of(*sources: Backups) -> Restorer:
+    """Of the newest backup of each."""
+    repositories = [each.repository for each in sources]
+    return Restorer(
+        [(each.place, each.chosen("")) for each in repositories], RealFiles(),
+        clock=RealClock(), dice=RealRandom(),
+    )  # fmt: skip
+
+
 def test_a_log_that_ends_earlier_elsewhere_does_not_hide_what_is_behind_damage(
     backups: Backups, tmp_path: Path
 ) -> None:
@@ -284,11 +293,7 @@ def test_a_log_that_ends_earlier_elsewhere_does_not_hide_what_is_behind_damage(
     other.take()
     segments(backups)[3].unlink()
     backups.take()
-    repositories = backups.repository, other.repository
-    restoring = Restorer(
-        [(each.place, each.chosen("")) for each in repositories], RealFiles(),
-        clock=RealClock(), dice=RealRandom(),
-    )  # fmt: skip
+    restoring = restorer_of(backups, other)
     streams = restoring.streams()
     ((_, _, why),) = restoring.incomplete(streams)
     assert f"ends at offset 250 in {other.repository.place.address}" in why
@@ -313,15 +318,13 @@ def test_a_log_that_lost_its_end_says_how_far_another_one_is_behind(
     for path in segments(backups)[3:]:
         path.unlink()
     backups.take()
-    places = [(each.place, each.chosen("")) for each in (backups.repository, other.repository)]
-    restoring = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    restoring = restorer_of(backups, other)
     ((_, _, why),) = restoring.incomplete(restoring.streams())
     assert "ends at offset 400" in why
     assert "went on to 500" in why
     other.logs.write("orders", 5, epoch=3)
     other.take()
-    places[1] = (other.repository.place, other.repository.chosen(""))
-    restoring = Restorer(places, RealFiles(), clock=RealClock(), dice=RealRandom())
+    restoring = restorer_of(backups, other)
     assert restoring.incomplete(restoring.streams()) == [], "it was elected since"
 
 

@@ -127,6 +127,21 @@ def followed(partition: Partition) -> Partition:
     return partition
 
 
+def clock_of(syncer: LogSyncer, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> SimClock:
+    """One that both look at."""
+    clock = SimClock(1_000)
+    monkeypatch.setattr(syncer, "clock", clock)
+    monkeypatch.setattr(partition.syncing, "_clock", clock)
+    return clock
+
+
+def with_waiting_publisher() -> Partition:
+    """Another partition, with a message that nothing has synced."""
+    waiting = open_partition(SimFiles(RealRandom(2)))
+    waiting.append(awaited_batch(b"in.1"))
+    return waiting
+
+
 @pytest.mark.parametrize("is_led", [True, False])
 def test_a_hanging_disk_is_noticed_where_threads_sync_what_others_lead(
     is_led: bool, partition: Partition, monkeypatch: pytest.MonkeyPatch
@@ -134,11 +149,7 @@ def test_a_hanging_disk_is_noticed_where_threads_sync_what_others_lead(
     partition.append(awaited_batch(b"in.0"))
     followed(partition)
     syncer, sync = started(), SimFile.sync
-    clock = SimClock(1_000)
-    monkeypatch.setattr(syncer, "clock", clock)
-    monkeypatch.setattr(partition.syncing, "_clock", clock)
-    waiting = open_partition(SimFiles(RealRandom(2)))
-    waiting.append(awaited_batch(b"in.1"))
+    clock, waiting = clock_of(syncer, partition, monkeypatch), with_waiting_publisher()
     if not is_led:
         followed(waiting)
     stuck_ns: list[int] = []
@@ -168,11 +179,7 @@ def test_a_long_sync_of_what_another_node_leads_is_no_hanging_disk(
         partition.append(awaited_batch(b"in.%d" % n))
     followed(partition)
     syncer, sync = started(), SimFile.sync
-    clock = SimClock(1_000)
-    monkeypatch.setattr(syncer, "clock", clock)
-    monkeypatch.setattr(partition.syncing, "_clock", clock)
-    waiting = open_partition(SimFiles(RealRandom(2)))
-    waiting.append(awaited_batch(b"in.1"))
+    clock, waiting = clock_of(syncer, partition, monkeypatch), with_waiting_publisher()
     stuck_ns: list[int] = []
 
     def slow(file: SimFile) -> None:
@@ -197,11 +204,7 @@ def test_a_thread_that_is_free_soon_is_no_hanging_disk(
     partition.append(awaited_batch(b"in.0"))
     followed(partition)
     syncer = started(threads=2)
-    clock = SimClock(1_000)
-    monkeypatch.setattr(syncer, "clock", clock)
-    monkeypatch.setattr(partition.syncing, "_clock", clock)
-    waiting = open_partition(SimFiles(RealRandom(2)))
-    waiting.append(awaited_batch(b"in.1"))
+    clock, waiting = clock_of(syncer, partition, monkeypatch), with_waiting_publisher()
     sync, stuck_ns = partition.sync, list[int]()
 
     def hanging() -> bytes:

@@ -25,7 +25,7 @@ from bascule.record.header import BatchHeader
 from bascule.record.payload_links import PayloadLink
 from bascule.replica import log_identity
 from bascule.replica.log_identity import read_identity
-from bascule.storage import checkpoint, synced_mark
+from bascule.storage import checkpoint
 from bascule.storage.appended_batches import GAPS_FILE_NAME
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint
 from bascule.storage.compaction import clean_offset, replacement_manifest
@@ -40,6 +40,7 @@ from bascule.storage.scan import (
     walk_headers,
 )
 from bascule.storage.segment import LogPosition, base_offset_of, segment_path
+from bascule.storage.synced_mark import known_synced, recovery_point_of
 
 RAFT_DIRECTORY: Final = "raft"
 BLOCK_BYTES: Final = 4 << 20
@@ -181,19 +182,10 @@ class StoredPartition:
             return None, error
 
     def _read_synced(self, stored: Checkpoint | None) -> LogPosition:
-        synced = LogPosition(0, 0, 0)
-        if stored is not None:
-            synced = LogPosition(
-                stored.recovery_offset, stored.recovery_segment, stored.recovery_position
-            )
-        path = f"{self._directory}/{synced_mark.FILE_NAME}"
         try:
-            if self._files.exists(path):
-                mark, _ = synced_mark.read_mark(self._files.read_bytes(path))
-                synced = max(synced, mark or synced)
-        except OSError:
-            pass  # as without a mark: the log ends where its files end
-        return synced
+            return known_synced(self._files, self._directory, stored)
+        except OSError:  # as without a mark: the log ends where its files end
+            return LogPosition(0, 0, 0) if stored is None else recovery_point_of(stored)
 
     def _find_end(self) -> int:
         """Where the log ends: what was synced, and what the last segment has."""

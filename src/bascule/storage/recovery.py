@@ -396,6 +396,4 @@ def _recovery_point(checkpoint: Checkpoint | None, bases: list[int]) -> LogPosit
     """The checkpoint's recovery point; without a checkpoint the beginning of the log."""
     if checkpoint is None:
         return LogPosition(bases[0], bases[0], 0) if bases else LogPosition(0, 0, 0)
-    return LogPosition(
-        checkpoint.recovery_offset, checkpoint.recovery_segment, checkpoint.recovery_position
-    )
+    return synced_mark.recovery_point_of(checkpoint)

@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
+from bascule.storage.checkpoint import Checkpoint
 from bascule.storage.segment import LogPosition
 
 FILE_NAME: Final = "synced"
@@ -69,6 +70,21 @@ def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
         if found is not None and (latest is None or found > latest):
             latest, following = found, (index + 1) % SLOTS
     return latest, following
+
+
+def known_synced(files: Files, directory: str, saved: Checkpoint | None) -> LogPosition:
+    """Up to where the log in a directory is known to be synced: the recovery point of its
+    checkpoint, or the mark, whichever is later. Raises: OSError where the mark cannot be read."""
+    known = LogPosition(0, 0, 0) if saved is None else recovery_point_of(saved)
+    path = f"{directory}/{FILE_NAME}"
+    if files.exists(path):
+        known = max(known, read_mark(files.read_bytes(path))[0] or known)
+    return known
+
+
+def recovery_point_of(saved: Checkpoint) -> LogPosition:
+    """The position from which on a log is recovered."""
+    return LogPosition(saved.recovery_offset, saved.recovery_segment, saved.recovery_position)
 
 
 _opened: WeakKeyDictionary[Files, deque[ref[SyncedMark]]] = WeakKeyDictionary()

@@ -47,13 +47,17 @@ def apply_log_rows(
     epoch is that of the records: the log may lose them as soon as they are read.
     """
     epochs = store.epochs
+
+    def was_truncated() -> bool:
+        return version % 2 != 0 or store.truncation_version != version
+
     try:
         rows = read_log_rows(store, keys, file.position.offset, end, bytes_max=bytes_max)
     except (CorruptData, OffsetOutOfRange, OSError):
-        if version % 2 or store.truncation_version != version:
+        if was_truncated():
             return None
         raise
-    if version % 2 or store.truncation_version != version:
+    if was_truncated():
         return None
     file.apply(rows, rows.epochs[-1].number if rows.epochs else epochs.at(rows.end - 1))
     return rows

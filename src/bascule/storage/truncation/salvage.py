@@ -112,7 +112,7 @@ def readable_part(
         # Compaction leaves segments that end before the next one begins only up to there.
         compacted_end=bases[-1] if present is None else present.recovery_segment,
         # Without a checkpoint the log may have been compacted since: it is one in other bytes.
-        known=None if present is None else _known_synced(files, directory, present),
+        known=None if present is None else synced_mark.known_synced(files, directory, present),
     )
     start_offset = _start_offset(bases[0], present)
     return None if part.end.offset <= start_offset else part
@@ -156,7 +156,7 @@ def _sync_kept(
 ) -> None:
     """Write again and sync what is kept and may be only in the page cache, as recovery would: the
     new checkpoint says that all of it is synced. Raises: OSError."""
-    if (known := _known_synced(files, directory, present)) >= end:
+    if (known := synced_mark.known_synced(files, directory, present)) >= end:
         return
     for base in bases:
         if known.segment_base <= base <= end.segment_base:
@@ -164,19 +164,6 @@ def _sync_kept(
             file.write_again(0, end.position if base == end.segment_base else file.size())
             file.sync()
     files.sync_dir(directory)
-
-
-def _known_synced(files: Files, directory: str, present: Checkpoint | None) -> LogPosition:
-    """Up to where the log is known to be synced. Raises: OSError."""
-    known = LogPosition(0, 0, 0)
-    if present is not None:
-        known = LogPosition(
-            present.recovery_offset, present.recovery_segment, present.recovery_position
-        )
-    mark = f"{directory}/{synced_mark.FILE_NAME}"
-    if files.exists(mark):
-        known = max(known, synced_mark.read_mark(files.read_bytes(mark))[0] or known)
-    return known
 
 
 def keep_nothing(files: Files, directory: str, clock: Clock) -> None:
