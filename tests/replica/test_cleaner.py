@@ -13,12 +13,12 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.model import Cleanup, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
 from bascule.replica.maintenance import cleaner
 from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.record.batch import Record
-from bascule.record.builder import build_batch
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
