@@ -437,6 +437,57 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
             loaded.rollback(200)
 
 
+def stored_at(evaluation: Preconditions, message_id: str, *, now_ms: int) -> int | None:
+    """The offset of the stored message with this id; None if it is not known."""
+    again = batch([{"Nats-Msg-Id": message_id}], ack_entries=entry(0, b"in"))
+    replies = evaluation.evaluate(again, next_offset=1_000, now_ms=now_ms)
+    if replies is None:
+        evaluation.rollback(1_000)
+        return None
+    return replies.duplicates_base + int.from_bytes(replies.duplicates[1:5], "little")
+
+
+def load(loaded: Preconditions, headers: list[dict[str, str]], *, base: int, now_ms: int) -> None:
+    read = batch(headers).headers
+    assert read is not None
+    loaded.load_batch(read, base_offset=base, end_offset=base + len(headers), timestamp=now_ms)
+
+
+def test_an_id_that_was_stored_again_after_the_window_is_known_from_then_on() -> None:
+    loaded = preconditions(dedupe_window_ms=2_000)
+    for offset, now_ms in ((0, 0), (1, 2_100)):
+        load(loaded, [{"Nats-Msg-Id": "a"}], base=offset, now_ms=now_ms)
+    assert stored_at(loaded, "a", now_ms=4_100) == 1
+    assert stored_at(loaded, "a", now_ms=4_101) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(IDS, min_size=1, max_size=5), st.integers(0, 700)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_replica_knows_what_its_leader_knows_that_forgets_early(
+    batches: list[tuple[list[str], int]],
+) -> None:
+    """The leader stores ids again that it has forgotten for their number."""
+    leader = preconditions(dedupe_window_ms=1_000, dedupe_messages_max=3)
+    loaded = preconditions(dedupe_window_ms=1_000)
+    end, now_ms = 0, 10_000
+    for ids, pause_ms in batches:
+        now_ms += pause_ms
+        made = batch([{"Nats-Msg-Id": each} for each in ids])
+        leader.evaluate(made, next_offset=end, now_ms=now_ms)
+        if made.record_count:
+            kept = read_publish_headers(made.data, made.record_count, HASH_KEY)
+            base, end = end, end + made.record_count
+            loaded.load_batch(kept, base_offset=base, end_offset=end, timestamp=now_ms)
+    for each in sorted({each for ids, _ in batches for each in ids}):
+        known = stored_at(leader, each, now_ms=now_ms)
+        assert known is None or stored_at(loaded, each, now_ms=now_ms) == known
+
+
 def test_publish_headers_say_whether_there_are_ids() -> None:
     found = batch([{}, {"Nats-Expected-Stream": "s"}]).headers
     assert isinstance(found, PublishHeaders)

@@ -201,3 +201,25 @@ def test_a_purge_takes_no_id_from_a_node_that_runs_and_all_from_one_that_starts(
     assert (ask("kept")["offset"], ask("kept")["duplicate"]) == (1, True)
     assert "duplicate" not in ask("purged")
     assert ask("purged")["offset"] == 2
+
+
+def test_a_replica_that_was_away_for_longer_than_the_window_knows_what_was_stored_since() -> None:
+    """It gets both messages at once, and the second one is seconds old."""
+    group = ReplicaGroup()
+    group.apply(isr=(1, 3))
+    clocks = [each.clock for each in group.replicas.values()]
+
+    def store(inbox: bytes, follower: int) -> dict[str, object]:
+        replies = group.leader.append(message(inbox, Nats_Msg_Id="a"))
+        return decode_acks(replies + group.replicate(follower))[inbox.decode()]
+
+    assert store(b"in.0", 3)["offset"] == 0
+    for clock in clocks:
+        clock.ms += WINDOW_MS + 1
+    assert store(b"in.1", 3)["offset"] == 1
+    group.replicate(2)
+    group.apply(2, 3, leader=2, leader_epoch=2, isr=(2, 3))
+    for clock in clocks:
+        clock.ms += WINDOW_MS
+    again = store(b"in.2", 3)
+    assert (again["offset"], again.get("duplicate")) == (1, True)

@@ -190,8 +190,13 @@ class Preconditions:
     def load_batch(
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
-        """Add a batch of the log; called in the order of the log."""
+        """Add a batch of the log; called in the order of the log.
+
+        First forgets what was older than the window when the batch was appended, as its leader did:
+        an id may be in the log twice, further apart than the window.
+        """
         window = self._window
+        window.expire(timestamp)
         if window.ms_max and headers.count:
             window.add(headers, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
         window.state[4] = 0
@@ -330,10 +335,6 @@ class Preconditions:
     def checks_keys(self) -> bool:
         """Whether every batch has to be evaluated: the stream is a table."""
         return self._table_keys is not None
-
-    def expire(self, now_ms: int) -> None:
-        """Forget ids that are older than the window."""
-        self._window.expire(now_ms)
 
     def accept_without_headers(self) -> None:
         """Accept a batch without headers: the log's last record then has no id."""
