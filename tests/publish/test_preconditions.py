@@ -238,10 +238,77 @@ def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
         evaluation.evaluate(made, next_offset=start, now_ms=1)
         assert made.record_count == 500
     assert evaluation.ids == 5_000
-    assert evaluation.counts.ids_dropped_early == 15_000
     again = batch([{"Nats-Msg-Id": f"{n}"} for n in (14_999, 15_500, 19_999)])
     evaluation.evaluate(again, next_offset=20_000, now_ms=1)
     assert values(again) == [b"0"]
+    assert evaluation.ids == 5_000
+    assert evaluation.counts.ids_dropped_early == 15_000
+
+
+def test_repetitions_push_no_ids_out_of_a_full_window() -> None:
+    evaluation = preconditions(dedupe_messages_max=10)
+    ids = [{"Nats-Msg-Id": f"{n}"} for n in range(10)]
+    evaluation.evaluate(batch(ids), next_offset=0, now_ms=1)
+    for repeated in (ids, [ids[0]], ids):
+        evaluation.evaluate(again := batch(repeated), next_offset=10, now_ms=1)
+        assert again.record_count == 0
+    assert (evaluation.ids, evaluation.counts.ids_dropped_early) == (10, 0)
+
+
+@pytest.mark.parametrize("name", ["Nats-Expected-Stream", "Nats-Expected-Last-Sequence"])
+def test_messages_without_ids_push_no_ids_out_of_a_full_window(name: str) -> None:
+    """`s` is this stream, and no sequence."""
+    evaluation = preconditions(dedupe_messages_max=10)
+    evaluation.evaluate(
+        batch([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1
+    )
+    evaluation.evaluate(batch([{name: "s"}] * 20), next_offset=10, now_ms=1)
+    loaded = preconditions(dedupe_messages_max=10)
+    load(loaded, [{"Nats-Msg-Id": f"{n}"} for n in range(10)], base=0, now_ms=1)
+    load(loaded, [{name: "s"}] * 20, base=10, now_ms=1)
+    for window in (evaluation, loaded):
+        assert (window.ids, stored_at(window, "0", now_ms=1)) == (10, 0)
+
+
+def test_a_batch_with_more_ids_than_the_window_has_room_for_leaves_the_last_ones() -> None:
+    evaluation = preconditions(dedupe_messages_max=10)
+    ids = [{"Nats-Msg-Id": f"{n}"} for n in range(2_000)]
+    evaluation.evaluate(made := batch([*ids, *ids]), next_offset=0, now_ms=1)
+    assert made.record_count == 2_000
+    assert evaluation.ids == 10
+    evaluation.evaluate(again := batch(ids[-11:]), next_offset=2_000, now_ms=1)
+    assert values(again) == [b"0"]
+    assert evaluation.counts.ids_dropped_early == 1_990
+    loaded = preconditions(dedupe_messages_max=10)
+    load(loaded, ids, base=0, now_ms=1)
+    assert (loaded.ids, stored_at(loaded, "1990", now_ms=1)) == (10, 1_990)
+
+
+def test_a_repetition_is_answered_whose_id_its_own_batch_pushes_out() -> None:
+    evaluation = preconditions(dedupe_messages_max=2)
+    load(evaluation, [{"Nats-Msg-Id": "a"}, {"Nats-Msg-Id": "b"}], base=5, now_ms=1)
+    headers = [{"Nats-Msg-Id": each} for each in ("c", "a", "d")]
+    made = batch(headers, ack_entries=b"".join(entry(row, b"in%d" % row) for row in range(3)))
+    replies = evaluation.evaluate(made, next_offset=7, now_ms=1)
+    assert replies is not None
+    assert (replies.duplicates_base, replies.duplicates) == (5, entry(0, b"in1"))
+    assert [stored_at(evaluation, each, now_ms=1) for each in "acd"] == [None, 7, 8]
+
+
+def test_a_batch_that_is_not_stored_pushes_no_ids_out_of_a_full_window() -> None:
+    evaluation = preconditions(dedupe_messages_max=2)
+    load(evaluation, [{"Nats-Msg-Id": "a"}, {"Nats-Msg-Id": "b"}], base=0, now_ms=1)
+    for _ in range(3):
+        evaluation.evaluate(batch([{"Nats-Msg-Id": "c"}]), next_offset=2, now_ms=1)
+        evaluation.rollback(2)
+    assert [stored_at(evaluation, each, now_ms=1) for each in "abc"] == [0, 1, None]
+
+
+def test_a_window_without_ids_allocates_nothing() -> None:
+    evaluation = preconditions()
+    evaluation.evaluate(batch([{"Nats-Expected-Stream": "s"}]), next_offset=0, now_ms=1)
+    load(evaluation, [{"Nats-Expected-Stream": "s"}], base=1, now_ms=1)
+    assert len(evaluation._window.ring) == 0
 
 
 def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:

@@ -185,7 +185,7 @@ class Preconditions:
     @property
     def ids(self) -> int:
         """The number of message ids in the window."""
-        return len(self._window)
+        return min(len(self._window), self._window.messages_max)
 
     def load_batch(
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
@@ -197,7 +197,7 @@ class Preconditions:
         """
         window = self._window
         window.expire(timestamp)
-        if window.ms_max and headers.count:
+        if window.ms_max and headers.has_ids():
             window.add(headers, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
         window.state[4] = 0
         if headers.count:
@@ -252,9 +252,10 @@ class Preconditions:
         rows, count = headers.rows, headers.count
         if count and not self._definition.config.acks:
             _hot_answers.keep_flags(rows, count, HAS_ID | EXPECTS_KEY_SEQUENCE)
-        remembers = window.ms_max > 0 and count > 0
+        remembers = window.ms_max > 0 and headers.has_ids()
         if remembers:
             window.expire(now_ms)
+            window.limit()
             window.reserve(count)
         next_id = window.state[1]  # An empty window counts from 0 again when it grows.
         verdicts = bytearray(batch.record_count)
@@ -301,6 +302,7 @@ class Preconditions:
         if headers is None or not headers.has_ids() or not window.ms_max:
             return b""
         window.expire(now_ms)
+        window.limit()
         if not len(window):
             return b""
         if not self._definition.config.acks:
