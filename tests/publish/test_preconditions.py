@@ -430,6 +430,34 @@ def test_each_message_of_a_batch_is_told_the_name_of_its_own_header() -> None:
     assert made.ack_entries == entry(0, b"in1")
 
 
+def test_a_malformed_header_block_that_asks_for_something_is_refused_by_its_odd_line() -> None:
+    """JetStream honours the other lines. They would have no effect here."""
+    asking = "\r\nNats-Msg-Id: 7\r\n\r\n"
+    blocks = {
+        "NATS/1.0\r\nOrder Type: v" + asking: "Order Type",
+        "NATS/1.0\r\nGröße: v" + asking: "Größe",
+        "NATS/1.0\r\n: v\r\n: w" + asking: "",
+        'NATS/1.0\r\na "b"\t' + asking: 'a \\"b\\"\\t',
+        "NATS/1.0\r\nA: v" + asking + "rest": "rest",
+        "NATS/1.0\r\nA: v" + asking[:-4]: "Nats-Msg-Id",
+        "NATS/1.0 503" + asking: "NATS/1.0 503",
+        "NATS/1.0\r\n" + "x" * 70_000 + asking: "x" * 100,
+    }
+    headers = [{"Nats-Header-Block": block} for block in blocks]
+    headers += [{"Nats-Order Type": "v"}, {"Nats-Header-Block": "NATS/1.0\r\nOrder Type: v"}]
+    entries = b"".join(entry(row, b"in%d" % row) for row in range(len(headers)))
+    evaluation = preconditions()
+    replies = evaluation.evaluate(batch(headers, ack_entries=entries), next_offset=0, now_ms=5)
+    assert replies is not None
+    told = replies.refusals.decode()
+    for at in blocks.values():
+        text = f"malformed header block at '{at}': what it asks for would have no effect"
+        expected = f'"err_code":20004,"description":"{text}"'
+        assert told.count(expected) == 1, at
+    assert told.count("the header Nats-Order Type is not supported here") == 1
+    assert told.count("PUB") == len(headers) - 1 == evaluation.counts.headers_refused
+
+
 def test_more_names_than_are_told_apart_are_refused_without_a_name() -> None:
     names = [f"Nats-New-{number}" for number in range(40)]
     headers = [{name: "1"} for name in [*names, "Nats-" + "x" * 70_000, names[0]]]

@@ -30,6 +30,7 @@ from bascule.publish.acks import (
     AckFormat,
     Outcome,
     indeterminate,
+    malformed_block,
     unsupported_header,
     wrong_last_sequence,
     wrong_stream,
@@ -38,6 +39,7 @@ from bascule.publish.headers import (
     EXPECTS_KEY_SEQUENCE,
     HAS_ID,
     HEADER_FIELDS,
+    OF_A_BLOCK,
     HashKey,
     PublishHeaders,
 )
@@ -466,6 +468,8 @@ def _unsupported(batch: UnstampedBatch, verdicts: bytearray) -> list[tuple[int, 
     errors = [(_hot.NOT_SUPPORTED, UNSUPPORTED_HEADERS)] if _hot.NOT_SUPPORTED in verdicts else []
     for number, name in enumerate(names[:found]):
         at = name >> 16
-        text = bytes(batch.data[at : at + (name & 0xFFFF)])[:HEADER_NAME_SHOWN_BYTES]
-        errors.append((_hot.VERDICTS + number, unsupported_header(text.decode(errors="replace"))))
+        size = min(name & (OF_A_BLOCK - 1), HEADER_NAME_SHOWN_BYTES)
+        text = bytes(batch.data[at : at + size]).decode(errors="replace")
+        error = malformed_block(text) if name & OF_A_BLOCK else unsupported_header(text)
+        errors.append((_hot.VERDICTS + number, error))
     return errors
