@@ -74,7 +74,7 @@ class Subscriber(Protocol):
 
 
 RaiseMaxPayload = Callable[[int], Awaitable[None]]
-"""Raises `max_payload` of the NATS server to at least so many bytes. Raises: Broken."""
+"""Raises `max_payload` of the NATS server to what a `message_bytes_max` needs. Raises: Broken."""
 
 
 class Reconciler:

@@ -146,6 +146,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "key_value.stalled": MetricFamily(
         "key_value_stalls", "Times a watcher of a key-value client was waited for."
     ),
+    "key_value.oversize": MetricFamily(
+        "key_value_oversize_values",
+        "Values that key-value clients did not get, since the NATS server takes less in a message.",
+    ),
     "key_value.gone": MetricFamily(
         "key_value_consumers_gone", "Watchers that ended since nobody listened any more."
     ),
