@@ -13,6 +13,7 @@ from bascule.errors import (
     BasculeError,
     CannotAlter,
     ConfigError,
+    InvalidKey,
     InvalidName,
     InvalidPattern,
     NotEnoughNodes,
@@ -124,7 +125,7 @@ class BucketApi:
             return await self._answer(request, reply)
         except ApiError as error:
             return refusal(request, reply, error)
-        except InvalidPattern as error:
+        except (InvalidKey, InvalidPattern) as error:
             return refusal(request, reply, ApiError(400, BAD_REQUEST, str(error)))
         except BasculeError as error:
             return refusal(request, reply, ApiError(503, UNAVAILABLE, str(error)))
