@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bascule.client.admin import Admin
-from bascule.client.messages import Ack, Headers
+from bascule.client.messages import Ack, Headers, is_header_value
 from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
 from bascule.errors import (
     ConfigError,
+    Indeterminate,
     NotATable,
     OffsetOutOfRange,
     PublishRejected,
@@ -24,7 +25,12 @@ from bascule.host.real import RealRandom
 from bascule.model import KeyFrom
 from bascule.table_results import TableChange, TableEntry, TableInfo, TableValues
 from bascule.wire.ack_codes import is_not_caught_up
-from bascule.wire.tables.conditions import expected_sequence, message_headers, refusal_of
+from bascule.wire.tables.conditions import (
+    expected_sequence,
+    http_headers,
+    message_headers,
+    refusal_of,
+)
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys, why_not_opened
 from bascule.wire.tables.patterns import is_pattern
@@ -356,6 +362,8 @@ class TableClient:
             ttl=ttl,
             removes=value is None,
         )
+        if keys.prefix is None and not is_header_value(key):
+            return await self._write_over_http(key, value, http_headers(headers), timeout)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -375,6 +383,20 @@ class TableClient:
             else:
                 self._seen = max(self._seen, ack.offset + 1)
                 return ack.offset
+
+    async def _write_over_http(
+        self, key: bytes, value: bytes | None, headers: dict[str, str], timeout: float
+    ) -> int:
+        """Write a key that a message could not have in its header."""
+        try:
+            async with asyncio.timeout(timeout):
+                version = await self._admin().put_key(self.name, key, value, headers)
+        except TimeoutError:
+            raise Indeterminate(
+                f"no node has answered the write within {timeout} s; it may be stored"
+            ) from None
+        self._seen = max(self._seen, version + 1)
+        return version
 
     async def _load_keys(self) -> TableKeys:
         if self._loading is None or self._loading.done():
