@@ -33,7 +33,7 @@ from bascule.wire.tables.conditions import (
 )
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys, why_not_opened
-from bascule.wire.tables.patterns import is_pattern
+from bascule.wire.tables.patterns import KeyPattern, is_pattern
 from bascule.wire.tables.read_batches import KeyRead
 
 PUBLISH_TIMEOUT_S: Final = 10.0
@@ -251,12 +251,14 @@ class TableClient:
         self,
         pattern: Key = ">",
         *,
+        key: Key | None = None,
         start: WatchStart = "now",
         timeout: float = WATCH_TIMEOUT_S,
         on_current: Callable[[int], None] | None = None,
         on_restart: Callable[[], None] | None = None,
     ) -> AsyncGenerator[TableChange, None]:
         """The changes of the keys that match, without end: `async for change in table.watch(...)`.
+        With `key` those of one key, which may be as a pattern is, such as `*`.
 
         With `start="state"` the present values come first, by key; with the `position` of a change
         what came behind it, and with an offset what was written there or later. A position of
@@ -269,11 +271,11 @@ class TableClient:
         later now and then. `on_restart` is called where a node cannot tell what was changed since
         the last event: the present values follow again, and what is not among them was removed.
 
-        Raises: InvalidPattern, UnknownStream, NotATable; Broken if no node could be watched for
-        `timeout` seconds.
+        Raises: InvalidPattern, InvalidKey, UnknownStream, NotATable; ConfigError for both a pattern
+        and a key; Broken if no node could be watched for `timeout` seconds.
         """
         return watch_table(
-            self._admin, self.name, _bytes(pattern), start=start, timeout=timeout,
+            self._admin, self.name, _watched(_bytes(pattern), key), start=start, timeout=timeout,
             on_current=on_current, on_restart=on_restart,
         )  # fmt: skip
 
@@ -420,6 +422,15 @@ class TableClient:
 
 def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
+
+
+def _watched(pattern: bytes, key: Key | None) -> KeyPattern:
+    """Raises: InvalidPattern, InvalidKey, ConfigError."""
+    if key is None:
+        return KeyPattern(pattern)
+    if pattern != b">":
+        raise ConfigError("give one of a pattern and `key`")
+    return KeyPattern.of_key(_bytes(key))
 
 
 def _range(pattern: Key, prefix: Key | None) -> dict[str, bytes | None]:

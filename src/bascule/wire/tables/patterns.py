@@ -76,6 +76,11 @@ class KeyPattern:
             [each if isinstance(each, Wildcard) else _unescaped(each, part) for each in tokens],
         )
 
+    @property
+    def has_literal_wildcard(self) -> bool:
+        """Whether it is for one key, whose text is that of another pattern or of none."""
+        return self.literal is not None and any(each in self.literal for each in _WILDCARDS)
+
     def matches(self, key: bytes) -> bool:
         return self._match(key) is not None
 
