@@ -466,6 +466,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Whether an operator has drained a node of the cluster: 1 or 0.",
         label="node",
     ),
+    "cluster.node_lacks_nats": gauge(
+        "cluster_node_lacks_nats",
+        "Whether a node of the cluster is alive and has no NATS connection: 1 or 0.",
+        label="node",
+    ),
     "cluster.version": gauge(
         "cluster_version", "Cluster version in force: the newest that all nodes support."
     ),
