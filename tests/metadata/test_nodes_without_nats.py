@@ -10,11 +10,12 @@ from bascule.cluster_version import NEWEST
 from bascule.errors import CannotLead
 from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
 from bascule.metadata.nodes import NatsNote
-from bascule.metadata.replicas.drained import why_move_waits
+from bascule.metadata.replicas.drained import left_on, why_move_waits
 from bascule.metadata.requests import (
     BalanceLeaders,
     Drain,
     ElectLeaders,
+    GiveLeaders,
     LeaveLacking,
     NoteNats,
     RaiseVersion,
@@ -161,6 +162,20 @@ def test_a_drained_node_leads_for_it_where_no_other_can(controller: DecidingCont
     leave(controller, other)
     assert controller.state("a").leader == other
     assert decide(controller.image, Drain(other, empties=False)) == (), "it does not give back"
+
+
+def test_a_drain_waits_for_nats_of_the_others(controller: DecidingController) -> None:
+    controller.create("a", replicas=2)
+    leader, other = controller.state("a").replicas
+    note(controller, other)
+    controller.submit(Drain(leader, empties=False))
+    assert controller.state("a").leader == leader
+    (left,) = left_on(controller.image, leader)
+    assert left.why == f"node {other} has no NATS connection, and no other is in sync"
+    assert left.is_pending
+    note(controller, other, since_ms=0)
+    controller.submit(GiveLeaders(MAX))
+    assert controller.state("a").leader == other
 
 
 def test_nothing_moves_where_all_lack_nats(controller: DecidingController) -> None:
