@@ -97,12 +97,7 @@ def test_a_thousand_groups_go_on_after_a_restart(node: Node, protocol: str) -> N
     node.stop(signal.SIGKILL)
     node.start()
     connection = connect(node)
-
-    def are_loaded() -> bool | None:
-        code = members.heartbeat(connection, joined[0])
-        return None if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else True
-
-    wait_for(are_loaded, node.process, node.log)
+    wait_members(node, GROUPS)
     for member in joined:
         assert members.heartbeat(connection, member) == ErrorCode.NONE
     wait_members(node, GROUPS)

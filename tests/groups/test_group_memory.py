@@ -235,6 +235,9 @@ def test_groups_are_loaded_in_slices(groups: Groups, monkeypatch: pytest.MonkeyP
             assert (await groups.sync(name, joined[name], b"x" * 200)).error == NONE
 
     async def test() -> None:
+        def fetch_error(name: str) -> ErrorCode:
+            return groups._requests.groups.fetch_error(name, "", -1)
+
         def heartbeat(name: str) -> ErrorCode:
             member_id, generation = joined[name].member_id, joined[name].generation
             return groups._requests.groups.heartbeat(name, member_id, None, generation)
@@ -243,14 +246,15 @@ def test_groups_are_loaded_in_slices(groups: Groups, monkeypatch: pytest.MonkeyP
         await groups._requests.offsets.wait_caught_up()
         served._unload()
         served.refresh()
-        answered = [[heartbeat(name) for name in joined]]
+        answered = [[fetch_error(name) for name in joined]]
         while answered[-1][-1] == loading:
             # Whatever is new waits, too: what is loaded later may leave no room for it.
             assert (await groups.join("new")).error == loading
             assert served.commit_error("new", "", None, -1) == loading
             assert served.error() == loading
             await turn()
-            answered.append([heartbeat(name) for name in joined])
+            assert {heartbeat(name) for name in joined} == {NONE}
+            answered.append([fetch_error(name) for name in joined])
         assert len(answered) > 5
         for codes in answered:
             done = codes.count(NONE)

@@ -236,6 +236,29 @@ def test_while_the_groups_are_loaded_clients_wait(requests: GroupRequests) -> No
     asyncio.run(test())
 
 
+def test_while_the_groups_are_loaded_members_are_not_told_so(requests: GroupRequests) -> None:
+    """As in Kafka: aiokafka's heartbeats end with COORDINATOR_LOAD_IN_PROGRESS."""
+    joined: Any = None
+
+    async def store() -> None:
+        nonlocal joined
+        joined = await requests.member()
+
+    async def test() -> None:
+        assert await requests.heartbeat(joined) == NONE
+        assert (await requests.sync(joined)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert requests.groups.error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        set_leader(requests.log, NODE.node_id + 1)
+        elsewhere = ErrorCode.NOT_COORDINATOR
+        assert await requests.heartbeat(joined) == elsewhere
+        assert (await requests.sync(joined)).error_code == elsewhere
+
+    requests.run(store)
+    requests.begin()
+    # The store has not read anything yet.
+    asyncio.run(test())
+
+
 def test_groups_that_come_and_go_cost_bounded_memory(requests: GroupRequests) -> None:
     async def test() -> None:
         for n in range(3_000):

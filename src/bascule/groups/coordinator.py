@@ -148,6 +148,13 @@ class GroupCoordinator:
 
     # -- views ----------------------------------------------------------------------------------
 
+    @property
+    def has_loaded(self) -> bool:
+        """Whether this node leads, and has loaded all groups."""
+        partition = self._led()
+        is_led = partition is not None and partition.leader_epoch == self._epoch
+        return is_led and not self._to_load
+
     def names(self) -> list[str]:
         """Of the groups; some may have no members yet."""
         return list(self._groups)
@@ -202,10 +209,15 @@ class GroupCoordinator:
         protocol_type: str | None,
         protocol: str | None,
     ) -> SyncAnswer:
-        """The assignment of a member, once the leader has brought it and it is stored."""
+        """The assignment of a member, once the leader has brought it and it is stored.
+
+        REBALANCE_IN_PROGRESS while the group is loaded, as in Kafka: the member joins again, and
+        that waits. Not every client expects another error of a coordinator that loads.
+        """
         error, running = self._find(name)
         if running is None:
-            return SyncAnswer(error)
+            is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error)
         growth, needed = running.group.sync_growth_bytes(member_id, generation, assignments)
         if not self._has_room(name, running, growth, needed):
             return SyncAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -226,10 +238,15 @@ class GroupCoordinator:
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """A member is alive; the error tells it what to do."""
+        """A member is alive; the error tells it what to do.
+
+        NONE while the group is loaded, as in Kafka: nobody's session ends before it is. Not every
+        client expects an error of a coordinator that loads: aiokafka's heartbeats end with it.
+        """
         error, running = self._find(name)
         if running is None:
-            return error
+            is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return ErrorCode.NONE if is_loading else error
         error = running.group.on_heartbeat(member_id, instance_id, generation, self._due.now_ms())
         if error and isinstance(running.group, ConsumerGroup):
             # From now on the group may wait for its join.

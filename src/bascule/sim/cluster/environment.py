@@ -42,6 +42,8 @@ class ClusterEnvironment:
         """Called when the run is over."""
         self.coordinator = (-1, "")
         """The latest leader epoch of `_offsets` in which a node led, and that node's host."""
+        self.knows_groups: Callable[[str], bool] = lambda _: True
+        """Whether the node on a host has loaded all groups that it coordinates."""
         self.on_request: Callable[[SimProcess, bytes, int, bool], None] = lambda *_: None
         """Called with the id of a request, the index of its entry in the log of the metadata, and
         whether it takes effect on a node."""

@@ -66,6 +66,7 @@ class ClusterCheckers:
         world.on_request = self._on_request
         world.on_purge = self._on_purge
         world.on_grow = self.growth.on_asked
+        world.knows_groups = self._knows_groups
 
     # -- events -------------------------------------------------------------------------------
 
@@ -97,6 +98,12 @@ class ClusterCheckers:
             if wrong := self._states.on_role(process.name, partition):
                 self._world.loop.report("one leader an epoch", wrong)
             self._look_at_set(key_of(partition))
+
+    def _knows_groups(self, host: str) -> bool:
+        """Whether the node on a host has loaded all groups that it coordinates."""
+        running = [m.running for m in self._machines.values() if m.host == host and m.running]
+        groups = running[0].status.groups if running else None
+        return groups is not None and groups.has_loaded
 
     def _look_at_set(self, key: Key) -> None:
         """Who is in sync may have changed just now."""
