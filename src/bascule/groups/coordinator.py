@@ -18,7 +18,6 @@ from bascule.groups.classic import (
     Effect,
     GroupAnswer,
     GroupLimits,
-    GroupState,
     JoinAnswer,
     JoinRequest,
     Store,
@@ -358,7 +357,7 @@ class GroupCoordinator:
             return refused  # to convert the group, and back, would have its members join again
         running.group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
         self._deliver(running, running.group.take_effects())
-        self._note_conversion(running, converted, "consumer")
+        running.convert(converted, "consumer")
         return running
 
     def _has_room(
@@ -380,18 +379,6 @@ class GroupCoordinator:
             # It will be in force within a moment.
             return HeartbeatRefusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error))
         return None
-
-    def _note_conversion(self, running: RunningGroup, group: Group, protocol: str) -> None:
-        running.group, running.due_ms = group, None
-        log.info(
-            "group converted",
-            extra={
-                "group": running.name,
-                "to_protocol": protocol,
-                "members": len(group.members),
-                "generation": group.generation,
-            },
-        )
 
     def _find(self, name: str) -> tuple[ErrorCode, RunningGroup | None]:
         error = self.error(name)
@@ -430,7 +417,7 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup) and group.has_only_classic_members:
             classic, store = to_classic_group(group, self._limits, self._due.now_ms())
             self._deliver(running, group.end())
-            self._note_conversion(running, classic, "classic")
+            running.convert(classic, "classic")
             self._deliver(running, [store, *classic.take_effects()])
             group = classic
         self._memory.count(running)
@@ -459,23 +446,8 @@ class GroupCoordinator:
         group = running.group
         self._rebalances += group.rebalances
         self._expired += group.expired
-        if group.expired:
-            log.info(
-                "members of a group expired",
-                extra={"group": running.name, "members": group.expired},
-            )
+        running.log_changes()
         group.rebalances = group.expired = 0
-        if group.state == GroupState.STABLE and running.generation != group.generation:
-            running.generation = group.generation
-            log.info(
-                "generation of a group",
-                extra={
-                    "group": running.name,
-                    "generation": group.generation,
-                    "members": len(group.members),
-                    "protocol": group.protocol,
-                },
-            )
 
     def _forget(self, running: RunningGroup) -> None:
         self._memory.forget(running)

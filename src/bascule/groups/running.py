@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bascule.errors import BasculeError, NotLeader
-from bascule.groups.classic import ClassicGroup, GroupLimits, Store
+from bascule.groups.classic import ClassicGroup, GroupLimits, GroupState, Store
 from bascule.groups.classic.snapshot import decode_snapshot, encode_snapshot
 from bascule.groups.committed_offsets import CommittedOffsetStore
 from bascule.groups.consumer import ConsumerGroup, StoreRecords, Topics, is_consumer_group
@@ -48,6 +48,39 @@ class RunningGroup:
     """What it counted for the memory of all groups the last time."""
     generation: int = 0
     """The last one that was logged."""
+
+    def convert(self, group: Group, protocol: str) -> None:
+        """Go on as a group of the other protocol."""
+        self.group, self.due_ms = group, None
+        log.info(
+            "group converted",
+            extra={
+                "group": self.name,
+                "to_protocol": protocol,
+                "members": len(group.members),
+                "generation": group.generation,
+            },
+        )
+
+    def log_changes(self) -> None:
+        """Log the members that have expired since they were counted, and a new generation."""
+        group = self.group
+        if group.expired:
+            log.info(
+                "members of a group expired",
+                extra={"group": self.name, "members": group.expired},
+            )
+        if group.state == GroupState.STABLE and self.generation != group.generation:
+            self.generation = group.generation
+            log.info(
+                "generation of a group",
+                extra={
+                    "group": self.name,
+                    "generation": group.generation,
+                    "members": len(group.members),
+                    "protocol": group.protocol,
+                },
+            )
 
 
 def records_of(effect: Store | StoreRecords) -> Records:
