@@ -56,6 +56,8 @@ CLUSTER_IDS: Final = 2
 """PeerHello version 1: a node says the id of its cluster. Every hello between members has it."""
 CONSUMER_GROUPS: Final = 2
 """Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""
+CONFIRMATIONS: Final = 2
+"""The controller confirms to a leader that it leads: linearizable reads of tables brought that."""
 TABLES: Final = 2
 """`StreamConfig.table` and `table_ttl_ms`."""
 REPLICAS_SINCE: Final = 2

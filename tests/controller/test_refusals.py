@@ -11,7 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster.confirmation import LeaderConfirmation, Refusals, refusals
+from bascule.controller.cluster.confirmation import (
+    LeaderConfirmation,
+    Refusals,
+    leader_confirmation,
+    refusals,
+)
 from bascule.controller.cluster.confirmation.refusals import RefusalCounts
 from bascule.errors import CannotReplicate, NotLeader
 from bascule.host.real import RealRandom
@@ -156,7 +161,7 @@ def test_a_leader_once_more_leaves_it_to_the_one_between() -> None:
 
 
 def test_another_controller_is_asked_where_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(leader_confirmation, "RETRY_SECONDS", 0.0)
 
     async def scene(play: Scene) -> None:
         assert play.leader.append(stale()) == b""

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import bascule
+from bascule.cluster_version import NEWEST
 from bascule.config.addresses import parse_address
 from bascule.log_connection import LogConnection
 from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from bascule.wire.offsets import OFFSETS_STREAM
 from support import http_calls
 from support.clusters import RunningCluster, running_cluster
@@ -174,6 +176,41 @@ def test_members_go_on_when_their_coordinator_ends_and_comes_back(
         is_same = number is signal.SIGSTOP
         check_nobody_has_joined_again(coordinator, begun[coordinator] if is_same else 0)
         members.check_order()
+
+
+def test_a_coordinator_that_stood_still_answers_no_fetch_with_older_offsets(
+    cluster: RunningCluster,
+) -> None:
+    """The question waits in its socket, and is older than an acknowledged commit."""
+    node = cluster.nodes[1]
+    node.create("flights", "flights.*", replicas=3)
+    cluster.wait_in_sync(OFFSETS_STREAM)
+    wait_for(lambda: cluster.info()["cluster_version"] == NEWEST or None, node.process, node.log)
+    coordinator = cluster.leader(OFFSETS_STREAM)
+    with contextlib.ExitStack() as at_end:
+        connections = {
+            number: LogConnection(*parse_address(node.addresses["client"]), timeout=60)
+            for number, node in cluster.nodes.items()
+        }
+        for connection in connections.values():
+            at_end.callback(connection.close)
+        stopped, asking = connections.pop(coordinator), cluster.nodes[coordinator]
+        assert asking.process
+        asking.process.send_signal(signal.SIGSTOP)
+        at_end.callback(asking.process.send_signal, signal.SIGCONT)
+        stopped.send(OffsetFetchRequest("billing", topics=None), version=7)
+        some = cluster.nodes[next(iter(connections))]
+
+        def has_committed() -> bool | None:
+            codes = (commit(each, "billing", -1, "") for each in connections.values())
+            return ErrorCode.NONE in codes or None
+
+        wait_for(has_committed, some.process, some.log)
+        asking.process.send_signal(signal.SIGCONT)
+        answer = stopped.receive()
+        assert isinstance(answer, OffsetFetchResponse)
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    cluster.wait_in_sync(OFFSETS_STREAM)
 
 
 @pytest.mark.parametrize("controls", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -19,6 +19,7 @@ from bascule.wire.messages.offset_fetch import (
     OffsetFetchRequest,
 )
 from bascule.wire.offsets import OFFSETS_STREAM
+from bascule.wire.schema import Request
 from support.group_requests import GroupRequests
 from support.handlers import HandlerHarness
 from support.served_stream import NODE, open_stream
@@ -132,6 +133,52 @@ def test_a_coordinator_that_is_cut_off_refuses(requests: GroupRequests) -> None:
         is_cut_off = False
         assert await requests.heartbeat(joined) == NONE
         assert await requests.commit(1, joined.member_id) == NONE
+
+    requests.run(test)
+
+
+def test_a_coordinator_that_another_one_follows_answers_no_fetch_and_no_leave(
+    requests: GroupRequests,
+) -> None:
+    """One that stood still does not know yet that there is another one, which takes commits."""
+    group = OffsetFetchGroup(
+        "billing", topics=[OffsetFetchGroupTopic("flights", partition_indexes=[0])]
+    )
+    asked: list[asyncio.Future[bool]] = []
+
+    def ask(partition: Partition) -> asyncio.Future[bool]:
+        assert partition is requests.log
+        asked.append(asyncio.get_running_loop().create_future())
+        return asked[-1]
+
+    async def confirmed(request: Request[Any], version: int, *, leads: bool) -> Any:
+        answer = asyncio.create_task(requests.send(request, version))
+        while not asked:
+            await asyncio.wait([answer], timeout=0)
+            assert not answer.done()
+        asked.pop().set_result(leads)
+        return await answer
+
+    async def test() -> None:
+        joined = await requests.member()
+        assert await requests.commit(1, joined.member_id) == NONE
+        fetch = OffsetFetchRequest(groups=[group])
+        leave = LeaveGroupRequest("billing", members=[MemberIdentity(joined.member_id)])
+        requests.groups._leads = ask
+        # Nobody else has the partition: nobody else can lead.
+        alone = (await requests.send(fetch, 9)).groups[0]
+        assert (alone.error_code, alone.topics[0].partitions[0].committed_offset) == (NONE, 7)
+        assert requests.log.state is not None
+        state = replace(requests.log.state, replicas=(NODE.node_id, NODE.node_id + 1))
+        requests.log.set_role(state, NODE.node_id, lag_ns_max=1)
+        elsewhere = ErrorCode.NOT_COORDINATOR
+        assert (await confirmed(fetch, 9, leads=False)).groups[0].error_code == elsewhere
+        assert (await confirmed(leave, 4, leads=False)).error_code == elsewhere
+        assert await requests.heartbeat(joined) == NONE
+        found = (await confirmed(fetch, 9, leads=True)).groups[0]
+        assert (found.error_code, found.topics[0].partitions[0].committed_offset) == (NONE, 7)
+        assert (await confirmed(leave, 4, leads=True)).error_code == NONE
+        assert requests.groups.counts().members == 0
 
     requests.run(test)
 

@@ -89,14 +89,17 @@ class GroupCoordinator:
         *,
         check_version: Callable[[], None] = lambda: None,
         is_cut_off: Callable[[], bool] = lambda: False,
+        leads: Callable[[Partition], Awaitable[bool]] | None = None,
     ) -> None:
         """`check_version` raises NeedsClusterVersion where not all nodes know the records of groups
         of the consumer protocol. `is_cut_off` says whether the cluster may have another coordinator
-        by now, of which this node has not heard."""
+        by now, of which this node has not heard, and `leads` asks the cluster whether it has; None:
+        there is no other node."""
         self._partitions = partitions
         self._topics = SubscribableStreams(partitions)
         self._check_version = check_version
         self._is_cut_off = is_cut_off
+        self._leads = leads
         self._offsets = offsets
         self._dice = dice
         self._limits = limits or GroupLimits()
@@ -494,6 +497,21 @@ class GroupCoordinator:
             # It stays so until an operator acts: clients must not try again without end.
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    async def confirmed_error(self, name: str | None = None) -> ErrorCode:
+        """As `error`, after a question to the cluster. After NONE no other coordinator has
+        acknowledged anything before the call: this one has, or what it has loaded.
+
+        A node that stood still does not know yet that there is another one.
+        """
+        error, partition = self.error(name), self._led()
+        if error or partition is None or self._leads is None:
+            return error
+        state = partition.state
+        if state is None or len(state.replicas) == 1:
+            return error
+        leads = await self._leads(partition)
+        return self.error(name) if leads else ErrorCode.NOT_COORDINATOR
 
     def _led(self) -> Partition | None:
         """The partition of the groups, if this node leads it."""

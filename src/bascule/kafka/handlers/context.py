@@ -133,6 +133,10 @@ class ServedGroups(RunningGroups, Protocol):
         """Why this node does not answer for groups now, or NONE."""
         ...
 
+    async def confirmed_error(self, name: str | None = None) -> ErrorCode:
+        """As `error`. After NONE no other node has acknowledged anything before the call."""
+        ...
+
     async def join(self, name: str, request: JoinRequest) -> JoinAnswer: ...
 
     async def sync(

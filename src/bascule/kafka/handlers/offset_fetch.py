@@ -27,12 +27,14 @@ log = logging.getLogger(__name__)
 async def handle_offset_fetch(
     request: OffsetFetchRequest, version: int, context: Context
 ) -> OffsetFetchResponse:
-    """The committed offset per partition, -1 for none; includes every acknowledged commit."""
+    """The committed offset per partition, -1 for none; includes every commit that was acknowledged
+    before, by whichever coordinator."""
     code = ErrorCode.NONE if is_coordinator(context) else ErrorCode.NOT_COORDINATOR
     try:
         await context.offsets.wait_caught_up()
-        # A new leader may not have learnt yet that the last commits are committed.
-        code = code or context.groups.error()
+        # A new leader may not have learnt yet that the last commits are committed, and one that
+        # stood still that there is another one.
+        code = code or await context.groups.confirmed_error()
     except BasculeError as error:
         log.warning("committed offsets not available", extra={"error": str(error)})
         code = code or offsets_error_code(error)

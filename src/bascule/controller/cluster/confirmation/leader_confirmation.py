@@ -38,7 +38,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
-from bascule.errors import Indeterminate, NotLeader
+from bascule.errors import BasculeError, Indeterminate, NotLeader
 from bascule.metadata.image import state_of
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
@@ -48,6 +48,7 @@ CONFIRM: Final = "confirm"
 CONFIRM_SECONDS_MAX: Final = 2.0
 COMMIT_SECONDS_MAX: Final = 5.0
 """For a new leader to commit what its predecessors have left."""
+RETRY_SECONDS: Final = 0.1
 
 
 class LeaderConfirmation:
@@ -120,6 +121,21 @@ class LeaderConfirmation:
             # Whoever asked may be gone.
             self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._next)
+
+    async def is_confirmed(self, *, seconds: float) -> bool:
+        """Whether `confirm` returns within some seconds, with as many tries as it takes: another
+        controller may have to be elected first."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    try:
+                        await self.confirm()
+                    except BasculeError:
+                        await asyncio.sleep(RETRY_SECONDS)
+                    else:
+                        return True
+        except TimeoutError:
+            return False
 
     async def _run(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:

@@ -28,14 +28,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule.controller.cluster.confirmation.leader_confirmation import LeaderConfirmation
-from bascule.errors import BasculeError
 from bascule.publish.acks import NOT_LEADING, AckError, indeterminate
 from bascule.publish.unconfirmed import RefusedMessages
 from bascule.replica.partition import Partition
 
 REFUSAL_SECONDS_MAX: Final = 3.0
 """For the confirmation of a round of refusals, with all tries."""
-RETRY_SECONDS: Final = 0.1
 UNCONFIRMED: Final = indeterminate("the controller does not confirm that this node still leads")
 DELETED: Final = indeterminate("the stream is deleted")
 HANDING_OVER: Final = indeterminate("the partition is being handed over to another node")
@@ -89,7 +87,7 @@ class Refusals:
             while self._waiting:
                 partitions, self._waiting = self._waiting, set()
                 taken = [(each, each.commitment.take_refusals()) for each in partitions]
-                is_confirmed = await self._confirm()
+                is_confirmed = await self._confirmation.is_confirmed(seconds=REFUSAL_SECONDS_MAX)
                 for partition, refusals in taken:
                     replies = [
                         self._answer(partition, epoch, each, is_confirmed=is_confirmed)
@@ -105,20 +103,6 @@ class Refusals:
     def _end_round(self) -> None:
         self._round_ended.set()
         self._round_ended = asyncio.Event()
-
-    async def _confirm(self) -> bool:
-        """Whether the controller says who leads. Another one may have to be elected first."""
-        try:
-            async with asyncio.timeout(REFUSAL_SECONDS_MAX):
-                while True:
-                    try:
-                        await self._confirmation.confirm()
-                    except BasculeError:
-                        await asyncio.sleep(RETRY_SECONDS)
-                    else:
-                        return True
-        except TimeoutError:
-            return False
 
     def _answer(
         self, partition: Partition, epoch: int, refusal: RefusedMessages, *, is_confirmed: bool

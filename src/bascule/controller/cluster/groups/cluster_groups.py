@@ -7,11 +7,10 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from bascule.controller.cluster.groups.group_lags import CoordinatedGroups
 from bascule.controller.cluster.groups.partition_ends import Ends, PartitionEnds, Place
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.controller.cluster.views import ClusterViews
@@ -33,7 +32,7 @@ from bascule.group_results import (
     lag_sum,
 )
 from bascule.groups import CommittedOffsetStore, GroupAdministration
-from bascule.groups.described import DescribedGroup, GroupSummary
+from bascule.groups.described import DescribedGroup, GroupSummary, RunningGroups
 from bascule.model import NO_LEADER, CommittedOffset
 from bascule.replica.partitions import Partitions
 from bascule.wire.error_codes import ErrorCode
@@ -94,6 +93,15 @@ class _Resolve(msgspec.Struct, tag=True):
 _Operation: TypeAlias = _Find | _List | _Describe | _Delete | _Remove | _Store | _Resolve
 
 
+class ConfirmedGroups(RunningGroups, Protocol):
+    """The groups of this node, which asks whether another one coordinates them."""
+
+    async def confirmed_error(self) -> ErrorCode:
+        """Why this node coordinates no groups now, or NONE. Then no other node has acknowledged
+        anything before the call."""
+        ...
+
+
 class ClusterGroups:
     """Belongs to the event loop."""
 
@@ -102,7 +110,7 @@ class ClusterGroups:
         node_id: int,
         partitions: Partitions,
         store: CommittedOffsetStore,
-        groups: CoordinatedGroups,
+        groups: ConfirmedGroups,
         ends: PartitionEnds,
         views: ClusterViews,
         peers: Peers,
@@ -317,8 +325,9 @@ class ClusterGroups:
         self._check_leader(OFFSETS_STREAM, 0)
         store = self._store
         await store.wait_caught_up()
-        if self._groups.error():
-            # An earlier leader may have stored members and commits that are not known here yet.
+        if await self._groups.confirmed_error():
+            # An earlier leader may have stored members and commits that are not known here yet, or
+            # a later one, of which this node has not heard.
             raise NotLeader(None)
         match asked:
             case _List() | _Describe() | _Delete():

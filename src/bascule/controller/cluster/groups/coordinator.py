@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from bascule.cluster_version import CONSUMER_GROUPS
+from typing import Final
+
+from bascule.cluster_version import CONFIRMATIONS, CONSUMER_GROUPS
 from bascule.config.sections import GroupsConfig
 from bascule.controller.cluster.controller import ClusterController
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.groups.classic import GroupLimits
 from bascule.host.api import Random
 from bascule.metadata.versions import check_in_force
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+
+CONFIRM_SECONDS_MAX: Final = 3.0
+"""For the confirmation of a coordinator, with all tries. Clients wait longer for an answer, and
+their sessions are longer."""
 
 
 def make_coordinator(
@@ -37,6 +44,13 @@ def make_coordinator(
             "set group.protocol=classic",
         )
 
+    async def leads(partition: Partition) -> bool:
+        if controller.image.cluster_version < CONFIRMATIONS:
+            return True
+        confirmation = controller.confirmation
+        is_confirmed = await confirmation.is_confirmed(seconds=CONFIRM_SECONDS_MAX)
+        return is_confirmed and confirmation.leads(partition, partition.leader_epoch)
+
     return GroupCoordinator(
         partitions,
         offsets,
@@ -44,4 +58,5 @@ def make_coordinator(
         limits,
         check_version=check_version,
         is_cut_off=lambda: controller.is_cut_off,
+        leads=leads,
     )

@@ -22,13 +22,20 @@ _OF_COORDINATOR: Final = (
 """Errors of the whole request."""
 
 
-def handle_leave_group(
+async def handle_leave_group(
     request: LeaveGroupRequest, version: int, context: Context
 ) -> LeaveGroupResponse:
-    """From version 3 on several members leave, and each has an error of its own."""
+    """From version 3 on several members leave, and each has an error of its own.
+
+    Where there is another coordinator, they are to leave there.
+    """
     members = request.members if version >= SEVERAL_SINCE else [MemberIdentity(request.member_id)]
     leaving = [(each.member_id, each.group_instance_id) for each in members]
-    errors = context.groups.leave(request.group_id, leaving)
+    error = await context.groups.confirmed_error(request.group_id)
+    if error:
+        errors = [error] * len(leaving)
+    else:
+        errors = context.groups.leave(request.group_id, leaving)
     if version < SEVERAL_SINCE:
         return LeaveGroupResponse(error_code=errors[0])
     if errors and errors[0] in _OF_COORDINATOR:  # then each has it
