@@ -12,7 +12,12 @@ from bascule.config import ClientConfig, Config, StreamDefaults
 from bascule.errors import ConfigError, Indeterminate, RequestExpired
 from bascule.host.real import RealRandom
 from bascule.kafka.handlers import handle
-from bascule.kafka.handlers.administration.access import described_error
+from bascule.kafka.handlers.administration.access import (
+    AT_ONCE_MAX,
+    CHANGES_MAX,
+    TOO_MANY,
+    described_error,
+)
 from bascule.kafka.handlers.context import Context, NodeIdentity
 from bascule.kafka.settings.topic_settings import NAMES, OWN_SETTINGS, TOPIC_SETTINGS, parse_setting
 from bascule.listening.refusals import RefusalLog
@@ -346,6 +351,57 @@ def test_only_topics_can_be_altered() -> None:
     run(scene)
 
 
+class Others:
+    """What else the event loop does while a request is handled."""
+
+    def __init__(self) -> None:
+        self.turns = self.tasks_max = 0
+        self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.turns += 1
+        self.tasks_max = max(self.tasks_max, len(asyncio.all_tasks()))
+        self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+    def end(self) -> None:
+        self._next.cancel()
+
+
+def test_a_request_changes_so_many_topics_and_others_go_on_meanwhile() -> None:
+    names = [f"t{n}" for n in range(CHANGES_MAX + 100)]
+
+    def check(found: list[tuple[int, str | None]], code: ErrorCode) -> None:
+        assert {each[0] for each in found[:CHANGES_MAX]} == {code}
+        assert set(found[CHANGES_MAX:]) == {(ErrorCode.INVALID_REQUEST, TOO_MANY)}
+
+    async def scene(ask: Asked) -> None:
+        others = Others()
+        created = CreateTopicsRequest([topic(name) for name in names], validate_only=True)
+        answer = await ask(created)
+        assert answer.is_large
+        assert [each.name for each in answer.topics] == names
+        check([(e.error_code, e.error_message) for e in answer.topics], ErrorCode.NONE)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        begun = others.turns
+        extended = [TopicToExtend(name, 5) for name in names]
+        answer = await ask(CreatePartitionsRequest(extended, validate_only=True))
+        assert answer.is_large
+        check([(e.error_code, e.error_message) for e in answer.results], unknown)
+        altered = [ResourceToAlter(TOPIC, name, []) for name in names]
+        answer = await ask(IncrementalAlterConfigsRequest(altered, validate_only=True))
+        assert answer.is_large
+        check([(e.error_code, e.error_message) for e in answer.responses], unknown)
+        answer = await ask(DeleteTopicsRequest(topics=[TopicToDelete(name) for name in names]))
+        assert answer.is_large
+        check([(e.error_code, e.error_message) for e in answer.responses], unknown)
+        assert others.turns - begun > 3 * CHANGES_MAX / AT_ONCE_MAX
+        # Those of the node itself are some.
+        assert others.tasks_max < 5 * AT_ONCE_MAX
+        others.end()
+
+    run(scene)
+
+
 def test_records_are_deleted_up_to_an_offset() -> None:
     async def scene(ask: Asked) -> None:
         await ask.create(topic("x"))
@@ -365,6 +421,9 @@ def test_records_are_deleted_up_to_an_offset() -> None:
         for partition in (1, -1):
             assert await delete(0, partition) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
         assert await delete(0, name="y") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        repeated = TopicToPurge("x", [PartitionToPurge(0, -2), PartitionToPurge(0, 0)])
+        (answer,) = (await ask(DeleteRecordsRequest([repeated]))).topics
+        assert [each.error_code for each in answer.partitions] == [ErrorCode.NONE]
 
     run(scene)
 

@@ -22,6 +22,8 @@ from typing import get_type_hints as type_hints
 from bascule.wire.primitives import Piece
 
 VERSION_MAX = 32_767
+ITEMS_AT_ONCE = 500
+"""Structures of a response that is encoded on the event loop: some ms. See `Message.is_large`."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

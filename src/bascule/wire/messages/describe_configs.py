@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     Array,
     Bool,
     Int8,
@@ -65,6 +66,10 @@ class DescribeConfigsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("4+")
     throttle_time_ms: Int32 = 0
     results: Array[DescribedResource] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return sum(1 + len(each.configs) for each in self.results) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

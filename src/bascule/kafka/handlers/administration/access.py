@@ -16,6 +16,11 @@ T = TypeVar("T")
 
 AT_ONCE_MAX: Final = 16
 """Changes of one request that are under way: those that come together share a commit."""
+CHANGES_MAX: Final = 1_000
+"""Topics that one request changes. Their settings, in the response to CreateTopics, are 2 MB."""
+TOO_MANY: Final = (
+    f"a request changes at most {CHANGES_MAX} topics: name this one in another request"
+)
 _OF_FIELDS: Final = {
     "partitions": ErrorCode.INVALID_PARTITIONS,
     "replicas": ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -49,14 +54,19 @@ def described_error(error: BasculeError | OSError) -> tuple[ErrorCode, str]:
 
 
 async def change_each(change: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
-    """The results of a change of each item, in order; some changes at a time."""
-    gate = asyncio.Semaphore(AT_ONCE_MAX)
+    """The results of a change of each item, in order; some changes at a time. Other work comes in
+    between, also where no change has to wait."""
+    waiting = list(items)
+    numbered = enumerate(waiting)
+    results: dict[int, T] = {}
 
-    async def run(item: S) -> T:
-        async with gate:
-            return await change(item)
+    async def work() -> None:
+        for number, item in numbered:
+            results[number] = await change(item)
+            await asyncio.sleep(0)
 
-    return await asyncio.gather(*map(run, items))
+    await asyncio.gather(*(work() for _ in range(min(AT_ONCE_MAX, len(waiting)))))
+    return [results[number] for number in sorted(results)]
 
 
 def named_twice(names: Iterable[str]) -> set[str]:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError, ConfigError, UnknownStream
 from bascule.kafka.handlers.administration.access import (
+    CHANGES_MAX,
+    TOO_MANY,
     change_each,
     described_error,
     named_twice,
@@ -61,7 +63,11 @@ async def handle_incremental_alter_configs(
             return answer(*described_error(error))
         return answer(ErrorCode.NONE, None)
 
-    return IncrementalAlterConfigsResponse(responses=await change_each(alter, request.resources))
+    responses = await change_each(alter, request.resources[:CHANGES_MAX])
+    for each in request.resources[CHANGES_MAX:]:
+        kind, name = each.resource_type, each.resource_name
+        responses.append(AlteredResource(ErrorCode.INVALID_REQUEST, TOO_MANY, kind, name))
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _changes(resource: ResourceToAlter, context: Context) -> dict[str, Any]:

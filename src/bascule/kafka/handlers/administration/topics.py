@@ -9,6 +9,8 @@ from typing import Final
 from bascule.config import stream_config
 from bascule.errors import BasculeError, ConfigError
 from bascule.kafka.handlers.administration.access import (
+    CHANGES_MAX,
+    TOO_MANY,
     change_each,
     described_error,
     named_twice,
@@ -67,8 +69,11 @@ async def handle_create_topics(
         except (BasculeError, OSError) as error:
             return _not_created(topic.name, *described_error(error))
 
-    distinct = {topic.name: topic for topic in request.topics}
-    return CreateTopicsResponse(topics=await change_each(create, distinct.values()))
+    distinct = list({topic.name: topic for topic in request.topics}.values())
+    topics = await change_each(create, distinct[:CHANGES_MAX])
+    for topic in distinct[CHANGES_MAX:]:
+        topics.append(_not_created(topic.name, ErrorCode.INVALID_REQUEST, TOO_MANY))
+    return CreateTopicsResponse(topics=topics)
 
 
 def _not_created(name: str, code: ErrorCode, text: str) -> CreatedTopic:
@@ -130,7 +135,7 @@ async def handle_delete_topics(
     """Delete the stream of each topic, which is named or has an id."""
     refused = refusal(context, client_id, "DeleteTopics")
     asked = [*request.topics, *(TopicToDelete(name) for name in request.topic_names)]
-    distinct = {(topic.name, topic.topic_id): topic for topic in asked}
+    distinct = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
 
     async def delete(topic: TopicToDelete) -> DeletedTopic:
         failed = partial(DeletedTopic, topic.name, topic.topic_id)
@@ -148,7 +153,12 @@ async def handle_delete_topics(
             return failed(*described_error(error))
         return DeletedTopic(name, topic.topic_id)
 
-    return DeleteTopicsResponse(responses=await change_each(delete, distinct.values()))
+    responses = await change_each(delete, distinct[:CHANGES_MAX])
+    for topic in distinct[CHANGES_MAX:]:
+        responses.append(
+            DeletedTopic(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, TOO_MANY)
+        )
+    return DeleteTopicsResponse(responses=responses)
 
 
 async def handle_create_partitions(
@@ -181,5 +191,8 @@ async def handle_create_partitions(
             return failed(*described_error(error))
         return TopicWithPartitions(topic.name)
 
-    distinct = {topic.name: topic for topic in request.topics}
-    return CreatePartitionsResponse(results=await change_each(extend, distinct.values()))
+    distinct = list({topic.name: topic for topic in request.topics}.values())
+    results = await change_each(extend, distinct[:CHANGES_MAX])
+    for topic in distinct[CHANGES_MAX:]:
+        results.append(TopicWithPartitions(topic.name, ErrorCode.INVALID_REQUEST, TOO_MANY))
+    return CreatePartitionsResponse(results=results)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     Array,
     Bool,
     Int16,
@@ -34,6 +35,10 @@ class CreatePartitionsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("2+")
     throttle_time_ms: Int32 = 0
     results: Array[TopicWithPartitions] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.results) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

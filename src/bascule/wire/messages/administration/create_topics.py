@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     NO_ID,
     Array,
     Bool,
@@ -75,6 +76,10 @@ class CreateTopicsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("5+")
     throttle_time_ms: Int32 = 0
     topics: Array[CreatedTopic] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return sum(1 + len(each.configs or ()) for each in self.topics) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

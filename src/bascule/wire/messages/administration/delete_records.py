@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     Array,
     Int16,
     Int32,
@@ -39,6 +40,10 @@ class DeleteRecordsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("2+")
     throttle_time_ms: Int32 = 0
     topics: Array[TopicWithoutRecords] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return sum(1 + len(each.partitions) for each in self.topics) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

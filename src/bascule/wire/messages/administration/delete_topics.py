@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     NO_ID,
     Array,
     Int16,
@@ -36,6 +37,10 @@ class DeleteTopicsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("4+")
     throttle_time_ms: Int32 = 0
     responses: Array[DeletedTopic] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.responses) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     Array,
     Bool,
     Int8,
@@ -43,6 +44,10 @@ class IncrementalAlterConfigsResponse(Message):
     FLEXIBLE: ClassVar[Versions] = Versions("1+")
     throttle_time_ms: Int32 = 0
     responses: Array[AlteredResource] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.responses) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bascule.wire.schema import (
+    ITEMS_AT_ONCE,
     Array,
     Int16,
     Int32,
@@ -36,6 +37,10 @@ class OffsetDeleteResponse(Message):
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
     topics: Array[TopicWithoutOffsets] = ()
+
+    @property
+    def is_large(self) -> bool:
+        return sum(1 + len(each.partitions) for each in self.topics) > ITEMS_AT_ONCE
 
 
 @dataclass(slots=True)
