@@ -7,6 +7,7 @@ from functools import cache
 
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
+from bascule.record.batch import RecordBatch
 from bascule.record.header import read_header
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -185,16 +186,10 @@ def read_as_a_consumer(log: PartitionLog) -> list[bytes] | None:
 
 def timestamps(batches: list[bytes], start_offset: int) -> list[tuple[int, int] | None]:
     """What looking for timestamps 0 to 7 is to find."""
-    headers = [read_header(batch) for batch in batches]
+    held = [record for batch in batches for record in RecordBatch(batch)]
+    records = [record for record in held if record.offset >= start_offset]
     return [
-        next(
-            (
-                (max(h.base_offset, start_offset), h.max_timestamp)
-                for h in headers
-                if h.max_timestamp >= wanted
-            ),
-            None,
-        )
+        next(((r.offset, r.timestamp) for r in records if r.timestamp >= wanted), None)
         for wanted in range(8)
     ]
 

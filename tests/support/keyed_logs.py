@@ -221,6 +221,9 @@ def check(log: PartitionLog, model: Model) -> None:
     """The log holds what the model says, in batches that begin and end where they did."""
     expected = [r for r in model.records() if r.offset >= log.start_offset]
     assert held(log) == expected
+    first = (expected[0].offset, 1_000) if expected else None
+    assert log.find_timestamp(1_000, end=log.end) == first
+    assert log.find_timestamp_max(end=log.end) == first
     for data in held_batches(log):
         header = read_header(data)
         batch = model.batches[header.base_offset]

@@ -152,13 +152,20 @@ def first_record(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or above `start_offset` and `timestamp`, or None.
 
+    `header.max_timestamp` is at least `timestamp`.
+
     Raises: CorruptData, OSError.
     """
-    if header.is_log_append_time or header.codec:
-        # All records have one timestamp. A compressed batch is not decompressed here, so its first
-        # offset stands for all of its records.
+    is_whole = header.record_count > header.last_offset_delta
+    if is_whole and (header.is_log_append_time or header.codec):
+        # All records have one timestamp. A whole compressed batch is not decompressed here, so its
+        # first offset stands for all of its records.
         return max(header.base_offset, start_offset), header.max_timestamp
-    for record in RecordBatch(file.read_at(position, header.total_bytes), origin=file.path):
+    # Compaction may have removed the first records, and all from `start_offset` on.
+    data = file.read_at(position, header.total_bytes)
+    if len(data) < header.total_bytes or not check_crc(data):
+        raise CorruptData(file.path, position + 17, "the CRC of the batch", f"{header.crc:#010x}")
+    for record in RecordBatch(data, origin=file.path):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return record.offset, record.timestamp
     return None

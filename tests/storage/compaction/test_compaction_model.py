@@ -145,6 +145,28 @@ def test_after_a_run_each_key_has_one_record_below_the_clean_offset() -> None:
     assert len(log.segments_info()) == 2, "small adjacent segments are merged"
 
 
+@pytest.mark.parametrize("codec", Compression)
+def test_a_record_that_is_there_is_found_by_its_time(codec: Compression) -> None:
+    """Batches keep the offsets that they had, whatever is left of them."""
+    files, model = SimFiles(RealRandom(1)), Model()
+    log = open_keyed(files)
+    for n in range(40):
+        pairs: list[tuple[bytes | None, bytes | None]] = [
+            (b"%d" % (key if n % 3 else 100 * n + key), b"v") for key in range(7)
+        ]
+        append_keyed(log, model, pairs[n % 5 :], timestamp=1_000 + n, codec=codec)
+        append_keyed(log, model, [(b"0", b"w"), (b"9", b"w")], timestamp=1_000 + n, codec=codec)
+    close_segment(log)
+    compact(files, log, now_ms=2_000)
+    assert any(r.offset not in model.batches for r in held(log)), "a batch lacks its first record"
+    for start in (0, log.end.offset // 2, log.end.offset - 3):
+        log.advance_start(start, high_watermark=log.end.offset)
+        records = held(log)
+        for timestamp in range(999, 1_042):
+            there = ((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp)
+            assert log.find_timestamp(timestamp, end=log.end) == next(there, None)
+
+
 def test_readers_continue_during_a_compaction() -> None:
     """A reader that keeps its slices reads every kept record once during a compaction."""
     files = SimFiles(RealRandom(4))
