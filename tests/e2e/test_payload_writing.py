@@ -371,6 +371,35 @@ def test_content_that_differs_from_what_is_there_begins_anew(tmp_path: Path) -> 
         asyncio.run(test())
 
 
+@pytest.mark.parametrize("more", [b"x", content(20 * MIB)])
+def test_nothing_is_added_to_a_payload_that_is_whole(tmp_path: Path, more: bytes) -> None:
+    data = content(2 * MIB + 5)
+
+    async def test() -> None:
+        await stored(data, writer(nodes[1]))
+        with pytest.raises(PayloadDamaged, match="size 2097157, expected"):
+            await stored(data + more, writer(nodes[1]))
+        await stored(data, writer(nodes[2]))
+        assert all(whole(node) == data for node in nodes.values())
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        asyncio.run(test())
+
+
+def test_a_node_refuses_what_goes_beyond_a_payload_that_is_whole(tmp_path: Path) -> None:
+    """As clients of before send it, which do not look at whether it is whole."""
+    with payload_nodes(tmp_path, 1) as nodes:
+        asyncio.run(stored(b"abc", writer(nodes[1])))
+        for position, sent in ((3, b"d"), (0, b"abcd"), (1, b"bcd")):
+            sender = RawSender(nodes[1].port)
+            sender.open(ID)
+            assert opened(sender).is_whole
+            sender.packet(position, sent)
+            failed = failure(sender)
+            assert (failed.name, "size 3, expected 4" in failed.text) == ("PayloadDamaged", True)
+        assert whole(nodes[1]) == b"abc"
+
+
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 

@@ -175,9 +175,6 @@ class ChunkedPayload:
         """
         body, offset = memoryview(chunk.body), chunk.head.offset
         skipped = session.skip(DataHead(0, offset, 0, len(body)))
-        if (session.closing is not None or session.is_whole) and skipped < len(body):
-            size, least = session.received.position, offset + len(body)
-            raise PayloadDamaged(self.opening.id, "size", str(size), f"{least} or more")
         if chunk.reply and len(self._waiting) >= WAITING_MAX:
             raise LimitExceeded("unanswered chunks", WAITING_MAX, len(self._waiting) + 1)
         whole = None

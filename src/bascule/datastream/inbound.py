@@ -462,7 +462,7 @@ class _Sink:
         self._new_crc = 0
 
     def begin(self, head: DataHead) -> None:
-        """Raises: PayloadGap."""
+        """Raises: PayloadGap, PayloadDamaged."""
         self._skip = self._session.skip(head)
         self._head, self._position, self._new_crc = head, head.position, 0
         self._is_partial = self._skip > 0

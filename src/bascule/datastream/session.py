@@ -19,7 +19,7 @@ from bascule.datastream.protocol.received import ReceivedPayload
 from bascule.datastream.protocol.routes import Route
 from bascule.datastream.successor import Successor
 from bascule.datastream.transport.reactor import Reactor
-from bascule.errors import BasculeError, Broken, DiskFull
+from bascule.errors import BasculeError, Broken, DiskFull, PayloadDamaged
 from bascule.host.api import File
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
@@ -201,8 +201,16 @@ class Session:
         return self._upstream is None
 
     def skip(self, head: DataHead) -> int:
-        """How much of a packet is here already. Raises: PayloadGap."""
-        return self.received.skip(head)
+        """How much of a packet is here already.
+
+        Raises: PayloadGap; PayloadDamaged where the payload is whole, or is being closed, and ends
+        before the packet does.
+        """
+        skipped = self.received.skip(head)
+        if (self.is_whole or self.closing is not None) and skipped < head.length:
+            size, least = self.received.position, head.position + head.length
+            raise PayloadDamaged(self.opening.id, "size", str(size), f"{least} or more")
+        return skipped
 
     def write(self, position: int, piece: memoryview) -> None:
         """Write bytes of the packet at hand. Raises: OSError."""

@@ -120,6 +120,8 @@ class PayloadWriter:
         """What nodes have from before this writer: not sent again."""
         self._skipped_crc = 0
         """CRC-32C of that."""
+        self._whole_size = -1
+        """The size of the payload, where a node has it whole; -1: none is known to have."""
         self._synced = 0
         self._sync_wanted = 0
         """Where the last `sync` was asked for."""
@@ -275,6 +277,13 @@ class PayloadWriter:
         if packet.position < end <= self._written:
             data = memoryview(packet.data)[: end - packet.position]
             self._check_crc(end, combine(packet.crc_before, crc32c(data), len(data)))
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Nothing can be added to a payload that is whole. Raises: PayloadDamaged."""
+        if 0 <= self._whole_size < self._written:
+            found, least = str(self._whole_size), f"{self._written} or more"
+            raise PayloadDamaged(self.id, "size", found, least)
 
     def _check_crc(self, position: int, crc: int) -> None:
         if crc != self._skipped_crc:
@@ -461,6 +470,9 @@ class PayloadWriter:
 
     def _check(self, opened: PayloadOpened) -> None:
         """Compare what a node has with what was sent. Raises: PayloadDamaged, PayloadGap."""
+        if opened.is_whole:
+            self._whole_size = opened.position
+            self._check_end()
         if opened.position > self._written:
             # From before this writer: compared once as much has been written.
             if opened.position > self._skip_to:
