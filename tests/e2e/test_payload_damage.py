@@ -215,3 +215,88 @@ def test_damage_without_another_replica_is_an_error(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "payload_damaged")
         flip(file, 10)
         assert read(node.addresses["http"], "alone", start=5, end=15) == data[5:15]
+
+
+@pytest.mark.parametrize("size", [1_000, SIZE])
+@pytest.mark.parametrize("change", [3, -3])
+def test_a_file_of_another_size_is_not_taken_for_the_payload(
+    cluster: RunningCluster, size: int, change: int
+) -> None:
+    """A node that starts knows the sizes of files only; the record knows that of the payload."""
+    name, data = f"size-{size}-{change}", content(9)[:size]
+    send(cluster.alive()[0].addresses["http"], name, data, 3)
+    cluster.wait_in_sync(name)
+    victim = cluster.leader(name)
+    file = linked(cluster.replica(victim, name))
+
+    def ask(method: str, part: str | None) -> tuple[int, str | None, str, bytes]:
+        """Of the node after a start with the changed file."""
+        cluster.nodes[victim].stop()
+        with file.open("r+b") as opened:
+            opened.truncate(size + change)
+        cluster.start(victim)
+        cluster.wait_in_sync(name)
+        url = f"{cluster.nodes[victim].addresses['http']}/v1/streams/{name}/partitions/0/payloads/0"
+        answer = httpx.request(method, url, headers={"Range": part} if part else {}, timeout=30)
+        wait_content(file, data)
+        found = answer.headers
+        return (
+            answer.status_code,
+            found.get("content-range"),
+            found["content-length"],
+            answer.content,
+        )
+
+    assert ask("HEAD", None) == (200, None, str(size), b"")
+    ends = (size - 2, size - 1)
+    expected = 206, f"bytes {ends[0]}-{ends[1]}/{size}", "2", data[-2:]
+    assert ask("GET", "bytes=-2") == expected
+
+
+def test_what_no_replica_has_is_an_error_before_the_head(cluster: RunningCluster) -> None:
+    name, data = "nowhere", content(10)
+    send(cluster.alive()[0].addresses["http"], name, data, 3)
+    cluster.wait_in_sync(name)
+    for number in cluster.nodes:
+        linked(cluster.replica(number, name)).unlink()
+
+    def refusals() -> set[tuple[int, str]]:
+        found = set()
+        for node in cluster.alive():
+            url = f"{node.addresses['http']}/v1/streams/{name}/partitions/0/payloads/0"
+            part = {"Range": "bytes=7-"}
+            answer = httpx.get(url, headers=part, follow_redirects=True, timeout=60)
+            found.add((answer.status_code, answer.json()["error"]["code"]))
+        return found
+
+    assert refusals() == {(503, "unavailable")}
+    for number in cluster.nodes:  # now they know that it is gone
+        cluster.nodes[number].stop()
+        cluster.start(number)
+    cluster.wait_in_sync(name)
+    assert refusals() <= {(503, "unavailable"), (404, "unknown_payload")}
+
+
+@pytest.mark.parametrize("door", ["client", "http"])
+def test_a_leader_without_the_file_says_not_that_there_is_none(
+    cluster: RunningCluster, door: str
+) -> None:
+    """It has just started, so that it knows that the file is gone."""
+    name, data = f"leader-{door}", content(11)
+    send(cluster.alive()[0].addresses["http"], name, data, 3)
+    cluster.wait_in_sync(name)
+    victim = cluster.leader(name)
+    file = linked(cluster.replica(victim, name))
+    cluster.nodes[victim].stop()
+    file.unlink()
+    cluster.start(victim)
+    cluster.wait_in_sync(name)
+    cluster.nodes[victim].call("POST", f"/v1/streams/{name}/elect-leader", {"node": victim})
+    url = cluster.nodes[victim].addresses["http"]
+    if door == "client":
+        assert read(url, name, start=7) == data[7:]
+    else:
+        url += f"/v1/streams/{name}/partitions/0/payloads/0"
+        answer = httpx.get(url, headers={"Range": "bytes=7-"}, timeout=30)
+        assert (answer.status_code, answer.content) == (206, data[7:])
+    wait_content(file, data)

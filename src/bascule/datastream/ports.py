@@ -52,6 +52,7 @@ class FoundFile(NamedTuple):
     """The payload of a record on this node, or the HTTP address of a node to ask."""
 
     payload: Payload | None
+    """What the record says. The file may be damaged, or gone."""
     elsewhere: str = ""
     """Of another living node with a replica; empty if there is none."""
     open: Callable[[int, int], VerifiedFile] | None = None

@@ -230,8 +230,11 @@ class DataStreams:
         """See `PayloadCluster.catch_up_wait`."""
         return self._cluster.catch_up_wait(place, node, count)
 
-    def find(self, place: PayloadPlace, fetch: FetchPayload) -> VerifiedFile:
+    def find(self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool) -> VerifiedFile:
         """The payload that is asked for. On a thread of the pool.
+
+        A leader tells other nodes that it lacks one, and they ask the rest before they give it up.
+        Clients hear only that it may be elsewhere.
 
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
@@ -241,8 +244,9 @@ class DataStreams:
         if id and payloads.find(id) is None:
             leads = place.leader == self.node_id
             is_known = place.is_confirmed or fetch.offset < place.high_watermark
-            if leads and is_known and 0 <= fetch.offset < place.store.end.offset:
-                # The record is in the log of its leader, and the payload nowhere on its disk.
+            is_in_log = leads and is_known and 0 <= fetch.offset < place.store.end.offset
+            # The record is in the log of its leader, and the payload nowhere on its disk.
+            if is_in_log and (is_node or self.id_at(place, fetch.offset) != id):
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
             id = self.id_at(place, fetch.offset)

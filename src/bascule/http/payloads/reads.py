@@ -85,10 +85,15 @@ class _Pieces:
         self._checked = 0
         """Bytes from `_position` on that were compared."""
         self._source: VerifiedFile | None = None
+        self._reader: PayloadReader | None = None
+        """Of another replica."""
+        self._read = b""
+        """What it has given already."""
 
     async def begin(self) -> None:
-        """Compare the first piece, while an error can still be answered. Raises: PayloadDamaged if
-        no other replica is alive; PayloadMissing, OSError."""
+        """Compare the first piece, while an error can still be answered. Raises: PayloadDamaged,
+        PayloadMissing, OSError if no other replica is alive; what `PayloadReader` raises if none
+        has it."""
         opened = self._found.open
         assert opened is not None
         try:
@@ -98,6 +103,19 @@ class _Pieces:
             self._on_damage(error)
             if not self._found.elsewhere:
                 raise
+            await self._begin_elsewhere()
+
+    async def _begin_elsewhere(self) -> None:
+        """Have the first bytes of another replica."""
+        self._reader = PayloadReader(
+            self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX
+        )
+        try:
+            async with aclosing(self._reader.chunks()) as chunks:
+                self._read = await anext(chunks, b"")
+        except BaseException:
+            self.close()
+            raise
 
     def _on_damage(self, error: Exception) -> None:
         self._found.on_damage(error)
@@ -143,11 +161,20 @@ class _Pieces:
         """What is left, from another replica."""
         if self._position >= self._fetch.end:
             return
-        self._fetch.start = self._position
-        reader = PayloadReader(self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX)
-        async with reader:
-            async for chunk in reader:
-                yield chunk
+        if self._reader is None:
+            self._fetch.start = self._position
+            self._reader = PayloadReader(
+                self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX
+            )
+        if self._read:
+            yield self._read
+        async for chunk in self._reader:
+            yield chunk
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        if self._reader is not None:
+            self._reader.close()
 
 
 class _PayloadResponse(Response):
@@ -159,15 +186,18 @@ class _PayloadResponse(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        await self._pieces.send(scope.get("extensions", {}).get(SENDFILE), send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            await self._pieces.send(scope.get("extensions", {}).get(SENDFILE), send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._pieces.close()
 
 
 PAYLOAD_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
@@ -191,6 +221,7 @@ PAYLOAD_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (404, "unknown_payload"),
             (409, "payload_damaged"),
             (500, "partition_failed"),
+            (503, "unavailable"),
         ),
         example="curl -L $SERVER/v1/streams/models/partitions/0/payloads/0 -H 'Range: bytes=0-99'",
         media_type=OCTETS,

@@ -27,6 +27,7 @@ from bascule.errors import (
     InternalStream,
     NotLeader,
     PartitionFailed,
+    PayloadDamaged,
     PayloadMissing,
     UnknownPartition,
     UnknownPayload,
@@ -133,7 +134,8 @@ class ClusterPayloads:
         self.streams.fetch(place, link, on_fetched)
 
     async def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
-        """The payload of a record here, or a node that may have it.
+        """The payload of a record here, or a node that may have it. What the record says counts:
+        a file that was cut, or has grown, says the wrong size.
 
         Raises: UnknownStream, UnknownPartition, UnknownPayload, PartitionFailed, PayloadMissing,
         CorruptData, OSError.
@@ -154,21 +156,52 @@ class ClusterPayloads:
             return FoundFile(None, elsewhere)
         try:
             id = await self._id_at(place, offset)
-        except PayloadMissing:
+        except PayloadMissing as error:
+            link = await asyncio.to_thread(_link_of, place, offset)
+            if link is not None:  # the record is here: its file is gone
+                return self._found(place, offset, link.payload, elsewhere, error)
             if not elsewhere:
                 raise
             return FoundFile(None, elsewhere)
         found = place.store.payloads.find(id)
         if found is None:  # removed since
             raise UnknownPayload(stream, partition, offset)
+        try:
+            link = await asyncio.to_thread(_link_of, place, offset)
+        except (BasculeError, OSError):
+            if elsewhere:
+                return FoundFile(None, elsewhere)
+            link = None  # the bytes are compared with the checksum in the name of the file
+        # Of a record that compaction has removed the file may still be there for a moment.
+        payload = found.payload if link is None else link.payload
+        if payload == found.payload:
+            return self._found(place, offset, payload, elsewhere)
+        damage = PayloadDamaged(id, "size", str(found.payload.size), str(payload.size))
+        self.streams.on_damage(place, id, damage)
+        return self._found(place, offset, payload, elsewhere, damage)
+
+    def _found(
+        self,
+        place: PayloadPlace,
+        offset: int,
+        payload: Payload,
+        elsewhere: str,
+        error: BasculeError | None = None,
+    ) -> FoundFile:
+        """`error`: why its file cannot be read here."""
+        id = payload.id
 
         def opened(start: int, end: int) -> VerifiedFile:
-            fetch = FetchPayload(stream, partition, id, offset, start, end)
-            return self.streams.find(place, fetch)
+            if error is not None:
+                raise error
+            fetch = FetchPayload(place.stream, place.partition, id, offset, start, end)
+            return self.streams.find(place, fetch, is_node=False)
 
-        return FoundFile(
-            found.payload, elsewhere, opened, lambda error: self.streams.on_damage(place, id, error)
-        )
+        def on_damage(caught: Exception) -> None:
+            if caught is not error:
+                self.streams.on_damage(place, id, caught)
+
+        return FoundFile(payload, elsewhere, opened, on_damage)
 
     async def _id_at(self, place: PayloadPlace, offset: int) -> str:
         """The payload of a record here. Raises: as `DataStreams.id_at`."""
@@ -284,6 +317,13 @@ class ClusterPayloads:
             nodes,
         )
         return asyncio.run_coroutine_threadsafe(self._links.link(place, request), self._loop)
+
+
+def _link_of(place: PayloadPlace, offset: int) -> PayloadLink | None:
+    """What the record at an offset says of its payload, if it is here. Reads the disk. Raises: as
+    `PayloadLog.link_at`."""
+    assert place.store is not None
+    return place.store.link_at(offset) if offset < place.high_watermark else None
 
 
 def _subject(definition: StreamDefinition, asked: str | None) -> str:
