@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import time
@@ -14,7 +15,7 @@ from crc32c import crc32c
 
 import bascule
 from bascule.client import SyncClient
-from bascule.errors import UnknownPayload
+from bascule.errors import PublishRejected, UnknownPayload
 from support.clusters import RunningCluster
 from support.processes import Node, running_node
 
@@ -132,6 +133,54 @@ def test_what_http_refuses(node: Node, client: SyncClient) -> None:
         "unknown_stream"
     )
     assert all(message.subject != "models.c" for message in client.read("models", end="latest"))
+
+
+@pytest.mark.parametrize(
+    ("header", "err_code"),
+    [("Nats-TTL: 5s", 20004), ("Nats-Foo: 1", 20004), ("Nats-Expected-Stream: other", 10060)],
+)
+def test_what_no_repetition_changes_is_refused_before_the_body(
+    node: Node, client: SyncClient, header: str, err_code: int
+) -> None:
+    host, port = node.addresses["http"].removeprefix("http://").split(":")
+    head = (
+        f"POST /v1/streams/models/payloads?subject=models.c HTTP/1.1\r\nHost: localhost\r\n{header}"
+        "\r\nContent-Type: a/b\r\nContent-Length: 1000000\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        sock.sendall(head.encode())
+        answer = b""
+        while part := sock.recv(1 << 16):
+            answer += part
+    found, _, body = answer.partition(b"\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 400"), answer
+    error = json.loads(body)["error"]
+    assert (error["code"], error["err_code"]) == ("message_refused", err_code)
+    assert "retriable" not in error
+    name, _, value = header.partition(": ")
+    with (
+        pytest.raises(PublishRejected),
+        client.open_payload("models", subject="models.c", headers={name: value}) as out,
+    ):
+        raise AssertionError(f"payload {out.id} is open")
+
+
+def test_a_payload_of_a_table_needs_a_key_of_it(node: Node) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_stream(
+            "table", "$KV.table.>", key_from="subject", cleanup=["compact"], table=True
+        )
+    where = node.addresses["http"] + "/v1/streams/table/payloads?subject=$KV.table."
+    assert httpx.post(where + "a", content=b"x", headers=OCTETS).status_code == 201
+    refused = httpx.post(where + "%25zz", content=b"x", headers=OCTETS)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["err_code"]) == (
+        400,
+        "message_refused",
+        20009,
+    )
+    with_ttl = {**OCTETS, "Nats-TTL": "1h"}
+    assert httpx.post(where + "b", content=b"x", headers=with_ttl).status_code == 201
 
 
 def test_a_body_may_take_long_as_long_as_it_goes_on(node: Node, client: SyncClient) -> None:

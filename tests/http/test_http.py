@@ -17,7 +17,7 @@ import pytest
 from bascule.config import StreamDefaults
 from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.http import create_app
-from bascule.http.responses import ERROR_STATUSES, HTTP_STATUS_CODES, PUBLISH_STATUSES
+from bascule.http.responses import ERROR_STATUSES, HTTP_STATUS_CODES, PUBLISH_STATUSES, REFUSED
 from bascule.http.routes import OPERATIONS
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import Command
@@ -548,7 +548,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     known = {(status, code) for _, status, code in ERROR_STATUSES} | {
         (s, c) for s, c in HTTP_STATUS_CODES.items()
     }
-    known |= set(PUBLISH_STATUSES.values())
+    known |= {*PUBLISH_STATUSES.values(), REFUSED}
     text = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
     table = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE)
     assert {(int(status), code) for code, status in table} == known

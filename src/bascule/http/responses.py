@@ -114,7 +114,10 @@ PUBLISH_STATUSES: Final = {
     ack_codes.PAUSED: (503, "paused"),
     ack_codes.NOT_ENOUGH_REPLICAS: (503, "not_enough_replicas"),
 }
-"""`err_code` of a message that was refused -> status and code, where they are not `not_stored`."""
+"""`err_code` of a message that was refused -> status and code, where they are not `not_stored` or,
+of a `code` below 500, `REFUSED`."""
+REFUSED: Final = (400, "message_refused")
+"""The same message would be refused again."""
 
 HTTP_STATUS_CODES: Final = {
     400: "malformed_request",
@@ -160,7 +163,8 @@ def error_response(error: BasculeError) -> Response:
     elif isinstance(error, UnknownKey):
         headers = {"bascule-position": str(error.position)}
     elif isinstance(error, PublishRejected):
-        status, detail.code = PUBLISH_STATUSES.get(error.err_code, (status, code))
+        default = REFUSED if error.code < 500 else (status, code)
+        status, detail.code = PUBLISH_STATUSES.get(error.err_code, default)
         detail.err_code, detail.retriable = error.err_code, status in (429, 503)
     return json_response(ErrorBody(error=detail), status, headers)
 

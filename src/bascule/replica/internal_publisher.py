@@ -7,14 +7,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from bascule.errors import NotLeader, PublishRejected, UnknownPartition, UnknownStream
-from bascule.model import KeyFrom, RecordHeader, StreamConfig
-from bascule.publish.acks import NOT_LEADING, AckError, too_large, unsupported_header
-from bascule.publish.headers import read_publish_headers
+from bascule.model import KeyFrom, RecordHeader, StreamConfig, StreamDefinition
+from bascule.publish.acks import (
+    NOT_LEADING,
+    AckError,
+    AckFormat,
+    too_large,
+    unsupported_header,
+)
+from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
+from bascule.publish.preconditions import Preconditions
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record._hot_encode import encode_records
 from bascule.record.batch import Record
@@ -25,6 +32,19 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire import ack_codes
 from bascule.wire.ack_codes import publish_error
+
+LASTING_REFUSALS: Final = frozenset(
+    {
+        ack_codes.TOO_LARGE,
+        ack_codes.WRONG_STREAM,
+        ack_codes.MALFORMED_TTL,
+        ack_codes.UNSUPPORTED_HEADER,
+        ack_codes.UNKNOWN_ACK_POLICY,
+        ack_codes.MALFORMED_SEQUENCE,
+        ack_codes.NO_KEY,
+    }
+)
+"""Refusals of a message that its stream would also give later, whatever is in its log."""
 
 
 class InternalRecord(msgspec.Struct, frozen=True, gc=False):
@@ -121,20 +141,14 @@ class InternalPublisher:
         links = any(message.payload is not None for message in messages)
         if links:
             _check_only_link(messages, name)
-        for message in messages:
-            if message.wire_bytes > config.message_bytes_max:
-                error = too_large(config.message_bytes_max, message.wire_bytes)
-                raise publish_error(error.code, error.err_code, error.description, name)
-        records = [_record(config, row, message) for row, message in enumerate(messages)]
-        data = memoryview(build_batch(records, base_offset=0, log_append_time=True))
+        _check_sizes(messages, partition.definition)
+        data, headers = _batch(config, messages, partition.preconditions.hash_key, links=links)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         batch = UnstampedBatch(
             data=data,
-            record_count=len(records),
-            headers=read_publish_headers(
-                data, len(records), partition.preconditions.hash_key, own_links=links
-            ),
+            record_count=len(messages),
+            headers=headers,
             on_committed=_resolver(loop, done, name, partition),
             attributes=PAYLOAD_LINKS if links else 0,
         )
@@ -153,6 +167,46 @@ class InternalPublisher:
     def _check_leads(self, partition: Partition) -> None:
         if not partition.is_leader or partition.has_handed_over:
             raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+
+
+def check_message(definition: StreamDefinition, message: ClientMessage) -> None:
+    """Compare a message with what is asked of all messages of a stream, before it is published.
+
+    What the state of the stream, its log or its ids of messages decide is left to the leader.
+    Raises: PublishRejected.
+    """
+    links = message.payload is not None
+    if links:
+        _check_only_link([message], definition.name)
+    _check_sizes([message], definition)
+    hash_key = HashKey(bytes(16))
+    data, headers = _batch(definition.config, [message], hash_key, links=links)
+    acks = AckFormat(stream=definition.name, subject="", partition=0, replicas=1, synced=False)
+    batch = UnstampedBatch(
+        data=data, record_count=1, headers=headers, on_committed=lambda offset, error: None
+    )
+    found = Preconditions(definition, acks, hash_key).evaluate(batch, next_offset=0, now_ms=0)
+    error = None if found is None or found.outcome is None else found.outcome.error
+    if error is not None and error.err_code in LASTING_REFUSALS:
+        raise publish_error(error.code, error.err_code, error.description, definition.name)
+
+
+def _check_sizes(messages: Sequence[ClientMessage], definition: StreamDefinition) -> None:
+    """Raises: PublishRejected."""
+    most = definition.config.message_bytes_max
+    for message in messages:
+        if message.wire_bytes > most:
+            error = too_large(most, message.wire_bytes)
+            raise publish_error(error.code, error.err_code, error.description, definition.name)
+
+
+def _batch(
+    config: StreamConfig, messages: Sequence[ClientMessage], hash_key: HashKey, *, links: bool
+) -> tuple[memoryview, PublishHeaders]:
+    """The batch of messages, and their publish headers."""
+    records = [_record(config, row, message) for row, message in enumerate(messages)]
+    data = memoryview(build_batch(records, base_offset=0, log_append_time=True))
+    return data, read_publish_headers(data, len(records), hash_key, own_links=links)
 
 
 def _check_only_link(messages: Sequence[ClientMessage], stream: str) -> None:

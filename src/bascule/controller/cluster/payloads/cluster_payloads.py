@@ -38,7 +38,7 @@ from bascule.ingest.routing import partition_of
 from bascule.model import PartitionBy, StreamDefinition
 from bascule.publish.unstamped_batch import Append
 from bascule.record.payload_links import RESERVED_PREFIX, Payload, PayloadLink
-from bascule.replica.internal_publisher import InternalPublisher
+from bascule.replica.internal_publisher import ClientMessage, InternalPublisher, check_message
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.payloads.payload_log import PayloadLog
@@ -239,6 +239,10 @@ class ClusterPayloads:
         for name, _ in opening.headers:
             if name.lower().startswith(RESERVED_PREFIX):
                 raise ConfigError(f"header {name!r} is Bascule's own: leave it out")
+        # Before its content is sent: what the leader would refuse at the end in any case.
+        payload = Payload(opening.id, max(opening.size, 0), 0)
+        headers = tuple(opening.headers)
+        check_message(definition, ClientMessage(subject, opening.key, b"", headers, payload))
         partition = opening.partition
         if partition < 0:
             partition = _partition(definition, subject, opening)
