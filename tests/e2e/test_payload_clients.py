@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
@@ -57,6 +58,56 @@ def test_a_part_of_something_else_is_not_gone_on_with(node: Node, tmp_path: Path
     got = run(node, tmp_path, "get", "files", "0", "--bytes", "5-50", "-o", "out")
     assert (got.returncode, (tmp_path / "out").read_bytes()) == (0, DATA[5:50])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_is_no_regular_file_is_written_to_as_it_is(node: Node, tmp_path: Path) -> None:
+    pipe, received = tmp_path / "pipe", tmp_path / "received"
+    os.mkfifo(pipe)
+    with received.open("wb") as file, subprocess.Popen(["cat", pipe], stdout=file) as reader:
+        got = run(node, tmp_path, "get", "files", "0", "-o", "pipe")
+        assert got.returncode == 0, got.stderr
+        assert reader.wait(30) == 0
+    assert received.read_bytes() == DATA
+    assert pipe.is_fifo()
+    got = run(node, tmp_path, "get", "files", "0", "-o", "/dev/full")
+    assert got.returncode != 0
+    assert b"No space left" in got.stderr
+    assert b"Traceback" not in got.stderr
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    assert run(node, tmp_path, "get", "files", "0", "-o", "null").returncode == 0
+    assert null.is_char_device()
+    got = run(node, tmp_path, "get", "files", "1", "-o", "/dev/stdout")
+    assert (got.returncode, got.stdout) == (0, b"abc")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written(
+    node: Node, tmp_path: Path, exists: bool
+) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    if exists:
+        (below / "file").write_bytes(b"before")
+    (tmp_path / "link").symlink_to(Path("below") / "file")
+    got = run(node, tmp_path, "get", "files", "1", "-o", "link")
+    assert got.returncode == 0, got.stderr
+    assert (tmp_path / "link").readlink() == Path("below") / "file"
+    assert (below / "file").read_bytes() == b"abc"
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["below", "file", "link"]
+
+
+@pytest.mark.parametrize("output", ["out", "-"])
+def test_a_range_behind_the_end_is_an_error(node: Node, tmp_path: Path, output: str) -> None:
+    for part in ("3-", "4-5", "4-4"):
+        got = run(node, tmp_path, "get", "files", "1", "--bytes", part, "-o", output)
+        assert got.returncode != 0
+        assert b"it has 3 bytes" in got.stderr
+    assert not list(tmp_path.iterdir())
+    for part in ("2-9", "3-3", "0-0"):
+        got = run(node, tmp_path, "get", "files", "1", "--bytes", part, "-o", output)
+        found = got.stdout if output == "-" else (tmp_path / "out").read_bytes()
+        assert (got.returncode, found) == (0, b"c" if part == "2-9" else b"")
 
 
 def test_a_part_is_gone_on_with_only_for_its_own_range(node: Node, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
@@ -13,6 +14,8 @@ from bascule.cli.output import ServerOption, StreamArgument, err, out
 from bascule.cli.payloads.bars import byte_bar
 from bascule.cli.payloads.part_file import PartFile, PartOf
 from bascule.errors import ConfigError, PayloadDamaged
+
+STDOUT: Final = ("-", "/dev/stdout")
 
 
 def get(
@@ -39,16 +42,22 @@ def get(
 
     The content is written to FILE.part, which is renamed once all has come and the checksum is
     right. Where the command ends early, it goes on with that file the next time, if FILE.part.json
-    says that it is of the same payload and range.
+    says that it is of the same payload and range. Where FILE is a link, that is done to what it
+    leads to. A device or a pipe is written to as it is.
     """  # fmt: skip
     start, end = _range(bytes)
-    if output == "-":
-        asyncio.run(_to_stdout(server, stream, partition, offset, start, end))
+    if output in STDOUT:
+        asyncio.run(_to_open(server, stream, partition, offset, start, end, sys.stdout.buffer))
         return
     target = Path(output or f"{stream}-{partition}-{offset}")
     if target.is_dir():
         raise ConfigError(f"--output {target} is a directory, expected a file")
-    size = asyncio.run(_to_file(server, stream, partition, offset, start, end, target))
+    if target.exists() and not target.is_file():  # nothing can take its place
+        with target.open("wb") as file:
+            size = asyncio.run(_to_open(server, stream, partition, offset, start, end, file))
+    else:
+        file_path = Path(os.path.realpath(target))  # a link stays, and so does FILE.part beside it
+        size = asyncio.run(_to_file(server, stream, partition, offset, start, end, file_path))
     out.print(f"{size:,} bytes in {target}", markup=False)
 
 
@@ -65,18 +74,35 @@ def _range(text: str | None) -> tuple[int, int | None]:
     return start, end
 
 
-async def _to_stdout(
-    server: str | None, stream: str, partition: int, offset: int, start: int, end: int | None
-) -> None:
+def _check_start(start: int, end: int | None, size: int) -> None:
+    """Raises: ConfigError for a range behind the end of a payload."""
+    if start > size or (start == size and start and end != start):
+        raise ConfigError(f"--bytes {start}-{'' if end is None else end}: it has {size:,} bytes")
+
+
+async def _to_open(
+    server: str | None,
+    stream: str,
+    partition: int,
+    offset: int,
+    start: int,
+    end: int | None,
+    file: BinaryIO,
+) -> int:
+    """The bytes that were written. Raises: as `PayloadReader`; ConfigError, OSError."""
     import bascule
 
+    size = 0
     async with (
         bascule.connect(server) as client,
         client.read_payload(stream, offset, partition=partition, start=start, end=end) as payload,
     ):
+        _check_start(start, end, payload.size)
         async for chunk in payload:
-            await asyncio.to_thread(sys.stdout.buffer.write, chunk)
-        sys.stdout.buffer.flush()
+            await asyncio.to_thread(file.write, chunk)
+            size += len(chunk)
+        file.flush()
+    return size
 
 
 async def _to_file(
@@ -88,12 +114,13 @@ async def _to_file(
     end: int | None,
     target: Path,
 ) -> int:
-    """The bytes of the file. Raises: as `PayloadReader`; OSError."""
+    """The bytes of the file. Raises: as `PayloadReader`; ConfigError, OSError."""
     import bascule
 
     async with bascule.connect(server) as client:
         async with client.read_payload(stream, offset, partition=partition) as found:
             id, whole, crc32c = found.id, found.size, found.crc32c
+        _check_start(start, end, whole)
         total = max((whole if end is None else min(end, whole)) - start, 0)
         part = PartFile(
             target, PartOf(id, start, end), total, is_whole=(start, total) == (0, whole)
