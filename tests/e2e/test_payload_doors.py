@@ -112,6 +112,30 @@ def test_a_repeated_put_is_stored_once(node: Node, client: SyncClient) -> None:
         assert refused.json()["error"]["code"] == "payload_damaged"
 
 
+def test_message_ids_of_payloads_outlive_their_records(tmp_path: Path) -> None:
+    def post(data: bytes) -> tuple[int, int, int, str]:
+        where = node.addresses["http"] + "/v1/streams/models/payloads?subject=models.a"
+        headers = {**OCTETS, "Nats-Msg-Id": "one"}
+        answer = httpx.post(where, content=data, headers=headers, timeout=60)
+        ack = answer.json()
+        return answer.status_code, ack["offset"], ack["bytes"], ack["crc32c"]
+
+    def expected(data: bytes) -> tuple[int, int, int, str]:
+        return 201, 0, len(data), f"{crc32c(data):08x}"
+
+    with running_node(tmp_path) as node:
+        node.call("POST", "/v1/streams", {"name": "models", "subject": "models.>"})
+        assert post(b"first") == expected(b"first")
+        assert post(b"another") == expected(b"first")
+        node.stop()
+        (file,) = (node.directory / "data/streams/models/0/payloads").glob("*.linked")
+        file.unlink()
+        node.start()
+        assert post(b"another") == expected(b"first")
+        node.call("POST", "/v1/streams/models/purge", {"partition": 0})
+        assert post(b"another") == expected(b"another")
+
+
 def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     def refusal(method: str, path: str, **options: object) -> tuple[int, str]:
         answer = httpx.request(method, url(node, path), content=b"x", **options)  # type: ignore[arg-type]

@@ -152,16 +152,20 @@ class PayloadLinks:
             return _ack(partition, offset, link.payload)
         # The record there is another one, with the message id that the client gives.
         stored = store.payloads.find_at(offset)
-        if stored is None:
-            is_own = ID_HEADER.lower() not in names
-            if is_own and not await asyncio.to_thread(store.holds, offset):
-                # Its ack was lost, and the record was removed since.
-                return _ack(partition, offset, link.payload) | {"duplicate": True}
+        earlier = None if stored is None else stored.payload
+        if earlier is None:
+            named = await asyncio.to_thread(store.link_at, offset)
+            if named is not None:  # no replica has its file
+                earlier = named.payload
+            elif not await asyncio.to_thread(store.holds, offset):
+                # The record was removed since. If it was that of this payload, its ack was lost.
+                earlier = link.payload
+        if earlier is None:
             raise ConfigError(
                 f"the message id of payload {link.id} is that of the message without payload at "
                 f"offset {offset}"
             )
-        return _ack(partition, offset, stored.payload) | {"duplicate": True}
+        return _ack(partition, offset, earlier) | {"duplicate": True}
 
     async def _get(self, partition: Partition, link: LinkPayload) -> None:
         """FetchPayload the payload from a node that has it. Raises: PayloadMissing."""
