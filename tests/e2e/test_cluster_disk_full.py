@@ -113,6 +113,31 @@ def test_a_controller_without_room_for_a_decision_gives_way(cluster: RunningClus
     wait_until(other, lambda: _in_sync(other, "s") == [2])
 
 
+def test_a_leader_without_room_for_a_payload_gives_way(cluster: RunningCluster) -> None:
+    """Its log would go on, but no payload could be acknowledged. It comes back with room again."""
+    small, other = cluster.nodes[1], cluster.nodes[2]
+    assert isinstance(small, SmallDisk)
+    other.create("s", "s.>", replicas=3)
+    cluster.wait_in_sync("s")
+    other.call("POST", "/v1/streams/s/reassign", {"replicas": [1, 2, 3]})
+    wait_until(other, lambda: cluster.leader("s") == 1)
+    small.fill_to(4 << 20)
+    contents = [bytes([number]) * (5 << 20) for number in range(2)]
+    with bascule.connect_sync(other.addresses["http"], timeout=30) as client:
+        for data in contents:
+            with client.open_payload("s", subject="s.a", timeout=20) as out:
+                out.write(data)
+        assert cluster.leader("s") in (2, 3)
+    assert small.process is not None
+    assert small.process.poll() is None
+    (small.data / "more_ballast").unlink()
+    wait_until(other, lambda: sorted(_in_sync(other, "s")) == [1, 2, 3])
+    with bascule.connect_sync(small.addresses["http"], timeout=30) as client:
+        for offset, data in enumerate(contents):
+            with client.read_payload("s", offset) as payload:
+                assert payload.read() == data
+
+
 def _in_sync(node: Node, name: str) -> list[int]:
     found: list[int] = node.call("GET", f"/v1/streams/{name}")["partitions"][0]["isr"]
     return found

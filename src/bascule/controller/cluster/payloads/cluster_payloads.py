@@ -23,6 +23,7 @@ from bascule.datastream.protocol.chains import Links
 from bascule.datastream.service import DataStreams
 from bascule.errors import (
     BasculeError,
+    CannotLead,
     ConfigError,
     InternalStream,
     NotLeader,
@@ -35,6 +36,7 @@ from bascule.errors import (
 )
 from bascule.host.api import Clock
 from bascule.ingest.routing import partition_of
+from bascule.metadata.requests import ElectLeaders
 from bascule.model import PartitionBy, StreamDefinition
 from bascule.publish.unstamped_batch import Append
 from bascule.record.payload_links import RESERVED_PREFIX, Payload, PayloadLink
@@ -93,7 +95,9 @@ class ClusterPayloads:
         self._catch_up = catch_up
         self._loop = asyncio.get_running_loop()
         publisher = InternalPublisher(partitions, append)
-        self._links = PayloadLinks(node_id, partitions, views, peers, publisher, self.fetch)
+        self._links = PayloadLinks(
+            node_id, partitions, views, peers, publisher, self.fetch, self._give_way
+        )
         self.streams = DataStreams(
             node_id,
             identity,
@@ -132,6 +136,31 @@ class ClusterPayloads:
             on_fetched(error)
             return
         self.streams.fetch(place, link, on_fetched)
+
+    async def _give_way(self, partition: Partition, nodes: list[int]) -> bool:
+        """Have another node lead a partition for whose payloads this one has no room, if one of
+        `nodes`, which have the next one, is in sync, and enough others are. It becomes the
+        preferred leader: the leadership would return, before the payload is committed, while this
+        node is in sync. Raises: Indeterminate.
+        """
+        image, definition = self._metadata.image, partition.definition
+        states = image.partitions.get(definition.id, ())
+        state = states[partition.index] if partition.index < len(states) else None
+        if state is None or state.leader != self._node_id:
+            return False
+        others = [each for each in state.isr if each != self._node_id and image.is_alive(each)]
+        leader = next((each for each in others if each in nodes), None)
+        if leader is None or len(others) < definition.config.min_isr:
+            return False
+        try:
+            await self._metadata.submit(ElectLeaders(definition.name, partition.index, leader))
+        except CannotLead:
+            return False
+        log.warning(
+            "the disk has no room for payloads; another replica leads",
+            extra={"stream": definition.name, "partition": partition.index, "leader": leader},
+        )
+        return True
 
     async def find_file(self, stream: str, partition: int, offset: int) -> FoundFile:
         """The payload of a record here, or a node that may have it. What the record says counts:

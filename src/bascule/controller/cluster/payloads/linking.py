@@ -7,7 +7,7 @@ lost the request is repeated, to whoever leads then, and the first record is the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -20,6 +20,7 @@ from bascule.errors import (
     BasculeError,
     Broken,
     ConfigError,
+    DiskFull,
     Indeterminate,
     NotLeader,
     PartitionFailed,
@@ -72,13 +73,17 @@ class PayloadLinks:
         peers: Peers,
         publisher: InternalPublisher,
         fetch: Callable[[Partition, PayloadLink, OnFetched], None],
+        give_way: Callable[[Partition, list[int]], Awaitable[bool]],
     ) -> None:
+        """`give_way` has another node lead a partition, if one of those given is in sync, and says
+        whether it does."""
         self._node_id = node_id
         self._partitions = partitions
         self._views = views
         self._peers = peers
         self._publisher = publisher
         self._fetch = fetch
+        self._give_way = give_way
         self._locks: WeakValueDictionary[tuple[bytes, int, str], asyncio.Lock] = (
             WeakValueDictionary()
         )
@@ -130,7 +135,8 @@ class PayloadLinks:
     async def _append(
         self, partition: Partition, store: PayloadLog, link: LinkPayload
     ) -> dict[str, Any]:
-        """Append the record, unless there is one. Raises: ConfigError for a message id in use."""
+        """Append the record, unless there is one. Raises: ConfigError for a message id in use;
+        DiskFull where the disk of this node has no room for the payload, and nobody else leads."""
         while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
             if here.offset < partition.committed_offset:
                 return _ack(partition, here.offset, link.payload) | {"duplicate": True}
@@ -138,7 +144,13 @@ class PayloadLinks:
                 raise NotLeader.of_partition(partition.state, partition.leader_epoch)
             await asyncio.sleep(RETRY_SECONDS)  # it may be committed, or removed again
         if here is None:
-            await self._get(partition, link)
+            try:
+                await self._get(partition, link)
+            except DiskFull:
+                # Of a partition whose leader has no room no payload could be acknowledged.
+                if not await self._give_way(partition, link.nodes):
+                    raise
+                raise NotLeader.of_partition(partition.state, partition.leader_epoch) from None
         names = {name.lower() for name, _ in link.headers}
         headers = [*link.headers]
         if ID_HEADER.lower() not in names:
