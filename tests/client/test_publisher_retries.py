@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bascule.client.messages import Headers
+from bascule.client.messages import Ack, Headers
 from bascule.client.publisher import ACK_WAIT_S, Publisher
-from bascule.errors import BasculeError, Indeterminate, PublishRejected
+from bascule.errors import AcksNothing, BasculeError, Indeterminate, PublishRejected
 from bascule.nats_connection import NatsConnection
 from bascule.wire import _hot, ack_codes
 from bascule.wire.nats import ConnectOptions, ServerAddress
@@ -118,3 +118,25 @@ def test_a_condition_that_the_first_attempt_may_have_broken_says_nothing_of_it(c
         assert isinstance(error, PublishRejected)
     for headers in ({"Nats-Msg-Id": ""}, {"A": "Nats-Msg-Id: id"}):
         assert isinstance(outcome([None, refused(code)], headers=headers), Indeterminate)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_nobody_acks_is_not_sent_again(is_late: bool) -> None:
+    """A node is asked first. An ack that comes meanwhile counts."""
+
+    async def test() -> None:
+        nats = RecordedConnection()
+
+        async def why_silent(frame: bytes, stream: str | None) -> AcksNothing:
+            assert frame.startswith(b"PUB s ")
+            if is_late:
+                nats.deliver(b'{"stream":"s","seq":1,"offset":0}')
+            return AcksNothing("s", "add a header")
+
+        publisher = Publisher(nats, has_stream=has_stream, why_silent=why_silent)
+        run = publisher.publish("s", b"v", key=None, headers=None, stream=None, timeout=60)
+        (result,) = await asyncio.gather(run, return_exceptions=True)
+        assert isinstance(result, Ack if is_late else AcksNothing)
+        assert len(nats.sent) == 1
+
+    run_virtually(test())

@@ -25,12 +25,13 @@ from bascule.client.payloads import PayloadMixin
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
+from bascule.client.subject_inquiry import SubjectInquiry
 from bascule.client.tables import TableClient
 from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.replica import Conflicts, LocalReplica, open_replica
 from bascule.client.tables.table import Consistency
-from bascule.errors import Broken, Closed, ConfigError, UnknownStream
-from bascule.model import NodeInfo, PartitionBy
+from bascule.errors import Closed, ConfigError
+from bascule.model import NodeInfo
 from bascule.nats_connection import NatsConnection
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 PUBLISH_TIMEOUT_S: Final = 10.0
 RUN_TIMEOUT_S: Final = 60.0
 WINDOW: Final = 5_000
-ASK_TIMEOUT_S: Final = 2.0
 """For the question whether a stream has a subject that nobody takes messages on."""
 REPLY_WAIT_S: Final = 0.25
 FETCH_BYTES: Final = FetchOptions().fetch_bytes
@@ -165,7 +165,8 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         ack or an error, or that of `stream`; the others store the message nevertheless. With the
         header `Nats-Expected-Stream` only that stream stores it.
 
-        Raises: Indeterminate if no ack came within `timeout` seconds, or if the message was sent
+        Raises: AcksNothing, which is an Indeterminate, if no stream acks it: see the ack policy;
+        Indeterminate if no ack came within `timeout` seconds, or if the message was sent
         again and is refused for a state of the stream, as for too few replicas, or without an id
         for another last sequence or id; PublishRejected, NoResponders, LimitExceeded, InvalidName,
         Broken (no NATS connection).
@@ -493,22 +494,6 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         assert self._node is not None
         return self._node.bootstrap or self._node.client
 
-    async def _has_stream(self, subject: str, stream: str | None) -> bool:
-        """See `HasStream`. True also where no node answers in time."""
-        admin = self._opened()
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                if await admin.streams(subject):
-                    return True
-                if stream is None:
-                    return False
-                config = (await admin.stream(stream)).definition.config
-                return config.partition_by is PartitionBy.MAPPING
-        except UnknownStream:
-            return False
-        except (Broken, TimeoutError):
-            return True
-
     async def _publishing(self) -> Publisher:
         if self._publisher is not None:
             return self._publisher
@@ -523,7 +508,10 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
                 nats = NatsConnection(
                     [parse_server_url(url) for url in urls], self._options, tls=self._tls
                 )
-                publisher = Publisher(nats, has_stream=self._has_stream)
+                inquiry = SubjectInquiry(self._opened())
+                publisher = Publisher(
+                    nats, has_stream=inquiry.has_stream, why_silent=inquiry.why_silent
+                )
                 await nats.connect(self._timeout)
                 self._nats, self._publisher = nats, publisher
         return self._publisher

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from bascule.client import _hot
 from bascule.client.messages import Ack, Acks, MessageEncoder, MessageFields
+from bascule.client.subject_inquiry import WhySilent, never_known
 from bascule.errors import BasculeError, Indeterminate, NoResponders, PublishRejected
 from bascule.nats_connection import NatsConnection
 from bascule.wire import ack_codes
@@ -123,6 +124,9 @@ class PublishWindow(ABC):
         """Until the next look for late acks; the caller may have nothing to send for long."""
         self._resent_at = 0.0
         self._ack_wait = ACK_WAIT_S
+        self.why_silent: WhySilent = never_known
+        """Asked before late messages are sent again."""
+        self._asking: asyncio.Task[None] | None = None
         self._refused: set[int] = set()
         """Messages without responders that are not sent again yet."""
         self._refused_before: set[int] = set()
@@ -202,6 +206,8 @@ class PublishWindow(ABC):
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
+        if self._asking is not None:
+            self._asking.cancel()
 
     def _check_late(self) -> None:
         self._nats.check_open()
@@ -217,6 +223,18 @@ class PublishWindow(ABC):
             )
             self._resent_at = now
             self._ack_wait *= 2
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.get_running_loop().create_task(self._resend_late(late))
+
+    async def _resend_late(self, late: int) -> None:
+        """Send the messages before `late` again, unless nobody will ever ack the first of them."""
+        first = self._first
+        if first == self._count:
+            return
+        why = await self.why_silent(self._frames_of([first])[0], self.only)
+        if why is not None and self._first == first:
+            self.fail(self._explain(first, why))
+        elif self._failure is None:
             self._repeated_end = max(self._repeated_end, late)
             self._resend(range(self._first, late))
 

@@ -28,6 +28,7 @@ from bascule.client.publish_window import (
     PublishWindow,
     reply_to_repeated,
 )
+from bascule.client.subject_inquiry import WhySilent, never_known
 from bascule.errors import (
     BasculeError,
     Indeterminate,
@@ -120,10 +121,14 @@ class _PendingPublish:
 class Publisher:
     """Manages all messages that wait for acks on one NATS connection."""
 
-    def __init__(self, nats: NatsConnection, *, has_stream: HasStream) -> None:
-        """`has_stream` is asked before a subject without responders is given up."""
+    def __init__(
+        self, nats: NatsConnection, *, has_stream: HasStream, why_silent: WhySilent = never_known
+    ) -> None:
+        """`has_stream` is asked before a subject without responders is given up, `why_silent`
+        before a message without reply is sent again."""
         self._nats = nats
         self._has_stream = has_stream
+        self._why_silent = why_silent
         self._encoder = MessageEncoder()
         self._pending: dict[int, _PendingPublish] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -166,7 +171,8 @@ class Publisher:
         wait, refusals = ACK_WAIT_S, 0
         for attempt in itertools.count(1):
             self._nats.check_open()
-            self._send(pending)
+            if not pending.reply.done():
+                self._send(pending)
             if self._nats.is_full:
                 await self._nats.drain()
             now = loop.time()
@@ -175,6 +181,10 @@ class Publisher:
             if isinstance(reply, Ack):
                 return reply
             if reply is None:
+                if wait == ACK_WAIT_S and loop.time() < deadline:
+                    why = await self._why_silent(pending.frame, pending.stream)
+                    if why is not None and not pending.reply.done():
+                        raise why
                 wait *= ACK_WAIT_GROWTH
             elif not isinstance(reply, NoResponders):
                 if pending.unanswered > 1:
@@ -274,6 +284,7 @@ class Publisher:
         """
         await self._nats.wait_connected(timeout)
         publish_window = create(self._nats, next(self._window_ids), self._has_stream)
+        publish_window.why_silent = self._why_silent
         self._windows[publish_window.id] = publish_window
         return publish_window
 

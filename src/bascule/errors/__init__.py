@@ -40,6 +40,7 @@ from bascule.errors.pipeline import (
     UnsupportedSpark,
 )
 from bascule.errors.system import (
+    AcksNothing,
     BackupPlaceInUse,
     BasculeError,
     Broken,
@@ -98,6 +99,7 @@ from bascule.errors.tables import (
 )
 
 __all__ = [
+    "AcksNothing",
     "BackupPlaceInUse",
     "BasculeError",
     "Broken",

@@ -288,6 +288,19 @@ class Indeterminate(BasculeError):
         self.term = term
 
 
+class AcksNothing(Indeterminate):
+    """The streams that take a message do not ack it, so nobody says whether it is stored. `how`
+    says what changes that."""
+
+    retriable = False
+
+    def __init__(self, stream: str, how: str) -> None:
+        super().__init__(
+            f"no ack: stream {stream} acks nothing; {how}; the message may or may not be stored"
+        )
+        self.stream = stream
+
+
 class RequestExpired(Indeterminate):
     """The request came too late to be carried out, or to be repeated: its id is not remembered any
     more. It has no effect from now on; whether it had one before is not known.
