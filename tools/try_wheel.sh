@@ -31,4 +31,9 @@ for what in "$wheel" "$sdist"; do
     # Away from the source tree, so that what is installed is what is imported.
     (cd "$work" && venv/bin/python -c "import bascule" && venv/bin/bascule --version | tee version)
     grep -q "^bascule .*(compiled)" "$work/version"
+    # Without extras: what needs one names it, and the rest works.
+    (cd "$work" && venv/bin/bascule pipeline new archive -o - | grep '^kind = "archive"')
+    (cd "$work" && venv/bin/python -m bascule.sim raft --seed 7 --seconds 1)
+    needs=$( (cd "$work" && venv/bin/bascule pipeline check none.toml) 2>&1 || true)
+    grep -q "bascule\[pipelines\]" <<< "$needs"
 done

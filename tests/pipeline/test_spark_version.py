@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from bascule.cli.pipeline.examples import example
 from bascule.errors import UnsupportedSpark
 from bascule.pipeline import spark_version
-from bascule.pipeline.declare.examples import example
 
 pyspark = pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from functools import partial
 from typing import Annotated, Final
 
 import typer
 
+from bascule.errors import MissingExtra
 from bascule.sim.checkers import standard_checkers
-from bascule.sim.cluster_command import cluster
 from bascule.sim.mutants import MUTANTS
 from bascule.sim.raft.plan import HeartbeatPace
 from bascule.sim.raft.run import RunOptions, SimulationFailed, run_seed
@@ -43,7 +44,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(cluster)
+if importlib.util.find_spec("greenlet") is not None:
+    from bascule.sim.cluster_command import cluster
+
+    app.command()(cluster)
+else:
+
+    @app.command(
+        name="cluster", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+    )
+    def refuse_cluster() -> None:
+        """Run whole nodes. It needs the extra `sim`."""
+        typer.echo(MissingExtra("a simulation of whole nodes", "greenlet", "sim"), err=True)
+        raise typer.Exit(2)
 
 
 def run_seeds(seeds: range, options: RunOptions, mutant: str) -> SeedResults:

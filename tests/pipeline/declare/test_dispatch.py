@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bascule.cli.pipeline.examples import example
 from bascule.errors import ConfigError, DataLoss
 from bascule.pipeline.declare import Declaration, load
 from bascule.pipeline.declare.dispatch import own_keys, spec_of
@@ -19,7 +20,6 @@ from bascule.pipeline.declare.events import (
     error_of,
     failure_of,
 )
-from bascule.pipeline.declare.examples import example
 from bascule.pipeline.declare.loader import all_keys
 from bascule.pipeline.declare.sections import KINDS, Kind
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from bascule.cli.pipeline.examples import example
 from bascule.errors import ConfigError, InvalidDeclaration
 from bascule.pipeline.declare import load
-from bascule.pipeline.declare.examples import example
 from bascule.pipeline.declare.faults import FAULTS_MAX, DeclarationFaults, faults_of_options
 from bascule.pipeline.declare.loader import apply_setting
 from bascule.pipeline.jobs.rows import archive_schema

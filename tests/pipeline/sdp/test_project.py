@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bascule.cli.pipeline.examples import example
 from bascule.errors import ConfigError
 from bascule.pipeline.declare import Declaration, load
-from bascule.pipeline.declare.examples import example
 from bascule.pipeline.sdp.outcome import outcome_of
 from bascule.pipeline.sdp.project import write_project
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,8 @@ import typer
 
 from bascule.cli import exit_codes
 from bascule.cli.output import JsonOption, err, out, print_json
+from bascule.cli.pipeline.examples import example
+from bascule.errors import MissingExtra
 
 if TYPE_CHECKING:
     from bascule.pipeline.declare import Declaration
@@ -85,8 +88,6 @@ def new(
     ] = None,
 ) -> None:  # fmt: skip
     """Write an example file that explains its keys."""
-    from bascule.pipeline.declare.examples import example
-
     text = example(kind)
     path = output or Path(f"{kind}.toml")
     if str(path) == "-":
@@ -110,9 +111,9 @@ def sdp(
 
     Run it with `bascule pipeline sdp-run DIR` or `spark-pipelines run`.
     """
+    declaration = _load(file, settings or [])
     from bascule.pipeline.sdp import write_project
 
-    declaration = _load(file, settings or [])
     written = write_project(declaration, file, into, settings=settings or [])
     for path in written:
         err.print(f"wrote {path}")
@@ -138,7 +139,9 @@ def sdp_run(
 
 
 def _load(file: Path, settings: list[str]) -> Declaration:
-    """Raises: ConfigError."""
+    """Raises: ConfigError, MissingExtra."""
+    if importlib.util.find_spec("numpy") is None:
+        raise MissingExtra("a pipeline", "numpy", "pipelines")
     from bascule.pipeline.declare import load
 
     return load(file, environment=os.environ, settings=settings)

@@ -1,4 +1,7 @@
-"""The files that `bascule pipeline new` writes: every key, with defaults commented out. Pure."""
+"""The files that `bascule pipeline new` writes: every key, with defaults commented out. Pure.
+
+They need nothing that reading such a file needs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import difflib
 from typing import Final
 
 from bascule.errors import ConfigError
-from bascule.pipeline.declare.sections import KINDS
 
 _HEAD: Final = """\
 # {about}
@@ -178,8 +180,8 @@ name = "archive.flights_by_key"
 def example(kind: str) -> str:
     """Return the example file of a kind. Raises: ConfigError for an unknown kind."""
     if kind not in _BODY:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KINDS)}"
+        near = difflib.get_close_matches(kind, _BODY, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_BODY)}"
         raise ConfigError(f"kind {kind!r} is unknown; {hint}")
     about, pipeline, body = _BODY[kind]
     return _HEAD.format(about=about, kind=kind, pipeline=pipeline) + body + _SPARK
