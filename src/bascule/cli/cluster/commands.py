@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -23,6 +25,7 @@ from bascule.cli.cluster.operations import (
 )
 from bascule.cli.cluster.whole import short_text, wait
 from bascule.cli.exit_codes import FAILED
+from bascule.cli.fitting_table import FittingTable
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
@@ -251,21 +254,45 @@ def _ask(server: str | None) -> ClusterInfo:
         return client.cluster()
 
 
-def _nodes_table(info: ClusterInfo) -> Table:
+NODE_COLUMNS: Final = ("node", "state", "rack", "peer", "client", "HTTP", "version", "supports")
+ADDRESSES: Final = ("peer", "client", "HTTP")
+PLAIN_HTTP: Final = "http://"
+"""The title of no column: where it is left out, addresses lack it."""
+
+
+def _nodes_table(info: ClusterInfo) -> FittingTable:
+    """One row per node. Addresses are whole, to be copied."""
+    first = info.nodes[0] if info.nodes else None
+    agree = all(
+        each.version == first.version and _supported(each) == _supported(first)
+        for each in info.nodes
+        if first is not None
+    )
+    droppable: list[tuple[str, ...]] = [(PLAIN_HTTP,)]
+    if agree:
+        droppable.append(("version", "supports"))
+    if not any(each.rack for each in info.nodes):
+        droppable.append(("rack",))
+    return FittingTable(partial(_make_nodes_table, info), droppable)
+
+
+def _make_nodes_table(info: ClusterInfo, dropped: Collection[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "state", "rack", "peer", "client", "HTTP", "version", "supports"):
-        table.add_column(title)
+    titles = [title for title in NODE_COLUMNS if title not in dropped]
+    for title in titles:
+        table.add_column(title, no_wrap=title in ADDRESSES)
     for each in info.nodes:
-        table.add_row(
-            str(each.node_id),
-            _state(each, info),
-            escape(each.rack),
-            each.peer,
-            each.client,
-            each.http,
-            each.version,
-            _supported(each),
-        )
+        row = {
+            "node": str(each.node_id),
+            "state": _state(each, info),
+            "rack": escape(each.rack),
+            "peer": each.peer,
+            "client": each.client,
+            "HTTP": each.http.removeprefix(PLAIN_HTTP) if PLAIN_HTTP in dropped else each.http,
+            "version": each.version,
+            "supports": _supported(each),
+        }
+        table.add_row(*(row[title] for title in titles))
     return table
 
 

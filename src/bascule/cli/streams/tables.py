@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.markup import escape
 from rich.table import Table
 
+from bascule.cli.fitting_table import FittingTable
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.units import bytes_text, counted, duration_text, moment_text
 from bascule.model import (
@@ -160,29 +161,47 @@ def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
     return text
 
 
-def partitions_table(partitions: Sequence[PartitionInfo], *, with_places: bool = False) -> Table:
+def partitions_table(
+    partitions: Sequence[PartitionInfo], *, with_places: bool = False
+) -> FittingTable:
     """One row per partition. Leaders and replicas are shown where there are copies, or
     `with_places`, as in a cluster."""
-    columns = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
     is_copied = with_places or any(len(item.replicas) > 1 or item.target for item in partitions)
-    places = ("leader", "replicas", "in sync") if is_copied else ()
-    table = _table((*columns, *places, "state"), right=columns)
+    droppable: list[tuple[str, ...]] = [("start",), ("epoch",), ("size",)]
+    if all(item.end_offset == item.high_watermark for item in partitions):
+        droppable.insert(0, ("end",))
+    if all(item.synced_offset == item.high_watermark for item in partitions):
+        droppable.insert(0, ("on disk",))
+    hidden = () if is_copied else PLACES
+    return FittingTable(
+        lambda dropped: _make_partitions_table(partitions, {*dropped, *hidden}), droppable
+    )
+
+
+PLACES: Final = ("leader", "replicas", "in sync")
+NUMBERS: Final = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
+
+
+def _make_partitions_table(partitions: Sequence[PartitionInfo], dropped: Collection[str]) -> Table:
+    titles = [title for title in (*NUMBERS, *PLACES, "state") if title not in dropped]
+    table = _table(titles, right=NUMBERS)
     for item in partitions:
-        numbers = (
-            item.start_offset,
-            item.high_watermark,
-            item.synced_offset,
-            item.end_offset,
-            item.high_watermark - item.start_offset,
-        )
-        table.add_row(
-            str(item.partition),
-            *(f"{number:,}" for number in numbers),
-            bytes_text(item.bytes),
-            str(item.leader_epoch),
-            *(_places(item) if is_copied else ()),
-            partition_state_text(item),
-        )
+        leader, replicas, isr = _places(item)
+        row = {
+            "partition": str(item.partition),
+            "start": f"{item.start_offset:,}",
+            "committed": f"{item.high_watermark:,}",
+            "on disk": f"{item.synced_offset:,}",
+            "end": f"{item.end_offset:,}",
+            "messages": f"{item.high_watermark - item.start_offset:,}",
+            "size": bytes_text(item.bytes),
+            "epoch": str(item.leader_epoch),
+            "leader": leader,
+            "replicas": replicas,
+            "in sync": isr,
+            "state": partition_state_text(item),
+        }
+        table.add_row(*(row[title] for title in titles))
     return table
 
 
@@ -244,7 +263,7 @@ def _table(columns: Sequence[str], *, right: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in columns:
         # Do not wrap columns that are copied or compared.
-        whole = title == "name" or title in right
+        whole = title == "name" or title in right or title in PLACES
         justify: Literal["left", "right"] = "right" if title in right else "left"
         table.add_column(title, justify=justify, no_wrap=whole)
     return table
