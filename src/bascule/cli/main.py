@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bascule.cli import exit_codes
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import err, print_error
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.errors import BasculeError
@@ -60,11 +61,10 @@ def command_line(wanted: str | None = None) -> typer.Typer:
 
     A command imports what it needs: with all of them, each would begin a fifth later.
     """
-    app = typer.Typer(
+    app = CommandGroup(
         name="bascule",
         help="Durable streams on NATS subjects, read over the Kafka wire protocol and by PySpark.",
         epilog=EXIT_CODES,
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -175,7 +175,7 @@ def _report_usage(error: Any) -> int:
     """Print a usage error in the style of other errors, with the way to the help."""
     context = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError":
-        # Typer has printed the help when it made the error.
+        err.print(error.message, markup=False, end="")
         return exit_codes.USAGE
     text = error.format_message().removeprefix("Invalid value: ").rstrip(".")
     hint = f"Try '{context.command_path} --help'" if context is not None else ""

@@ -13,9 +13,16 @@ Servers = Annotated[
     str | None,
     typer.Option(help="NATS servers to publish to. Default: those that the node reports."),
 ]
-User = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")]
-Password = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")]
-Token = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_TOKEN")]
+User = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_USER", help="User of the NATS servers.")
+]
+Password = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD", help="The user's password.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="BASCULE_NATS_TOKEN", help="Token of the NATS servers, without a user."),
+]
 Nkey = Annotated[
     str | None, typer.Option(envvar="BASCULE_NATS_NKEY", help="File with an NKey seed (SU...).")
 ]

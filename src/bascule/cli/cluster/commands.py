@@ -26,6 +26,7 @@ from bascule.cli.cluster.operations import (
 from bascule.cli.cluster.whole import short_text, wait
 from bascule.cli.exit_codes import FAILED
 from bascule.cli.fitting_table import FittingTable
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
@@ -44,14 +45,8 @@ from bascule.operation_results import NodeDrain
 SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
-cluster = typer.Typer(help="Show the cluster, and balance it.", no_args_is_help=True)
-node = typer.Typer(help="Show, add, drain and remove nodes of the cluster.", no_args_is_help=True)
-node.command("join")(join)
-node.command("drain")(drain)
-node.command("resume")(resume)
-cluster.command("balance")(balance)
-cluster.command("throttle")(throttle)
-cluster.command("wait")(wait)
+cluster = CommandGroup(help="Show the cluster, and balance it.")
+node = CommandGroup(help="Show, add, drain and remove nodes of the cluster.")
 
 
 @cluster.command()
@@ -426,3 +421,12 @@ def _show_trouble(what: str, partitions: tuple[PartitionRef, ...], told: int) ->
         out.print(f"  {each.stream} {each.partition}: {text}", markup=False)
     if count > SHOWN_MAX:
         out.print(f"  and {count - SHOWN_MAX:,} more")
+
+
+# Behind those of this module: the help shows commands in the order of these calls.
+cluster.command("balance")(balance)
+cluster.command("throttle")(throttle)
+cluster.command("wait")(wait)
+node.command("join")(join)
+node.command("drain")(drain)
+node.command("resume")(resume)

@@ -18,6 +18,7 @@ from bascule.cli.groups.tables import (
     resets_table,
     summary_grid,
 )
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
@@ -29,10 +30,9 @@ from bascule.cli.output import (
 )
 from bascule.cli.units import parse_moment
 
-groups = typer.Typer(
+groups = CommandGroup(
     help="List, show, reset and delete consumer groups: members, committed offsets and lag. "
     "Also: ls, rm.",
-    no_args_is_help=True,
 )
 
 GroupArgument = Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bascule.cli import exit_codes
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import JsonOption, err, out, print_json
 from bascule.cli.pipeline.examples import example
 from bascule.errors import MissingExtra
@@ -30,9 +31,8 @@ JsonLinesOption = Annotated[
     typer.Option("--json", help="Print lines of JSON: progress every 10 s, the result at the end."),
 ]
 
-pipeline = typer.Typer(
+pipeline = CommandGroup(
     help="Archive, replay, audit and roll up streams with Spark, declared in a file.",
-    no_args_is_help=True,
 )
 
 

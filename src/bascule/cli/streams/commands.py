@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from bascule.cli.exit_codes import CORRUPT
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
@@ -38,14 +39,10 @@ from bascule.model import PartitionBy, StreamDefinition, StreamInfo, is_internal
 if TYPE_CHECKING:
     from bascule.client import SyncClient
 
-streams = typer.Typer(
+streams = CommandGroup(
     help="Create, alter, list, show, pause, purge and delete streams. Also: ls, rm.",
-    no_args_is_help=True,
 )
 
-streams.command("reassign")(reassign)
-streams.command("elect-leader")(elect_leader)
-streams.command("recover")(recover)
 
 NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
 
@@ -410,3 +407,9 @@ def _purge_question(
     starts = [p.start_offset for p in info.partitions if partition in (None, p.partition)]
     gone = sum(max(to - start, 0) for start in starts)
     return f"remove {counted(gone, 'message')} of {where}, before offset {to:,}?"
+
+
+# Behind those of this module: the help shows commands in the order of these calls.
+streams.command("reassign")(reassign)
+streams.command("elect-leader")(elect_leader)
+streams.command("recover")(recover)

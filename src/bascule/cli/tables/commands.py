@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from bascule.cli.completion import table_names
+from bascule.cli.help import CommandGroup
 from bascule.cli.output import (
     JsonOption,
     ServerOption,
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
     from bascule.client.tables.table import Consistency
     from bascule.table_results import TableChange
 
-tables = typer.Typer(
+tables = CommandGroup(
     help="Create tables, and read and write their values: the latest one of each key. Also: ls.",
-    no_args_is_help=True,
 )
 
-tables.command("follow")(follow)
 
 STANDARD_INPUT: Final = "-"
 
@@ -477,3 +476,7 @@ def _change_as_text(change: TableChange) -> Text:
     return line.append(key, style="bold").append(
         f" = {change.value.decode('utf-8', 'backslashreplace')}", style="not dim"
     )
+
+
+# Behind those of this module: the help shows commands in the order of these calls.
+tables.command("follow")(follow)
