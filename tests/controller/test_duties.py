@@ -17,7 +17,15 @@ from bascule.controller.cluster.sessions import LAPSE_SECONDS, Pong
 from bascule.controller.plan import NodeState
 from bascule.errors import Broken, Indeterminate
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
+from bascule.metadata.nodes import note_stopping
+from bascule.metadata.requests import (
+    ControllerRequest,
+    Drain,
+    Leave,
+    LoseNode,
+    RegisterProcess,
+    decide,
+)
 from bascule.model import NO_LEADER
 from bascule.raft.membership import Members
 from bascule.sim.disk import SimClock
@@ -267,6 +275,13 @@ def test_a_new_controller_says_why_there_is_another_one(
         losses.clear()
         await look(False, 2)
         await look(True, 1)
+        for request in (Drain(2, empties=False), Leave(2, force=False)):
+            await look(False, 2)
+            deciding.submit(request)
+            await look(True, 1)
+        await look(False, 2)
+        deciding.commit(note_stopping(deciding.image, 2, deciding.image.nodes[2].epoch))
+        await look(True, 1)
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
 
@@ -276,6 +291,9 @@ def test_a_new_controller_says_why_there_is_another_one(
         "no other node was",
         "node 2 was: no answer for 0.6 s",
         "node 2 was: it was not heard of, or has stopped",
+        "node 2 was: it is drained, and has handed over",
+        "node 2 was: it is to be removed, and has handed over",
+        "node 2 was: it stops, and has handed over",
     ]
 
 

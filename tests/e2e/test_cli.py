@@ -79,7 +79,7 @@ def test_a_stream_s_settings_by_hand(node: Node) -> None:
     beyond = bascule(node, "stream", "purge", "kept", "--to", "101", "--yes", code=2)
     assert b"offset 101 is outside [40, 100)" in beyond.stderr
     other = bascule(node, "stream", "purge", "kept", "--partition", "1", "--yes", code=3)
-    assert b"has 1 partitions, asked for number 1" in other.stderr
+    assert b"has 1 partition, asked for number 1" in other.stderr
     everything = bascule(node, "stream", "purge", "kept", "--yes")
     assert "60 messages removed from stream kept" in everything.stdout.decode()
     listed = json.loads(bascule(node, "stream", "list", "--json").stdout)

@@ -184,7 +184,7 @@ def test_what_confluent_kafka_is_refused_says_why(tmp_path: Path, nats_server: N
     with running_node(tmp_path, nats=nats_server.url) as node:
         admin = AdminClient({"bootstrap.servers": node.addresses["client"]})
         for topic, text in (
-            (NewTopic("x", 1, 3), "3 replicas are asked for, and 1 nodes are alive"),
+            (NewTopic("x", 1, 3), "3 replicas are asked for, and 1 node is alive"),
             (NewTopic("x", 1, 1, config={"flush.ms": "1"}), "known are cleanup.policy"),
             (NewTopic("x..y", 1, 1), "empty token"),
         ):

@@ -410,7 +410,7 @@ def test_altering_a_stream(call: Call) -> None:
     ("body", "status", "code", "field", "says"),
     [
         ({"subject": "b"}, 409, "cannot_alter", "subject", "create another stream"),
-        ({"group": "g"}, 409, "cannot_alter", "group", "is None and cannot become 'g'"),
+        ({"group": "g"}, 409, "cannot_alter", "group", "is none and cannot become 'g'"),
         ({"partition_by": "key"}, 409, "cannot_alter", "partition_by", "another stream"),
         ({"partitions": 1, "key_from": "subject"}, 409, "cannot_alter", "key_from", "two kinds"),
         ({"cleanup": []}, 400, "invalid_config", "cleanup", "choose delete, compact or both"),

@@ -75,7 +75,7 @@ def test_an_alteration_without_changes_returns_the_definition() -> None:
     ("changes", "field", "says"),
     [
         ({"subject": "b"}, "subject", "is 'flights.>' and cannot become 'b': create another"),
-        ({"group": None}, "group", "is 'g' and cannot become None"),
+        ({"group": None}, "group", "is 'g' and cannot become none"),
         ({"partition_by": "key"}, "partition_by", "is 'group' and cannot become 'key'"),
         ({"key_from": "subject"}, "key_from", "is 'header' and cannot become 'subject'"),
         ({"partitions": 3}, "partitions", "is 4 and cannot become 3: partitions can only be"),

@@ -9,6 +9,8 @@ from typing import Final
 
 import typer
 
+from bascule.errors.wording import counted as counted
+
 NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
 """Words for no limit, which is 0 on the node."""
 
@@ -141,8 +143,3 @@ def moment_text(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
-
-
-def counted(count: int, what: str) -> str:
-    """`1 partition`, `2,000 partitions`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

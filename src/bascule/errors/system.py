@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from bascule.errors.wording import counted, setting_text
 from bascule.model import NO_LEADER, PartitionState
 
 
@@ -129,7 +130,8 @@ class UnknownPartition(BasculeError):
 
     def __init__(self, stream: str, partition: int, partition_count: int) -> None:
         super().__init__(
-            f"stream {stream!r} has {partition_count} partitions, asked for number {partition}"
+            f"stream {stream!r} has {counted(partition_count, 'partition')}, "
+            f"asked for number {partition}"
         )
         self.stream = stream
         self.partition = partition
@@ -140,7 +142,10 @@ class StreamConflict(BasculeError):
     """A stream of this name exists with another configuration; `differences` names each field."""
 
     def __init__(self, name: str, differences: dict[str, tuple[object, object]]) -> None:
-        shown = "; ".join(f"{k} is {a!r}, asked for {b!r}" for k, (a, b) in differences.items())
+        shown = "; ".join(
+            f"{name} is {setting_text(present)}, asked for {setting_text(asked)}"
+            for name, (present, asked) in differences.items()
+        )
         super().__init__(f"stream {name!r} exists with another configuration: {shown}")
         self.name = name
         self.differences = differences
@@ -154,7 +159,8 @@ class CannotAlter(BasculeError):
         self, name: str, field: str, *, present: object, asked: object, instead: str
     ) -> None:
         super().__init__(
-            f"{field} of stream {name!r} is {present!r} and cannot become {asked!r}: {instead}"
+            f"{field} of stream {name!r} is {setting_text(present)} and cannot become "
+            f"{setting_text(asked)}: {instead}"
         )
         self.name = name
         self.field = field
@@ -501,7 +507,8 @@ class NotEnoughNodes(BasculeError):
 
     def __init__(self, replicas: int, nodes: list[int]) -> None:
         super().__init__(
-            f"{replicas} replicas are asked for, and {len(nodes)} nodes are alive and take "
+            f"{replicas} replicas are asked for, and {counted(len(nodes), 'node')} "
+            f"{'is alive and takes' if len(nodes) == 1 else 'are alive and take'} "
             f"replicas: {nodes}; start more nodes, resume those that are drained, or ask for fewer "
             "replicas"
         )

@@ -356,16 +356,21 @@ def acknowledge_loss(
     states = image.partitions[stream_id]
     if partition is not None and not 0 <= partition < len(states):
         raise UnknownPartition(image.index.names[stream_id], partition, len(states))
-    changes = tuple(
-        PartitionChange(
-            stream_id,
-            index,
-            replace(state, acknowledged_epoch=state.unclean_epoch, version=state.version + 1),
-        )
+    changes = []
+    for index in unclean_partitions(states, partition):
+        state = states[index]
+        known = replace(state, acknowledged_epoch=state.unclean_epoch, version=state.version + 1)
+        changes.append(PartitionChange(stream_id, index, known))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def unclean_partitions(states: Sequence[PartitionState], partition: int | None) -> list[int]:
+    """The partitions of a stream, or the one of this number, whose unclean election is shown."""
+    return [
+        index
         for index, state in enumerate(states)
         if partition in (None, index) and state.shown_unclean_epoch
-    )
-    return ChangePartitions(changes) if changes else None
+    ]
 
 
 def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionState) -> str:

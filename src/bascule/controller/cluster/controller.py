@@ -57,6 +57,7 @@ from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.commands import CreateStream
 from bascule.metadata.controller import STREAM_ID_BYTES
+from bascule.metadata.elections import unclean_partitions
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     AcknowledgeLoss,
@@ -421,10 +422,13 @@ class ClusterController:
 
         Raises: UnknownStream, UnknownPartition, Indeterminate.
         """
+        known = self.image.streams.get(name)
+        states = () if known is None else self.image.partitions[known.id]
+        lost = unclean_partitions(states, partition)
         await self._metadata.submit(AcknowledgeLoss(name, partition))
-        definition = self.views.definition(name)
-        log.info("loss acknowledged", extra={"stream": name, "partition": partition})
-        return definition
+        if lost:
+            log.info("loss acknowledged", extra={"stream": name, "partitions": lost})
+        return self.views.definition(name)
 
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None

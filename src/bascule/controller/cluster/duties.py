@@ -242,7 +242,17 @@ class ControllerDuties:
         if before is None:
             return "no other node was"
         lost = self._process_loss(before.node_id, before.incarnation)
-        return f"node {before.node_id} was: {lost or 'it was not heard of, or has stopped'}"
+        if before.is_stopping:
+            why = "it stops, and has handed over"
+        elif lost:
+            why = lost
+        elif before.is_leaving:
+            why = "it is to be removed, and has handed over"
+        elif before.is_drained:
+            why = "it is drained, and has handed over"
+        else:
+            why = "it was not heard of, or has stopped"
+        return f"node {before.node_id} was: {why}"
 
     async def _register_again(self) -> bool:
         """Register where the controller had lost this process, which goes on, or did not know its
