@@ -35,6 +35,14 @@ def test_each_node_has_a_nats_server_of_its_own() -> None:
     assert command[-4:] == ["--data", "/d", "--cluster", "flights"]
 
 
+def test_ports_of_another_node_of_this_machine_are_not_taken() -> None:
+    here = replace(node(1), peer="127.0.0.1:9093")
+    _, command = serve_command(info(here), ASKED, options=["--http-port", "9081"])
+    assert command[-6:] == ["--peer-port", "0", "--client-port", "0", "--http-port", "9081"]
+    _, command = serve_command(info(here), replace(ASKED, nats_embedded=True))
+    assert command[-2:] == ["--nats-port", "0"]
+
+
 def test_nodes_that_are_gone_or_go_are_not_asked_for_admission() -> None:
     lost, leaving = replace(node(2), alive=False), replace(node(3), is_leaving=True)
     number, command = serve_command(info(node(1), lost, leaving), ASKED)

@@ -202,10 +202,9 @@ class NodeByCommand(Node):
     join: Sequence[str] = ()
 
     def command(self, ready: Path) -> list[str]:
-        serve = ["--peer-port", "0", "--client-port", "0", "--http-port", "0"]
         data = str(self.directory / "data")
         return [
-            str(BIN / "bascule"), "node", "join", "--run", "--data", data, *self.join, "--", *serve,
+            str(BIN / "bascule"), "node", "join", "--run", "--data", data, *self.join, "--",
             "--ready-file", str(ready),
         ]  # fmt: skip
 
@@ -219,6 +218,7 @@ def test_the_cluster_says_how_a_node_joins_it(cluster: RunningCluster, tmp_path:
         "command": [
             "bascule", "serve", "--node-id", "4", "--join", peers, "--data", "d4",
             "--cluster", "bascule", "--nats", cluster.nats,
+            "--peer-port", "0", "--client-port", "0", "--http-port", "0",
         ],
     }  # fmt: skip
     (tmp_path / "joined").mkdir()

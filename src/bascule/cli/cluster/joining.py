@@ -25,6 +25,7 @@ from bascule.model import ClusterInfo, NodeInfo
 UNREACHABLE: Final = ("0.0.0.0:", "[::]:")
 """How addresses begin to which nobody can connect."""
 LOOPBACK: Final = ("127.", "[::1]:")
+PORTS: Final = ("--peer-port", "--client-port", "--http-port", "--nats-port")
 
 
 def join(
@@ -71,7 +72,7 @@ def join(
         return
     out.print(shlex.join(command), markup=False)
     seeds = command[command.index("--join") + 1].split(",")
-    if all(each.startswith(LOOPBACK) for each in seeds):
+    if on_loopback(seeds):
         print_warning("it works on the machine of these nodes alone: they listen on loopback")
 
 
@@ -107,7 +108,16 @@ def serve_command(
     command += ["--data", data or f"node{number}", "--cluster", info.name]
     if not asked.nats_embedded:
         command += ["--nats", asked.nats]
+    if on_loopback(seeds):
+        for name in PORTS if asked.nats_embedded else PORTS[:-1]:
+            if not any(each.partition("=")[0] == name for each in options):
+                command += [name, "0"]
     return number, [*command, *options]
+
+
+def on_loopback(seeds: Sequence[str]) -> bool:
+    """Whether all nodes are on this machine, so that the default ports are those of one of them."""
+    return all(each.startswith(LOOPBACK) for each in seeds)
 
 
 def _check_empty(data: str) -> None:
