@@ -180,6 +180,11 @@ class StreamConfig:
     0: it is kept."""
 
     @property
+    def acks_usually(self) -> bool:
+        """Whether a message is acked that names no policy."""
+        return self.acks and self.ack_policy is not AckPolicy.NONE
+
+    @property
     def literal_subject(self) -> str | None:
         """The subject of records that have no header `subject`; None if `subject` has wildcards."""
         return None if "*" in self.subject or ">" in self.subject else self.subject
@@ -400,7 +405,7 @@ class Overlap:
     name: str
     subject: str
     acks: bool
-    """Whether it answers publishers, who then get more than one answer."""
+    """Whether it acks messages that name no policy. Publishers then get more than one ack."""
 
 
 @dataclass(frozen=True, slots=True)

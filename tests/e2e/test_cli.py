@@ -137,9 +137,12 @@ def test_overlapping_streams_are_told_and_every_ack_is_shown(node: Node) -> None
     assert create("lap", "lap.>") == ""
     told = create("lap1", "lap.1")
     assert "messages on lap.1 may also be stored by lap (lap.>)" in told
-    assert "publishers get an answer of each of lap1, lap" in told
+    assert "publishers get an ack of each of lap1, lap" in told
+    told = create("policy", "lap.2", "--ack-policy", "none")
+    assert "may also be stored by lap (lap.>); lap acks them" in told
+    bascule(node, "stream", "delete", "policy", "--yes")
     told = create("heard", "lap.2", "--no-acks")
-    assert "may also be stored by lap (lap.>); lap answers publishers" in told
+    assert "may also be stored by lap (lap.>); lap acks them" in told
     made = bascule(node, "stream", "info", "lap", "--json")
     assert [each["name"] for each in json.loads(made.stdout)["overlaps"]] == ["heard", "lap1"]
     assert b"acks" in bascule(node, "stream", "info", "heard").stdout
@@ -166,7 +169,7 @@ def test_overlapping_streams_are_told_and_every_ack_is_shown(node: Node) -> None
     assert b"500 messages acknowledged" in many.stdout
     assert b"acknowledged by stream lap" in many.stdout
     altered = bascule(node, "stream", "alter", "lap1", "--no-acks")
-    assert b"lap answers publishers" in b" ".join(altered.stderr.split())
+    assert b"lap acks them" in b" ".join(altered.stderr.split())
     assert len(bascule(node, "publish", "lap.1", "x").stdout.splitlines()) == 1
 
 

@@ -71,7 +71,7 @@ def _why_silent(definition: StreamDefinition, policy: str | None) -> AcksNothing
         return AcksNothing(name, f"`bascule stream alter {name} --acks` has it ack")
     if policy == AckPolicy.NONE:
         return AcksNothing(name, "leave out the header `Bascule-Ack: none`")
-    if policy is None and config.ack_policy is AckPolicy.NONE:
+    if policy is None and not config.acks_usually:
         return AcksNothing(name, "add the header `Bascule-Ack: leader`")
     return None
 

@@ -127,7 +127,7 @@ class OverlapBody(Struct, kw_only=True):
 
     name: str
     subject: str
-    acks: Annotated[bool, Meta(description="Whether it answers publishers.")]
+    acks: Annotated[bool, Meta(description="Whether it acks messages that name no policy.")]
 
 
 class DuplicateBody(Struct, kw_only=True):

@@ -116,7 +116,7 @@ class Partitions:
         """The other streams that receive some of the messages of this one."""
         others = () if self.subjects is None else self.subjects.overlapping(definition)
         present = [self._by_name[each.name][0].definition for each in others]
-        return tuple(Overlap(d.name, d.config.subject, d.config.acks) for d in present)
+        return tuple(Overlap(d.name, d.config.subject, d.config.acks_usually) for d in present)
 
     def stream(self, name: str) -> tuple[Partition, ...] | None:
         return self._by_name.get(name)

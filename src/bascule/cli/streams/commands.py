@@ -109,7 +109,7 @@ def alter(
         print_json(stream_as_json(info))
     else:
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] altered")
-    if "acks" in settings:
+    if settings.keys() & {"acks", "ack_policy"}:
         _warn_of_overlaps(info)
     if not {"replicas", "min_isr"}.isdisjoint(settings):
         _warn_of_copies(info.definition)
@@ -361,22 +361,23 @@ def _warn_of_unknown_consumer(client: SyncClient, info: StreamInfo) -> None:
 
 
 def _warn_of_overlaps(info: StreamInfo) -> None:
-    """Print which other streams store the same messages, and who answers publishers."""
+    """Print which other streams store the same messages, and who acks those that ask for no policy
+    of their own."""
     if not info.overlaps:
         return
     name = info.definition.name
     others = ", ".join(f"{each.name} ({each.subject})" for each in info.overlaps)
     answering = [each.name for each in info.overlaps if each.acks]
-    if info.definition.config.acks:
+    if info.definition.config.acks_usually:
         answering.insert(0, name)
     text = f"messages on {info.definition.config.subject} may also be stored by {others}"
     if len(answering) > 1:
         text += (
-            f"; publishers get an answer of each of {', '.join(answering)}: set the header "
+            f"; publishers get an ack of each of {', '.join(answering)}: set the header "
             f"Nats-Expected-Stream, or alter a stream with --no-acks"
         )
     else:
-        text += f"; {answering[0] if answering else 'none of them'} answers publishers"
+        text += f"; {answering[0] if answering else 'none of them'} acks them"
     print_warning(text)
 
 

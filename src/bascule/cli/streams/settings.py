@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -136,11 +136,18 @@ SETTINGS: Final = (
 """All settings, in the order and under the headings of the help."""
 
 
-def with_settings(*, alterable_only: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option for each setting to a command. It receives the given values as `settings`."""
+def with_settings(
+    *, alterable_only: bool, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add an option for each setting to a command, except for the fields `without`. It receives the
+    given values as `settings`."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
-        offered = [item for item in SETTINGS if item.alterable or not alterable_only]
+        offered = [
+            item
+            for item in SETTINGS
+            if (item.alterable or not alterable_only) and item.field not in without
+        ]
 
         @functools.wraps(command)
         def run(**arguments: Any) -> None:

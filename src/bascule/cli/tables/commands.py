@@ -65,7 +65,7 @@ ConsistencyOption = Annotated[
 
 
 @tables.command("create")
-@with_settings(alterable_only=False)
+@with_settings(alterable_only=False, without=("table",))
 def create_table(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Name of the new table.")],
     settings: dict[str, Any],

@@ -163,7 +163,17 @@ class Admin(TableRequests, TableEvents):
         self, name: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
         """See `AdminMixin`."""
-        chosen: StreamSettings = {"key_from": "subject", "cleanup": ("compact",), **settings}
+        chosen: StreamSettings = {"key_from": "subject", **settings}
+        cleanup = chosen["cleanup"] = settings.get("cleanup") or ("compact",)
+        if "compact" not in cleanup:
+            shown = ",".join(cleanup)
+            raise ConfigError(
+                f"cleanup is {shown}: a table is compacted by key; leave cleanup out, or name "
+                "compact",
+                field="cleanup",
+            )
+        if settings.get("table") is False:
+            raise ConfigError("table is false: create a stream instead", field="table")
         chosen["table"] = True
         return await self.create_stream(name, bucket_subject(name), **chosen)
 

@@ -59,7 +59,8 @@ class AdminMixin:
         self, name: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
         """Create a table: a stream on `$KV.NAME.>` that is compacted by key, with the latest value
-        of each key on every replica. Idempotent. Returns and raises: as `create_stream`.
+        of each key on every replica. Idempotent. Returns and raises: as `create_stream`, and
+        ConfigError for a `cleanup` without `compact`.
         """
         return await self._opened().create_table(name, **settings)
 
