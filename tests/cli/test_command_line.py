@@ -25,6 +25,7 @@ from bascule.cli.read import as_json, as_partition_text, as_text, parse_position
 from bascule.cli.serve import listed, load_config, write_ready_file
 from bascule.cli.units import bytes_text, duration_text
 from bascule.client import Message
+from bascule.client.admin import server_url
 from bascule.cluster_version import NEWEST, OLDEST
 from bascule.config import LoggingConfig
 from bascule.errors import (
@@ -402,3 +403,31 @@ def test_a_place_without_a_backup_is_said_to_have_none(
     assert "has no backup" in " ".join(capsys.readouterr().out.split())
     assert main(["backup", place, "--at", "2020"]) == exit_codes.USAGE
     assert "--verify" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("localhost", "http://localhost:9080"),
+        ("a:1,b", "http://a:1,http://b:9080"),
+        ("[::1]", "http://[::1]:9080"),
+        ("http://a", "http://a"),
+    ],
+)
+def test_a_server_without_a_port_has_the_default_one(server: str, url: str) -> None:
+    assert server_url(server) == url
+
+
+def test_a_file_that_is_not_there_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "none.toml"]) == exit_codes.USAGE
+    error = "error: configuration file none.toml cannot be read: no such file or directory\n"
+    assert capsys.readouterr().err == error
+    assert main(["pipeline", "check", "none.toml"]) == exit_codes.USAGE
+    error = "error: none.toml cannot be read: no such file or directory\n"
+    assert capsys.readouterr().err == error
+
+
+def test_the_package_is_the_command_line() -> None:
+    asked = [sys.executable, "-m", "bascule", "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.startswith(f"bascule {__version__} (")

@@ -99,6 +99,11 @@ def test_errors_of_a_file(text: str, expected: str) -> None:
             "unknown variable BASCULE_CLIENT_PROT in the environment; did you mean "
             "BASCULE_CLIENT_PORT?",
         ),
+        (
+            {"BASCULE_FOO": "1"},
+            "unknown variable BASCULE_FOO in the environment; docs/configuration.md lists those "
+            "that are known",
+        ),
         ({"BASCULE_CLIENT_PORT": "x"}, "BASCULE_CLIENT_PORT must be a whole number, got 'x'"),
         ({"BASCULE_NATS_TLS": "maybe"}, "BASCULE_NATS_TLS must be true or false, got 'maybe'"),
     ],

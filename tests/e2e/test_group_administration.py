@@ -250,6 +250,9 @@ def test_members_through_every_tool(
     )
     with bascule.connect_sync(node.addresses["http"]) as client, pytest.raises(UnknownGroup):
         client.group("billing")
+    assert "with --stream it need not exist" in run(
+        node, "group", "reset-offsets", "billing", "--to-earliest", code=3
+    )
 
 
 def test_offsets_of_single_partitions_are_removed(

@@ -131,7 +131,8 @@ def load_config(
         try:
             layers.append(layer_from_toml(path.read_text(), str(path)))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+            why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+            raise ConfigError(f"configuration file {path} cannot be read: {why}") from error
     return merge(*layers, layer_from_environment(environment), layer_from_flags(flags))
 
 

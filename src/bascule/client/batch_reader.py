@@ -57,7 +57,7 @@ def resolve_range(
     elif isinstance(start, int):
         first = start
     else:
-        raise ValueError(f"start is {start!r}: expected earliest, latest, an offset or a time")
+        raise ValueError(f"start is {start!r}: expected earliest, latest, an offset or a datetime")
     if not earliest <= first <= latest:
         raise OffsetOutOfRange(first, earliest, latest)
     if end is None:

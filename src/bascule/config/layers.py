@@ -70,7 +70,7 @@ def layer_from_environment(environment: Mapping[str, str]) -> Layer:
         key = by_variable.get(variable)
         if key is None:
             known = (*by_variable, *sorted(ENVIRONMENT_RESERVED))
-            raise _unknown(f"variable {variable}", "the environment", variable, known)
+            raise _unknown_variable(variable, known)
         layer[key.name] = Value(parse_value(key, text, variable), variable)
     return layer
 
@@ -103,6 +103,19 @@ def merge(*layers: Layer) -> Config:
 def _require_known(key: str, source: str) -> None:
     if key not in KEYS:
         raise _unknown(f"key {key!r}", source, key, tuple(KEYS))
+
+
+def _unknown_variable(variable: str, known: Sequence[str]) -> ConfigError:
+    """What all names begin with says nothing of how near two of them are."""
+    names = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
+    name = variable.removeprefix(ENVIRONMENT_PREFIX)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = (
+        f"did you mean {ENVIRONMENT_PREFIX}{near[0]}?"
+        if near
+        else "docs/configuration.md lists those that are known"
+    )
+    return ConfigError(f"unknown variable {variable} in the environment; {hint}")
 
 
 def _unknown(

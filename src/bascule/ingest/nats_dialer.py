@@ -89,7 +89,10 @@ class Dialer:
                 failures.append(f"{address}: {error}")
         if refused is not None:
             raise NatsRefused("; ".join(failures), refused.kind)
-        raise Broken(f"no NATS server could be reached: {'; '.join(failures)}")
+        raise Broken(
+            f"no NATS server could be reached: {'; '.join(failures)}; start one of them, or name "
+            "others with --nats"
+        )
 
     def reconnect(self, last: ServerAddress | None, stopping: threading.Event) -> Connection | None:
         """Try all servers repeatedly until one accepts; None once `stopping` is set."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from bascule.cli.completion import consumer_names, stream_names
+from bascule.cli.exit_codes import UNKNOWN
 from bascule.cli.groups.tables import (
     group_as_json,
     groups_table,
@@ -26,9 +29,11 @@ from bascule.cli.output import (
     confirm,
     err,
     out,
+    print_error,
     print_json,
 )
 from bascule.cli.units import parse_moment
+from bascule.errors import UnknownGroup
 
 groups = CommandGroup(
     help="List, show, reset and delete consumer groups: members, committed offsets and lag. "
@@ -180,7 +185,7 @@ def reset_offsets(
         shift_by=shift_by,
     )
     _check_partition(stream, partition)
-    with bascule.connect_sync(server) as client:
+    with bascule.connect_sync(server) as client, _hint_of_stream(stream):
         done = client.reset_offsets(group, stream, partition=partition, dry_run=dry_run, **position)
     if json:
         print_json(
@@ -190,6 +195,19 @@ def reset_offsets(
     out.print(resets_table(done))
     if dry_run:
         err.print("nothing has been committed: repeat the command without --dry-run")
+
+
+@contextmanager
+def _hint_of_stream(stream: str | None) -> Iterator[None]:
+    """Say that a group that does not exist may be given offsets for a stream."""
+    try:
+        yield
+    except UnknownGroup as error:
+        if stream is not None:
+            raise
+        hint = "with --stream it need not exist; `bascule group list` shows the groups"
+        print_error(str(error), hint)
+        raise typer.Exit(UNKNOWN) from error
 
 
 @groups.command("rm", hidden=True)

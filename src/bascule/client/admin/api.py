@@ -70,7 +70,7 @@ def server_url(server: str | None) -> str:
     chosen = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT
     urls = []
     for address in map(str.strip, chosen.split(",")):
-        url = (address if "://" in address else f"http://{address}").rstrip("/")
+        url = (address if "://" in address else _plain_url(address)).rstrip("/")
         why = _why_not_http(url)
         if why:
             # The command line reads the variable itself and hands it in.
@@ -80,6 +80,19 @@ def server_url(server: str | None) -> str:
             )
         urls.append(url)
     return ",".join(urls)
+
+
+def _plain_url(address: str) -> str:
+    """The URL of `HOST:PORT`, or of a host alone, whose node has the default port."""
+    url = f"http://{address}"
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port is None and not parts.netloc.endswith(":"):
+            default = urlsplit(SERVER_DEFAULT).port
+            return parts._replace(netloc=f"{parts.netloc}:{default}").geturl()
+    except ValueError:
+        pass  # said with what is wrong
+    return url
 
 
 def _why_not_http(url: str) -> str:

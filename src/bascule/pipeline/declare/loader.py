@@ -52,7 +52,8 @@ def load(
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(f"{path} cannot be read: {why}") from error
     faults = DeclarationFaults(str(path))
     declaration = _read(text, str(path), faults, environment, settings)
     if declaration is not None:

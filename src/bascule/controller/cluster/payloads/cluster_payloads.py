@@ -366,7 +366,7 @@ def _subject(definition: StreamDefinition, asked: str | None) -> str:
     if subject is None:
         raise ConfigError(
             f"stream {definition.name!r} has the subjects {config.subject}: name that of the "
-            "payload as its subject"
+            "payload as its subject (--subject)"
         )
     check_subject(subject, wildcards=False)
     if not subjects_overlap(subject, config.subject):
