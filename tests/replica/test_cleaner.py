@@ -18,6 +18,7 @@ from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import ReplicatedEnd
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
 from bascule.storage.compaction.run import Compaction
@@ -77,7 +78,7 @@ class CleanerUnderTest:
 
     def checkpoint(self, partition: Partition) -> None:
         partition.sync()
-        partition.checkpoint()
+        write_checkpoint(partition)
 
     def write(self, number: int, batches: int, *, keys: int = 5) -> None:
         log = self.store(self.every[number])

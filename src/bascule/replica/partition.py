@@ -31,7 +31,7 @@ from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment, LogFlags
 from bascule.replica.roles.role import PartitionRole, is_older, log_loss, log_role, log_stop
-from bascule.replica.syncing.sync_state import CHECKPOINT_WAIT_SECONDS, SyncState
+from bascule.replica.syncing.sync_state import SyncState
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -110,7 +110,6 @@ class Partition:
         self._epoch_start = 0  # the end of the log when this node began to lead
         self.log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
-        self._failed_checkpoints = FailureRun()
         self.failed_reads = FailureRun()
         """Of listeners: reads and lookups by time."""
         self._admission = Admission(definition, self._ack_format, hash_key, subjects)
@@ -272,31 +271,6 @@ class Partition:
             return b""
         self._on_changed(self)
         return released
-
-    def checkpoint(self) -> bool:
-        """Write a checkpoint; False if a sync goes first, or the log is changed just now, then call
-        it again. A failure is logged; the older checkpoint stays valid."""
-        if self.log is None or self.failure is not None or self.deleted:
-            return True
-        written = self.counts.bytes
-        if not self.maintenance_lock.acquire(timeout=CHECKPOINT_WAIT_SECONDS):
-            return False
-        try:
-            done = self.log.checkpoint(
-                high_watermark=self.committed_offset, breaks_off=self.syncing.on_saved
-            )
-        except (OSError, BasculeError) as error:
-            if self._failed_checkpoints.on_failure(error):
-                name = self.definition.name
-                extra = {"stream": name, "partition": self.index, "error": str(error)}
-                log.warning("checkpoint failed", extra=extra)
-            return True
-        finally:
-            self.maintenance_lock.release()
-        if done:
-            self._failed_checkpoints.end()
-            self.checkpointed_bytes = written
-        return done
 
     def notify(self) -> None:
         """Tell all watchers, and the leader, of a change that others made."""
