@@ -414,30 +414,49 @@ class Partition:
         may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
-            if may_lose and offset < start:
-                end = store.start_at(0, self.leader_epoch).offset
-            else:
-                kept, offset = start if may_lose else committed, max(offset, start)
-                end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
-            # Behind the end other records follow than those that a leader has removed.
-            self.told_start_offset = min(self.told_start_offset, end)
-            self.counts.records_dropped += self.commitment.on_truncated(end)
-            if self.held is not None:
-                self.held.on_truncated(end)
-            if may_lose and (kept := max(end, start)) < before:
-                self.counts.records_lost += before - kept
-                log_loss(self.definition.name, self.index, kept, before, committed)
+            try:
+                if may_lose and offset < start:
+                    store.start_at(0, self.leader_epoch)
+                else:
+                    kept, offset = start if may_lose else committed, max(offset, start)
+                    store.truncate_to(offset, self.leader_epoch, high_watermark=kept)
+            finally:
+                # Also after an error: the next attempt finds nothing to truncate where the log has
+                # changed already, and nobody may count on what it has no longer.
+                end = store.end.offset
+                # Behind the end other records follow than those that a leader has removed.
+                self.told_start_offset = min(self.told_start_offset, end)
+                self.counts.records_dropped += self.commitment.on_truncated(end)
+                if self.held is not None:
+                    self.held.on_truncated(end)
+                if may_lose:
+                    self._count_lost(max(end, start), before, committed)
 
-    def restart_replicated(self, offset: int) -> None:
-        """Replace the log by an empty one that starts at `offset`. Raises: see `start_at`."""
-        assert self.log is not None
+    def restart_replicated(self, offset: int, *, undone_from: int | None = None) -> None:
+        """Replace the log by an empty one that starts at `offset`. Raises: see `start_at`.
+
+        `undone_from`: an unclean election has undone the records from there on, as far as the log
+        has them.
+        """
+        store = self.log
+        assert store is not None
+        start, before = store.start_offset, store.end.offset
+        committed = min(self.committed_offset, before)
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
             # No watermark is beyond its log, before and after.
             dropped = self.commitment.on_replaced(min(offset, self.committed_offset))
-            self.log.start_at(offset, self.leader_epoch)
             self.told_start_offset = min(self.told_start_offset, offset)
+            store.start_at(offset, self.leader_epoch)
             self.counts.records_dropped += dropped + self.commitment.on_replaced(offset)
+            if undone_from is not None:
+                self._count_lost(max(undone_from, start), before, committed)
+
+    def _count_lost(self, start: int, end: int, committed: int) -> None:
+        """Records were removed that the leader of an unclean election lacks."""
+        if start < end:
+            self.counts.records_lost += end - start
+            log_loss(self.definition.name, self.index, start, end, committed)
 
     def on_leader_watermark(self, offset: int) -> None:
         """Take over the leader's high watermark, as far as this follower's log goes."""

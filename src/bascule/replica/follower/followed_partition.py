@@ -22,7 +22,6 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
-from bascule.replica.roles.role import log_loss
 from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -258,27 +257,18 @@ class FollowedPartition:
             and self._may_be_compacted(store)
         )
 
-    def _restart_copy(self, store: PartitionLog, start: int | None = None) -> None:
-        """Begin again with an empty log, by default where this one starts."""
+    def _restart_copy(
+        self, store: PartitionLog, start: int | None = None, *, undone_from: int | None = None
+    ) -> None:
+        """Begin again with an empty log, by default where this one starts; see
+        `Partition.restart_replicated`."""
         before = store.end.offset
         store.partial_copy.end_epoch()
         self._is_told = False
-        self.partition.restart_replicated(store.start_offset if start is None else start)
+        start = store.start_offset if start is None else start
+        self.partition.restart_replicated(start, undone_from=undone_from)
         self._log_truncation(-1, before)
         store.partial_copy.begin(self.leader_epoch)
-
-    def _restart_undone(self, store: PartitionLog, diverging: int) -> None:
-        """Begin again after an unclean election, whose leader has other records from `diverging`
-        on; perhaps below where this log starts, too. The log is not truncated before: in the midst
-        of records that compaction has removed it would end with none, and where another unclean
-        election chose it, no copy would reach that end."""
-        partition = self.partition
-        kept, before = max(diverging, store.start_offset), store.end.offset
-        committed = min(partition.committed_offset, before)
-        self._restart_copy(store, 0)
-        if kept < before:
-            partition.counts.records_lost += before - kept
-            log_loss(partition.definition.name, partition.index, kept, before, committed)
 
     def _may_be_compacted(self, store: PartitionLog) -> bool:
         return Cleanup.COMPACT in self.partition.definition.config.cleanup or store.gaps_allowed
@@ -380,7 +370,10 @@ class FollowedPartition:
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
         if self._begins_again:
-            self._restart_undone(store, min(end, own_end))
+            # Not truncated before: in the midst of records that compaction has removed the log
+            # would end with none, and where another unclean election chose it, no copy would reach
+            # that end. At 0: the leader may have other records below where this log starts, too.
+            self._restart_copy(store, 0, undone_from=min(end, own_end))
             return True
         if self._has_inexact_epochs(store, min(end, own_end)):
             self._restart_copy(store)
