@@ -324,7 +324,9 @@ def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     end = log.end.offset
 
     def fetch(node: int, end: int) -> None:
-        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
+        partition.on_fetch(
+            node, 1, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+        )
 
     fetch(2, end)
     assert partition.committed_offset == end
@@ -352,13 +354,17 @@ def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
     epoch, end = log.epochs.latest + 1, log.end.offset
     partition.set_role(PartitionState((1, 2, 3), (1, 2), 1, epoch, 1), 1, lag_ns_max=1 << 60)
     for node in (2, 3):
-        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
+        partition.on_fetch(
+            node, 1, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+        )
     assert under_test.tick()
     under_test.clock.ms += 700
 
     def plan_and_begin(*arguments: Any, **options: Any) -> Any:
         found = plan_compaction(*arguments, **options)
-        partition.on_fetch(3, 2, log_start=0, log_end=0, synced_end=0)
+        partition.on_fetch(
+            3, 2, leader_epoch=partition.leader_epoch, log_start=0, log_end=0, synced_end=0
+        )
         return found
 
     monkeypatch.setattr(cleaner, "plan_compaction", plan_and_begin)
@@ -366,7 +372,9 @@ def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
     assert under_test.held(0) == 6, "the run ends without effect"
     monkeypatch.undo()
     assert not under_test.tick()
-    partition.on_fetch(3, 2, log_start=0, log_end=end, synced_end=end)
+    partition.on_fetch(
+        3, 2, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+    )
     assert under_test.tick()
     assert under_test.held(0) == 1
 
@@ -381,13 +389,13 @@ def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them()
     epoch, end = log.epochs.latest + 1, log.end.offset
     state = PartitionState((1, 2, 3), (1, 2, 3), 2, epoch, 5)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
-    partition.on_leader_watermark(end)
+    partition.on_leader_watermark(end, partition.leader_epoch)
     assert under_test.tick()
     under_test.clock.ms += 700
     for version, offset in ((5, end - 1), (4, end)):
-        partition.commitment.on_replicated(ReplicatedEnd(version, offset))
+        partition.commitment.on_replicated(ReplicatedEnd(version, offset), partition.leader_epoch)
         assert not under_test.tick(), "an older state may have had fewer replicas"
-    partition.commitment.on_replicated(ReplicatedEnd(6, end))
+    partition.commitment.on_replicated(ReplicatedEnd(6, end), partition.leader_epoch)
     assert under_test.tick(), "this node has not heard of the latest state yet"
     assert under_test.held(0) == 1
 

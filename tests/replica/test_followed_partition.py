@@ -248,7 +248,7 @@ def test_a_log_that_starts_behind_where_it_leaves_the_leaders_is_replaced() -> N
     assert (told.last_fetched_epoch, told.fetch_offset, told.log_end) == (-1, 0, 0)
     partition = group.replicas[2].partition
     assert (partition.start_offset, partition.committed_offset) == (0, 0)
-    assert partition.told_start_offset == 0
+    assert partition.told_start.offset == 0
     group.leader.append(message(count=4))
     group.leader.sync()
     group.copy(2)
@@ -522,14 +522,14 @@ def test_a_copy_begins_again_at_0_after_an_unclean_election() -> None:
     follower = scene.follow()
     batch = memoryview(make_batch(3, 1, leader_epoch=0))
     assert follower.append(follower.attempt, 3, batch, NO_FLAGS)
-    partition.told_start_offset = 3
+    partition.told_start.hear(3, partition.leader_epoch)
     scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
     follower = scene.follow()
     assert follower.restart(follower.attempt, 0)
     assert follower.begin()
     found = reported(follower)
     assert (found.log_start, found.fetch_offset) == (0, 0)
-    assert partition.told_start_offset == 0, "retention would have it start there again"
+    assert partition.told_start.offset == 0, "retention would have it start there again"
 
 
 def test_a_copy_goes_on_with_nobody_who_does_not_say_what_it_has_removed() -> None:

@@ -505,7 +505,7 @@ def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
     purge(leader, to_offset=6, before_ms=None)
     assert leader.commitment.wanted_isr({}) is None
-    follow_start(group.replicas[3].partition, 6)
+    follow_start(group.replicas[3].partition, 6, 1)
     group.report(3)
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
 
@@ -513,7 +513,7 @@ def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None
     group.apply(leader_epoch=2)
     group.replicate(2, 3)
     assert leader.commitment.wanted_isr({}) is None, "a leader before may have purged it"
-    follow_start(group.replicas[3].partition, 8)
+    follow_start(group.replicas[3].partition, 8, 2)
     group.report(3)
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
 

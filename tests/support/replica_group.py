@@ -147,15 +147,17 @@ class ReplicaGroup:
                 memoryview(part.file.read_at(part.position, part.length)),
                 LogFlags(leader.partition.may_have_ids, theirs.gaps_allowed),
             )
-        follower.partition.on_leader_watermark(leader.partition.committed_offset)
+        follower.partition.on_leader_watermark(
+            leader.partition.committed_offset, leader.partition.leader_epoch
+        )
 
     def report(self, node: int) -> bytes:
         """The follower tells its leader how far it is; return the acks that the leader sends."""
         follower = self.replicas[node]
         return self.leader.on_fetch(
             node, follower.node_epoch,
-            log_start=follower.log.start_offset, log_end=follower.log.end.offset,
-            synced_end=follower.log.synced.offset,
+            leader_epoch=self.state.leader_epoch, log_start=follower.log.start_offset,
+            log_end=follower.log.end.offset, synced_end=follower.log.synced.offset,
         )  # fmt: skip
 
     def replicate(self, *nodes: int) -> bytes:

@@ -323,12 +323,14 @@ class FollowedPartition:
         partition = self.partition
         if not self.is_in_force:
             return
+        # Another leader may have come meanwhile: what follows compares the epoch again.
+        epoch = self.leader_epoch
         partition.commitment.on_replicated(
-            ReplicatedEnd(response.version, response.replicated_offset)
+            ReplicatedEnd(response.version, response.replicated_offset), epoch
         )
         self.leader_watermark = max(self.leader_watermark, response.high_watermark)
-        partition.told_start_offset = max(partition.told_start_offset, response.log_start_offset)
-        partition.on_leader_watermark(self.leader_watermark)
+        partition.told_start.hear(response.log_start_offset, epoch)
+        partition.on_leader_watermark(self.leader_watermark, epoch)
 
     def append(
         self,
@@ -352,7 +354,7 @@ class FollowedPartition:
         fits = arrived is not None and arrived.fit_into_one(store.config)
         for part in (data,) if fits else split_for_segments(data, store.config):
             self.partition.append_replicated(part, flags)
-        self.partition.on_leader_watermark(self.leader_watermark)
+        self.partition.on_leader_watermark(self.leader_watermark, self.leader_epoch)
         self.failures.end()
         return True
 
