@@ -155,6 +155,42 @@ def test_a_complete_log_that_may_be_compacted_begins_again_after_an_unclean_elec
     assert [each.key for each in held(log)] == [b"other", b"last"]
 
 
+def test_a_loss_is_counted_from_where_the_log_starts() -> None:
+    """It was purged before that: what the leader lacks below it was lost earlier."""
+    scene = RemovedKey()
+    scene.fetch_first(4)
+    partition = scene.group.replicas[3].partition
+    scene.log.partial_copy.end()
+    scene.log.sync()
+    scene.log.advance_start(3, high_watermark=4)
+    scene.group.apply(leader=2, leader_epoch=2, unclean_epoch=2, isr=(2,))
+    follower = scene.follow()
+    assert follower.truncate(follower.attempt, 0, 1)
+    assert scene.log.end.offset == 0
+    assert partition.counts.records_lost == 1
+
+
+def test_a_copy_of_since_the_unclean_election_goes_on() -> None:
+    """Also while it has nothing but records of before."""
+    scene = RemovedKey()
+    scene.group.apply(unclean_epoch=2, leader_epoch=2, isr=(1,))
+    scene.fetch_first(3)
+    assert scene.log.epochs.latest < 2
+    assert reported(scene.follow()).log_end == 3
+
+
+def test_a_copy_of_since_the_unclean_election_is_truncated_to_its_leaders() -> None:
+    """Where it has nothing but records of before, the two logs may differ indeed."""
+    scene = RemovedKey()
+    scene.group.apply(unclean_epoch=2, leader_epoch=2, isr=(1,))
+    scene.fetch_first(3)
+    partition = scene.group.replicas[3].partition
+    partition.on_leader_watermark(3, 2)
+    follower = scene.follow()
+    assert follower.truncate(follower.attempt, 0, 1)
+    assert (scene.log.end.offset, partition.committed_offset) == (1, 1)
+
+
 def test_a_log_that_begins_again_is_not_truncated_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader's log ends with the tombstone that is removed here. A log that ended there, since
     its node went down just then, could be elected, and no copy would reach its end."""

@@ -10,6 +10,7 @@ from bascule.replica.roles.commitment import LogFlags
 from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.partition_log import LogConfig
 from bascule.wire.messages.peer.replica_fetch import (
+    COMPARE_ONLY,
     ReplicaFetchPartitionResponse,
 )
 from support.followed_logs import NO_FLAGS, followed, reported
@@ -287,16 +288,39 @@ def test_an_empty_log_of_before_an_unclean_election_begins_anew() -> None:
     partition.restart_replicated(40)
     group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
     follower = FollowedPartition(partition, 2, node_id=2)
+    for _ in range(2):
+        assert follower.begin()
+        assert reported(follower).log_end == COMPARE_ONLY, "the leader must not count it"
+        assert (partition.start_offset, partition.committed_offset) == (40, 40), "it may be elected"
+    assert follower.restart(follower.attempt, 0)
     assert follower.begin()
-    assert reported(follower).fetch_offset == reported(follower).log_start == 0
+    assert reported(follower).log_end == reported(follower).log_start == 0
     assert partition.committed_offset == 0
     assert follower.restart(follower.attempt, 7)
     assert follower.begin()
-    assert reported(follower).fetch_offset == 7, "it begins where its leader's log starts"
+    assert reported(follower).log_end == 7, "it begins where its leader's log starts"
     group.apply(leader_epoch=3, isr=(2, 3))
     follower = FollowedPartition(partition, 3, node_id=2)
     assert follower.begin()
     assert reported(follower).fetch_offset == 7, "in sync it has what its leader has"
+
+
+@pytest.mark.parametrize("members", [{"isr": (2, 3)}, {"isr": (3,), "eligible": (2,)}])
+def test_an_empty_log_with_every_committed_record_stays(
+    members: dict[str, tuple[int, ...]],
+) -> None:
+    """All before it was purged. If it begins anew, its leader is lost, and it is elected, it leads
+    from 0 on, and gives others the offsets of records that were there."""
+    group = ReplicaGroup()
+    group.apply(unclean_epoch=1)
+    partition = group.replicas[2].partition
+    partition.restart_replicated(40)
+    group.apply(leader=3, leader_epoch=2, **members)
+    follower = FollowedPartition(partition, 2, node_id=2)
+    assert follower.begin()
+    assert reported(follower).log_end == reported(follower).log_start == 40
+    group.apply(leader=2, leader_epoch=3, isr=(2,))
+    assert (partition.start_offset, partition.committed_offset) == (40, 40)
 
 
 def test_an_empty_log_stays_where_no_unclean_election_was() -> None:

@@ -119,8 +119,8 @@ class FollowedPartition:
         self._lock = threading.Lock()
         """Guards `attempt`, `fetch_offset` and `_last_fetched_epoch`, which belong together."""
         self._last_fetched_epoch = -1
-        self._has_begun = False
-        """Whether there was an attempt."""
+        self._has_emptied = False
+        """Whether the log was replaced by an empty one, as this leader has said."""
         self._asks = self._goes_on = False
         """Whether the attempt has to hear first what compaction has removed from the leader's log,
         and whether that decides if the copy goes on."""
@@ -156,11 +156,6 @@ class FollowedPartition:
         store = self.partition.log
         if not self.is_in_force or store is None:
             return False
-        if not self._has_begun and self._may_hide_a_loss(store):
-            before = store.end.offset
-            self.partition.truncate_replicated(0)
-            self._log_truncation(-1, before)
-        self._has_begun = True
         self._begin_copy(store)
         with self._lock:
             self._last_fetched_epoch = store.epochs.latest
@@ -174,7 +169,7 @@ class FollowedPartition:
         state = self.partition.state
         is_empty = 0 < store.end.offset == store.start_offset and not store.epochs.entries
         is_late = state is not None and state.unclean_epoch > 0
-        return is_empty and is_late and not self.is_in_sync(self._node_id)
+        return is_empty and is_late and not self._has_emptied
 
     def _begin_copy(self, store: PartitionLog) -> None:
         """Begin or go on with the copy of a log from its beginning, if it is one.
@@ -186,13 +181,17 @@ class FollowedPartition:
 
         So does any log that may be compacted and has nothing of since the last unclean election.
         Compaction may have removed values for which that has undone the later ones, and nothing
-        would bring them back. A replica that has lost its unsynced end has nothing to truncate, and
-        the leader would count it as one that has all: until the leader has answered, and the log is
-        emptied, nothing is reported that counts. Where it never answers, nothing is emptied.
+        would bring them back. And so does an empty log that may hide a loss. A replica that has
+        lost its unsynced end has nothing to truncate, and the leader would count it as one that has
+        all: until the leader has answered, and the log is emptied, nothing is reported that counts.
+        Where it never answers, nothing is emptied.
         """
         copy, state = store.partial_copy, self.partition.state
         self._asks = self._goes_on = self._begins_again = False
         if state is None or has_whole_log(state, self._node_id):
+            return
+        if self._may_hide_a_loss(store):
+            self._begins_again = True
             return
         if store.end.offset == store.start_offset:
             if not self._is_told:
@@ -267,6 +266,7 @@ class FollowedPartition:
         self._is_told = False
         start = store.start_offset if start is None else start
         self.partition.restart_replicated(start, undone_from=undone_from)
+        self._has_emptied = True
         self._log_truncation(-1, before)
         store.partial_copy.begin(self.leader_epoch)
 
@@ -408,6 +408,7 @@ class FollowedPartition:
                 f"the leader refuses offset {before}, and its log starts at {log_start}"
             )
         self.partition.restart_replicated(log_start)
+        self._has_emptied = True
         self._log_truncation(-1, before)
         return True
 
