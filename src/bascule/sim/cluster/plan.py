@@ -107,6 +107,8 @@ class ClusterFault(Enum):
     """In a file of a log without records, such as an index or the leader epochs, likewise."""
     THROTTLE = "limit of copying"
     """Replicas that lag copy slowly for some time."""
+    RENAMES = "failed renames"
+    """The disk of a node cannot rename some files of payloads for some time."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -137,6 +139,8 @@ WIDE: Final = (
     ClusterFault.THROTTLE,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
+CHOSEN: Final = (ClusterFault.RENAMES,)
+"""Only where they are chosen."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -216,9 +220,11 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES, *WIDE):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES, *WIDE, *CHOSEN):
             draw_mean(fault, prng)
-    means.update((fault, FREQUENT_NS) for fault in (*SCENES, *WIDE) if fault.value in faults)
+    means.update(
+        (fault, FREQUENT_NS) for fault in (*SCENES, *WIDE, *CHOSEN) if fault.value in faults
+    )
     plan = ClusterPlan(
         seed=seed,
         nodes=count,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bascule.host.real import RealRandom
-from bascule.sim.cluster.plan import FREQUENT_NS, RARE, ClusterFault, ClusterPlan
+from bascule.sim.cluster.plan import CHOSEN, FREQUENT_NS, RARE, ClusterFault, ClusterPlan
 from bascule.sim.cluster.streams import PROBABILITIES, StreamTrait, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
@@ -63,6 +63,8 @@ def draw_wide(
     count, length = prng.pick(STREAMS), prng.between(*SECONDS)
     means: dict[ClusterFault, int] = {}
     for fault in ClusterFault:
+        if fault in CHOSEN:
+            continue
         mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
         is_drawn = prng.happens(FAULTY) and fault not in OF_QUIET_TABLES
         if is_mixed and fault in mix.faults:
