@@ -35,7 +35,7 @@ HISTORY: Final = (
         "ReplicaFetch says whether a log may have gaps, and where a follower's starts; drains have "
         "a reason; operators recover partitions without a setting of the stream; PeerHello has the "
         "cluster id; groups of the consumer protocol; tables; which version of a partition's state "
-        "made a node its replica",
+        "made a node its replica; which nodes lack NATS",
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -60,3 +60,5 @@ TABLES: Final = 2
 """`StreamConfig.table` and `table_ttl_ms`."""
 REPLICAS_SINCE: Final = 2
 """`PartitionState.since`."""
+NATS_LACKS: Final = 2
+"""`NodeRegistration.lacks_nats_since_ms`, and the command `SetNatsLack`."""

@@ -275,6 +275,15 @@ class NodeRegistration:
     """The newest one. A node of a release before there were cluster versions supports 1."""
     drain_reason: str = ""
     """Why it is drained, in the operator's words. Since cluster version 2."""
+    lacks_nats_since_ms: int = 0
+    """Since when the process has no NATS connection, so that others lead where they can; Unix
+    milliseconds by the controller's clock. 0: it is not known to lack one. Since cluster version
+    2."""
+
+    @property
+    def lacks_nats(self) -> bool:
+        """Whether the process is known to have no NATS connection."""
+        return self.lacks_nats_since_ms > 0
 
     @property
     def gives_leaders(self) -> bool:
@@ -493,6 +502,17 @@ class FailedReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class LackingNode:
+    """A node that is alive and has no NATS connection."""
+
+    node_id: int
+    since_ms: int
+    """Unix milliseconds."""
+    led: int
+    """Partitions that it leads: those where no other replica could."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The cluster as one node sees it: its controller, its nodes, and what is wrong."""
 
@@ -542,6 +562,8 @@ class ClusterInfo:
     moving: tuple[PartitionRef, ...] = ()
     """Partitions that move to other replicas."""
     moving_count: int = 0
+    lacking_nats: tuple[LackingNode, ...] = ()
+    """Nodes that have lost their NATS connection. Others lead instead, where they can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from bascule.cli.cluster import commands
 from bascule.cli.cluster.operations import show_moves_away
-from bascule.model import ClusterInfo, NodeRegistration, PartitionRef
+from bascule.model import ClusterInfo, LackingNode, NodeRegistration, PartitionRef
 
 WHOLE = ClusterInfo(
     "flights", 1, 1, 1,
@@ -53,3 +53,16 @@ def test_moves_off_a_node_that_stays_are_named(capsys: pytest.CaptureFixture[str
         "  flights 0: 1 2 3 4 → 4 2 3",
         "`bascule stream reassign flights --cancel` takes those of one stream back",
     ]
+
+
+def test_nodes_without_nats_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = LackingNode(2, 1_700_000_000_000, 0), LackingNode(3, 1_700_000_001_000, 4)
+    commands._show_lacking_nats(replace(WHOLE, lacking_nats=lacking))
+    assert " ".join(capsys.readouterr().out.split()) == (
+        "node 2 has had no NATS connection since 2023-11-14 22:13:20 UTC: it leads no partition "
+        "node 3 has had no NATS connection since 2023-11-14 22:13:21 UTC: it leads 4 partitions, "
+        "where no other replica in sync has NATS"
+    )
+    node = replace(WHOLE.nodes[1], lacks_nats_since_ms=1)
+    assert "no NATS" in commands._state(node, WHOLE)
+    assert "no NATS" not in commands._state(replace(node, alive=False), WHOLE)

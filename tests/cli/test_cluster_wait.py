@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bascule.cli.cluster.whole import missing_parts
-from bascule.model import ClusterInfo, NodeRegistration, PartitionRef
+from bascule.model import ClusterInfo, LackingNode, NodeRegistration, PartitionRef
 
 WHOLE = ClusterInfo(
     "flights", 1, 1, 1,
@@ -26,6 +26,14 @@ def test_nodes_that_are_away_are_named() -> None:
     one, *others = WHOLE.nodes
     away = replace(WHOLE, nodes=(one, *(replace(each, alive=False) for each in others)))
     assert missing_parts(away) == ["not alive: nodes 2, 3"]
+
+
+def test_nodes_that_lack_nats_are_awaited_unless_all_do() -> None:
+    lacking = tuple(LackingNode(node, 1, 0) for node in (1, 2, 3))
+    assert missing_parts(replace(WHOLE, lacking_nats=lacking[1:])) == [
+        "no NATS connection: nodes 2, 3"
+    ]
+    assert missing_parts(replace(WHOLE, lacking_nats=lacking)) == []
 
 
 @pytest.mark.parametrize(

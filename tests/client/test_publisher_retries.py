@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from bascule.client.messages import Headers
 from bascule.client.publisher import ACK_WAIT_S, Publisher
 from bascule.errors import BasculeError, Indeterminate, PublishRejected
 from bascule.nats_connection import NatsConnection
@@ -46,14 +47,16 @@ async def has_stream(subject: str, stream: str | None) -> bool:
     return True
 
 
-def outcome(replies: Sequence[bytes | None], *, reconnects: bool = False) -> BasculeError:
+def outcome(
+    replies: Sequence[bytes | None], *, reconnects: bool = False, headers: Headers | None = None
+) -> BasculeError:
     """What the publish raises that gets one of these replies at each attempt; None: no reply."""
 
     async def test() -> BasculeError:
         nats = RecordedConnection()
         publisher = Publisher(nats, has_stream=has_stream)
         run = asyncio.create_task(
-            publisher.publish("s", b"v", key=None, headers=None, stream=None, timeout=60)
+            publisher.publish("s", b"v", key=None, headers=headers, stream=None, timeout=60)
         )
         for number, reply in enumerate(replies):
             await elapse(0.001)
@@ -97,9 +100,21 @@ def test_what_nobody_has_taken_is_not_stored() -> None:
     "reply",
     [
         refused(ack_codes.TOO_LARGE),
-        refused(ack_codes.WRONG_LAST_SEQUENCE),
+        refused(ack_codes.WRONG_STREAM),
         refused(ack_codes.NOT_STORED, ack_codes.NOT_CAUGHT_UP_TEXT.encode()),
     ],
 )
 def test_refusals_for_the_message_itself_stay(reply: bytes) -> None:
     assert isinstance(outcome([None, reply]), PublishRejected)
+
+
+@pytest.mark.parametrize("code", [ack_codes.WRONG_LAST_SEQUENCE, ack_codes.WRONG_LAST_ID])
+def test_a_condition_that_the_first_attempt_may_have_broken_says_nothing_of_it(code: int) -> None:
+    """With an id the repetition of a stored message is acked, and not compared."""
+    assert isinstance(outcome([refused(code)]), PublishRejected)
+    assert isinstance(outcome([None, refused(code)]), Indeterminate)
+    for name in ("Nats-Msg-Id", "nats-msg-id"):
+        error = outcome([None, refused(code)], headers={"A": "b", name: "id"})
+        assert isinstance(error, PublishRejected)
+    for headers in ({"Nats-Msg-Id": ""}, {"A": "Nats-Msg-Id: id"}):
+        assert isinstance(outcome([None, refused(code)], headers=headers), Indeterminate)

@@ -14,7 +14,7 @@ import pytest
 
 from bascule.client.tables.replica import follower as follower_module
 from bascule.client.tables.replica.conflicts import LocalWrite, Resolver, newer
-from bascule.client.tables.replica.follower import ReplicaFollower
+from bascule.client.tables.replica.follower import FAILED_AT_ONCE, ReplicaFollower
 from bascule.client.tables.replica.local_replica import open_replica
 from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
 from bascule.errors import Broken, ConfigError, RequestFailed, WrongVersion
@@ -265,12 +265,16 @@ class NodeThatTakes(PagesOfANode):
     def __init__(self, *pages: SyncPage) -> None:
         super().__init__(*pages)
         self.taken: list[tuple[bytes, bytes | None]] = []
+        self.turned_away = 0
 
     async def write_key(
         self, table: str, key: bytes, value: bytes | None, *, if_version: int | None, **_: object
     ) -> int:
         if key == b"k1" and if_version != 0:
             raise WrongVersion(table, key, expected=if_version, found=0)
+        if value == b"not now":
+            self.turned_away += 1
+            raise RequestFailed("PUT", "unknown_path", "unknown path")
         if value == b"no type":
             raise ConfigError("a content type has 1 to 255 printable ASCII characters")
         self.taken.append((key, value))
@@ -303,6 +307,37 @@ def offered(
 
     asyncio.run(test())
     return found, reasons
+
+
+@pytest.mark.parametrize("count", [1, 3 * FAILED_AT_ONCE])
+def test_writes_that_fail_hold_up_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The oldest ones were offered again and again, and no others."""
+    monkeypatch.setattr(follower_module, "OFFER_SECONDS", 0.001)
+
+    async def test() -> None:
+        node = NodeThatTakes(page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1))
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        for number in range(count):
+            file.queue(LocalWrite(b"x\n%d" % number, b"not now", 1))
+        file.queue(LocalWrite(b"good", b"v", 1))
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        assert await follower.wait(lambda: file.count_pending() == count, 20)
+        assert "unknown_path" in str(follower.failure)
+        assert node.taken == [(b"good", b"v")]
+        file.queue(LocalWrite(b"later", b"v", 1))
+        follower.offers.set()
+        assert await follower.wait(lambda: len(node.taken) == 2, 20)
+        before = node.turned_away
+        assert await follower.wait(lambda: node.turned_away > before + count, 20)
+        assert follower.is_connected
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
 
 
 def test_a_write_that_cannot_be_sent_holds_up_no_others(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bascule.client.admin.table_events import TableEvent, lines_of
 from bascule.client.tables.watch import watch_table
 from bascule.errors import Broken, NotATable
 from bascule.table_results import TableChange
+from bascule.wire.tables.patterns import KeyPattern
 from support.virtual_time import elapse
 from support.virtual_time import run_virtually as run
 
@@ -37,7 +38,7 @@ class Nodes:
         """`start` and `Last-Event-ID` of each connection."""
 
     async def table_events(
-        self, table: str, *, pattern: bytes, start: str, last_id: str
+        self, table: str, *, pattern: KeyPattern, start: str, last_id: str
     ) -> AsyncGenerator[TableEvent, None]:
         self.asked.append((start, last_id))
         events = self._connections.pop(0)
@@ -60,7 +61,7 @@ def watched(nodes: Nodes, start: str, changes: int) -> tuple[list[str | TableCha
 
     async def watch() -> None:
         steps = watch_table(
-            lambda: cast("Any", nodes), "t", b">", start=start, timeout=60,
+            lambda: cast("Any", nodes), "t", KeyPattern(b">"), start=start, timeout=60,
             on_current=currents.append, on_restart=lambda: found.append("restart"),
         )  # fmt: skip
         async for change in steps:
@@ -115,7 +116,7 @@ def test_an_idle_connection_is_no_failure() -> None:
 
     class IdleNodes(Nodes):
         async def table_events(
-            self, table: str, *, pattern: bytes, start: str, last_id: str
+            self, table: str, *, pattern: KeyPattern, start: str, last_id: str
         ) -> AsyncGenerator[TableEvent, None]:
             try:
                 async for event in super().table_events(

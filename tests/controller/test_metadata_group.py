@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from bascule.controller.cluster.metadata_group import GROUP, MetadataGroup, metadata_group
+from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import Broken, NotLeader, RequestExpired, StreamConflict, UnknownStream
@@ -29,6 +30,7 @@ from bascule.metadata.requests import (
 )
 from bascule.model import NodeRegistration, StreamConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
+from bascule.sim.disk import SimClock
 from support.metadata_groups import (
     CONFIG,
     NODE,
@@ -281,7 +283,8 @@ def test_a_node_that_stops_gets_no_leadership_back() -> None:
             return sorted(state.leader for state in group.image.partitions[stream_id])
 
         assert leaders() == [1, 2]
-        upkeep = ClusterUpkeep(1, group, balance_ms=1)
+        lacking = LackingNodes(group, dict, SimClock())
+        upkeep = ClusterUpkeep(1, group, lacking, balance_ms=1)
         await group.submit(StepDown(2, group.image.nodes[2].epoch))
         assert leaders() == [1, 1]
         await upkeep._balance(now=1.0)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.cluster.upkeep import (
     FOUNDED_AT,
     VOTERS_MAX,
@@ -29,6 +30,7 @@ from bascule.metadata.requests import (
     decide,
 )
 from bascule.raft.membership import MemberChange, Members
+from bascule.sim.disk import SimClock
 from support.deciding_controller import DecidingController, registration
 
 LOOKS = 6
@@ -73,7 +75,8 @@ class Group:
 
 def look(group: Group, times: int = LOOKS) -> None:
     async def run() -> None:
-        upkeep = ClusterUpkeep(1, cast(Any, group), balance_ms=1)
+        lacking = LackingNodes(cast(Any, group), dict, SimClock())
+        upkeep = ClusterUpkeep(1, cast(Any, group), lacking, balance_ms=1)
         for number in range(times):
             await upkeep._look(now=float(number))
 

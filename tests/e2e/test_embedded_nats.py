@@ -134,7 +134,7 @@ def test_a_server_is_joined_once_it_is_connected_to_all_others(
     async def scenario() -> None:
         servers = [
             EmbeddedNats(
-                tmp_path / name, host="127.0.0.1", port=0, payload_bytes_max=0, token="t",
+                tmp_path / name, host="127.0.0.1", port=0, message_bytes_max=0, token="t",
                 name=name, cluster="c",
             )
             for name in "abc"
@@ -188,7 +188,7 @@ def test_a_binary_that_cannot_be_started_is_named(
     binary.chmod(mode)
     monkeypatch.setattr(embedded_nats, "_find_binary", lambda: str(binary))
     server = EmbeddedNats(
-        tmp_path / "data", host="127.0.0.1", port=0, payload_bytes_max=0, token="t"
+        tmp_path / "data", host="127.0.0.1", port=0, message_bytes_max=0, token="t"
     )
     with pytest.raises(ConfigError, match=f"{binary} cannot be started: {why}; install"):
         asyncio.run(server.start())
@@ -204,7 +204,7 @@ async def supervised(
 
     servers = [
         EmbeddedNats(
-            directory / name, host="127.0.0.1", advertised="10.0.0.1", port=0, payload_bytes_max=0,
+            directory / name, host="127.0.0.1", advertised="10.0.0.1", port=0, message_bytes_max=0,
             token="t", name=name, cluster="c",
         )
         for name in "ab"

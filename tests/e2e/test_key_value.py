@@ -146,6 +146,38 @@ def test_watchers_see_the_state_and_then_each_change(node: Node) -> None:
     asyncio.run(test())
 
 
+def test_an_escaped_wildcard_is_a_part_of_a_key(node: Node) -> None:
+    """The watcher of one key saw all others, too."""
+    keys = ["*", "a*b", "other", "q.>", "q.z", "a b"]
+
+    async def test() -> None:
+        async with (
+            connected(node) as client,
+            bascule.connect(node.addresses["http"]) as opened,
+        ):
+            await opened.create_table("starred")
+            for key in keys:
+                await opened.table("starred").set(key, b"v")
+            bucket = await client.jetstream().key_value("starred")
+            for pattern, expected in (
+                ("%2A", ["%2A"]),
+                ("a%2Ab", ["a%2Ab"]),
+                ("q.%3E", ["q.%3E"]),
+                ("q.*", ["q.%3E", "q.z"]),
+                ("a%20b", ["a%20b"]),
+            ):
+                watcher = await bucket.watch(pattern)
+                found = []
+                while (each := await watcher.updates()) is not None:
+                    found.append(each.key)
+                assert found == expected, pattern
+                await watcher.stop()
+            with pytest.raises(APIError, match="expected a%2Ab"):
+                await bucket.watch("a%2ab")
+
+    asyncio.run(test())
+
+
 def test_a_watcher_whose_client_is_gone_ends(node: Node) -> None:
     async def test() -> None:
         async with connected(node) as client:

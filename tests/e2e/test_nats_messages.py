@@ -141,6 +141,24 @@ def test_headers_of_every_legal_shape(
     assert metric(node, "bascule_ingest_malformed_headers_total") == malformed + 1
 
 
+def test_what_a_malformed_block_asks_for_is_refused(node: Node, server: NatsServer) -> None:
+    """In a table it would set a key that a client removes, or does not want to be set."""
+    node.create("t", "t.>", table=True, cleanup=["compact"], key_from="subject")
+    asking = (b"Nats-Msg-Id: 1", b"Nats-Expected-Last-Subject-Sequence: 77", b"Bascule-Ack: none",
+              b"KV-Operation: DEL", b"Nats-TTL: 1s")  # fmt: skip
+    publisher = RawNats(server.port)
+    publisher.send(b"SUB in 1\r\n")
+    for lines in (b"A: 1", *asking):
+        publisher.send(hpub("t.k", b"NATS/1.0\r\n%b\r\nOrder Type: v\r\n\r\n" % lines, b"v"))
+    answers = acked(publisher, 1 + len(asking))
+    refused = [answer for answer in answers if "error" in answer]
+    assert len(refused) == len(asking), answers
+    for answer in refused:
+        assert answer["error"]["err_code"] == 20004
+        assert "malformed header block at 'Order Type'" in answer["error"]["description"]
+    assert len(own_read(node, "t")) == 1
+
+
 def test_subjects_of_unusual_characters(node: Node, server: NatsServer) -> None:
     node.create("s", "s.>")
     publisher = RawNats(server.port)
@@ -174,13 +192,14 @@ def port_of(node: Node) -> int:
 
 
 def test_the_embedded_server_takes_what_the_streams_take(tmp_path: Path) -> None:
-    """Its max_payload follows the largest message_bytes_max, also of a stream that comes later."""
+    """Its max_payload follows the largest message_bytes_max, with room for values in base64, also
+    of a stream that comes later."""
     environment = {"BASCULE_STREAMS_MESSAGE_BYTES_MAX": str(9 << 20)}
     with running_node(tmp_path, environment=environment) as node:
         node.create("s", "s")
-        assert b'"max_payload":9437184,' in RawNats(port_of(node)).info
+        assert b'"max_payload":12599296,' in RawNats(port_of(node)).info
         node.create("large", "large", message_bytes_max=17 << 20)
-        assert b'"max_payload":17825792,' in RawNats(port_of(node)).info
+        assert b'"max_payload":23784108,' in RawNats(port_of(node)).info
 
         async def publish() -> None:
             async with bascule.connect(node.addresses["http"]) as client:

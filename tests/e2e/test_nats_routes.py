@@ -34,7 +34,7 @@ def test_a_message_reaches_all_servers_once_they_have_joined(
             for number in range(SERVERS):
                 server = EmbeddedNats(
                     tmp_path / str(number), host=host, advertised="127.0.0.2", port=0,
-                    payload_bytes_max=0, token="t", name=f"server-{attempt}-{number}", cluster="c",
+                    message_bytes_max=0, token="t", name=f"server-{attempt}-{number}", cluster="c",
                 )  # fmt: skip
                 await server.start()
                 stack.push_async_callback(server.stop)
@@ -115,6 +115,6 @@ def test_routes_that_a_server_refuses_are_an_error_and_are_not_kept(tmp_path: Pa
 
 def make_server(directory: Path, name: str, cluster: str) -> EmbeddedNats:
     return EmbeddedNats(
-        directory / name, host="127.0.0.1", port=0, payload_bytes_max=0, token="t", name=name,
+        directory / name, host="127.0.0.1", port=0, message_bytes_max=0, token="t", name=name,
         cluster=cluster,
     )  # fmt: skip

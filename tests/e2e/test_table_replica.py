@@ -109,6 +109,40 @@ def test_a_copy_is_read_and_written_offline(node: Node, tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_any_key_is_written_on_a_copy(node: Node, tmp_path: Path) -> None:
+    """A line break was no part of a path: its write held up all others."""
+    keys = [
+        b"\n",
+        b"a\n",
+        b"a\nb",
+        b"\r\n",
+        b".",
+        b"..",
+        b"/",
+        b"\x00",
+        b"\xff",
+        b"\xe2\x80\xa8",
+        b"z",
+    ]
+
+    async def test() -> None:
+        url = node.addresses["http"]
+        async with bascule.connect(url) as client:
+            await client.create_table("any-key")
+            async with bascule.open_replica("any-key", tmp_path, url) as copy:
+                for key in keys:
+                    await copy.set(key, b"v")
+                await copy.flush(60)
+                assert await of_table(client, "any-key") == dict.fromkeys(keys, b"v")
+                for key in keys:
+                    await copy.remove(key)
+                await copy.flush(60)
+                assert await of_table(client, "any-key") == {}
+                assert (await copy.status()).refused == 0
+
+    asyncio.run(test())
+
+
 async def offline_writes(
     node: Node, directory: Path, table: str, ours: dict[str, bytes | None], **options: Any
 ) -> tuple[dict[bytes, bytes], list[RefusedWrite]]:

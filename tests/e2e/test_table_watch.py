@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import bascule
-from bascule.errors import Broken, ConfigError, InvalidPattern, NotATable, UnknownStream
+from bascule.errors import Broken, ConfigError, InvalidKey, InvalidPattern, NotATable, UnknownStream
 from bascule.table_results import TableChange
 from support.clusters import RunningCluster, running_cluster
 from support.processes import BIN, Node, running_node
@@ -63,6 +63,33 @@ def test_changes_are_seen_as_they_come(node: Node) -> None:
             await changes.aclose()
 
     asyncio.run(test())
+
+
+def test_one_key_that_is_as_a_pattern_is_watched(node: Node) -> None:
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_table("stars")
+        table = client.table("stars")
+        for key in ("*", ">", "a*b", "a.*", "a.b", "z"):
+            table.set(key, b"v")
+        for key in ("*", ">", "a*b", "a.*", "a.b"):
+            with closing(table.watch(key=key, start="state")) as changes:
+                assert next(changes).key == key.encode()
+                table.set("z", b"2")
+                table.set(key, b"2")
+                assert next(changes).key == key.encode()
+        with pytest.raises(ConfigError, match="one of a pattern and `key`"):
+            table.watch("a.*", key="a.*")
+        with pytest.raises(InvalidKey):
+            table.watch(key="")
+    url = f"{node.addresses['http']}/v1/tables/stars/watch"
+    both = httpx.get(url, params={"pattern": "a", "key": "b"})
+    assert (both.status_code, both.json()["error"]["field"]) == (400, "key")
+    command = [str(BIN / "bascule"), "table", "watch", "stars", "--key", "*", "--state", "--json"]
+    command += ["--server", node.addresses["http"]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["key"] == "*"
+        process.kill()
 
 
 def test_what_cannot_be_watched(node: Node) -> None:

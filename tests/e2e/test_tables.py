@@ -17,7 +17,14 @@ import pytest
 import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
-from bascule.errors import ConfigError, InvalidKey, NotATable, UnknownStream
+from bascule.errors import (
+    ConfigError,
+    InvalidKey,
+    NotATable,
+    PublishRejected,
+    UnknownStream,
+    WrongVersion,
+)
 from support import http_calls
 from support.clusters import RunningCluster
 from support.processes import Node, running_node
@@ -210,6 +217,43 @@ def test_a_stream_with_keys_in_headers_can_be_opened_as_a_table(client: SyncClie
         client.table("nothing").get("a")
     with pytest.raises(ConfigError, match="eventual, session or linearizable, got 'strict'"):
         client.table("orders", consistency="strict")  # type: ignore[arg-type]
+
+
+def test_a_key_that_no_header_can_have_is_written_over_http(
+    node: Node, client: SyncClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The client and commands failed with a ValueError."""
+    client.create_stream(
+        "blanks", "blanks", cleanup=("compact",), table=True, message_bytes_max=1000
+    )
+    table = client.table("blanks")
+    keys = [b" a", b"a ", b" ", b"\ta", b"x\ny", b"x\r\nKV-Operation: DEL", b"\n", b"\r", b"%0A"]
+    for key in keys:
+        first = table.set(key, b"1", if_absent=True, content_type="text/plain", ttl=3600)
+        with pytest.raises(WrongVersion):
+            table.set(key, b"2", if_absent=True)
+        with pytest.raises(WrongVersion) as refused:
+            table.set(key, b"2", if_version=first + 1)
+        assert (refused.value.expected, refused.value.found) == (first + 1, first)
+        second = table.set(key, b"2", if_version=first)
+        assert table.increment(key, 3)[1] == 5
+        found = table.get(key)
+        assert found is not None
+        assert (found.key, found.value) == (key, b"5")
+        assert second > first
+    assert [entry.key for entry in table.entries()] == sorted(keys)
+    with pytest.raises(PublishRejected) as rejected:
+        table.set(b" a", b"x" * 1001)
+    assert rejected.value.err_code == 10054
+    with pytest.raises(InvalidKey):
+        table.set(b" " * 1025, b"x")
+    with pytest.raises(ConfigError, match="time to live"):
+        table.set(b" a", b"x", ttl=0)
+    for key in keys:
+        table.remove(key)
+    assert list(table.keys()) == []
+    for command in (["set", "blanks", " a", "x"], ["rm", "blanks", " a"], ["incr", "blanks", "\n"]):
+        assert run(node, capfd, *command)[0] == 0
 
 
 def test_http_has_versions_as_etags(node: Node, client: SyncClient) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -286,6 +287,15 @@ def test_unknown_paths_and_methods(call: Call) -> None:
         assert error_of(method)["message"].endswith(f"is not allowed at {path}; use {allowed}")
     traversal = call("GET", "/v1/streams/..%2f..%2fetc")
     assert traversal.status_code == 404
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\n", "a\n", "\r\n", "a/\n/b", "\x00", "\u2028", "\x85"])
+def test_groups_and_keys_are_any_text(call: Call, name: str) -> None:
+    """A line break was no part of a path."""
+    escaped = quote(name, safe="")
+    for path in (f"/v1/groups/{escaped}", f"/v1/tables/t/keys/{escaped}"):
+        method = call("PATCH", path)
+        assert (method.status_code, error_of(method)["code"]) == (405, "method_not_allowed"), path
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from bascule.config import Config
 from bascule.errors import Broken, Closed
 from bascule.host.real import RealClock, RealRandom
 from bascule.ingest import embedded_nats, nats_ingest
-from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.ingest.embedded_nats import EmbeddedNats, max_payload_for
 from bascule.ingest.nats_dialer import Connection, Dialer
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_source import NatsSource
@@ -225,7 +225,7 @@ def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
     monkeypatch.setattr(embedded_nats, "START_SECONDS_MAX", 0.0)
 
     async def scenario() -> None:
-        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t")
+        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, message_bytes_max=0, token="t")
         nats._process = Reloading(nats.log_file)  # type: ignore[assignment]
         announced = 8 << 20
 
@@ -236,7 +236,7 @@ def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
         for _ in range(2):
             with pytest.raises(Broken):
                 await nats.raise_max_payload(9 << 20)
-        announced = 9 << 20
+        announced = max_payload_for(9 << 20)
         await nats.raise_max_payload(9 << 20)
 
     asyncio.run(scenario())
@@ -247,7 +247,7 @@ def test_routes_that_were_not_set_are_set_by_the_next_call(
 ) -> None:
     async def scenario() -> None:
         nats = EmbeddedNats(
-            tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t", cluster="c"
+            tmp_path, host="127.0.0.1", port=0, message_bytes_max=0, token="t", cluster="c"
         )
         nats._process = Reloading(nats.log_file)  # type: ignore[assignment]
         asked, is_reachable = 0, False
@@ -283,7 +283,7 @@ def test_a_server_that_hangs_holds_up_no_change(
             pass
 
     async def scenario() -> None:
-        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t")
+        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, message_bytes_max=0, token="t")
         nats._process = Process()  # type: ignore[assignment]
         with socket.create_server(("127.0.0.1", 0)) as hanging:
             nats._url = f"nats://127.0.0.1:{hanging.getsockname()[1]}"

@@ -248,6 +248,50 @@ def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
     assert sequencer.counts.header_blocks_malformed == 1
 
 
+def asked_in(lines: bytes) -> int:
+    """The flags of a message with such a header block; 0 without a row."""
+    _, (batch,) = sequence(msg("a", b"x", block=b"NATS/1.0\r\n" + lines + b"\r\n"))
+    assert records(batch)[0].headers[1][0] == "Nats-Header-Block"
+    assert batch.headers is not None
+    return batch.headers.rows[1] if batch.headers.count else 0
+
+
+@pytest.mark.parametrize(
+    "odd", [b"Order Type: v", b"Gr\xc3\xb6\xc3\x9fe: 5", b"no colon", b": no name", b"\t: x"]
+)
+@pytest.mark.parametrize(
+    "asking",
+    [
+        b"Nats-Msg-Id: 7", b"NATS-TTL: 1s", b"nats-incr: +1", b"Nats-New", b"Nats-Msg-Id : 7",
+        b"Bascule-Key: k", b"bascule-ACK: none", b"Bascule-Payload-Session: s", b"Nats-\xff: 1",
+        b"KV-Operation: DEL",
+    ],
+)  # fmt: skip
+def test_what_a_malformed_header_block_asks_for_is_refused(odd: bytes, asking: bytes) -> None:
+    unsupported = headers_module._hot.UNSUPPORTED
+    for lines in (
+        asking + b"\r\n" + odd,
+        odd + b"\r\n" + asking,
+        b"A: 1\r\n" * 9 + asking + b"\r\nx",
+    ):
+        assert asked_in(lines + b"\r\n") == unsupported, lines
+        assert asked_in(lines) == unsupported, "its end is missing"
+    assert asked_in(b"A: 1\r\n\r\n" + asking + b"\r\n") == unsupported, "it has two ends"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Order Type: v", b"Nats-Trace-Dest: x\r\nno colon", b"Nats-Stream : x",
+        b"A: Nats-Msg-Id\r\nb",
+        b" Nats-Msg-Id: 7", b"A: \nNats-Msg-Id: 7\r\nno colon", b"Bascule-Keyring: k\r\nno colon",
+        b"Nats-: 1\r\n: x", b"KV-Operations: DEL\r\n: x", b": x\r\nNats-Header-Block: x",
+    ],
+)  # fmt: skip
+def test_a_malformed_header_block_that_asks_for_nothing_is_stored(lines: bytes) -> None:
+    assert asked_in(lines + b"\r\n") == 0
+
+
 def test_subscriptions_get_batches_of_their_own_in_order() -> None:
     data = b"".join(msg("s", b"%d" % n, sid=n % 3 + 1) for n in range(30)) + msg("s", b"x", sid=9)
     sequencer, routed = route(data, sids=(1, 2, 3))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cluster_version import NEWEST, REPLICAS_SINCE
+from bascule.cluster_version import NATS_LACKS, NEWEST, REPLICAS_SINCE
 from bascule.metadata import command_codec
 from bascule.metadata.command_codec import (
     RequestId,
@@ -42,6 +42,7 @@ from bascule.metadata.commands import (
     SetClusterVersion,
     SetDrained,
     SetLeaving,
+    SetNatsLack,
 )
 from bascule.metadata.image import Deletion, Image
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
@@ -74,6 +75,8 @@ COMMANDS: tuple[Command, ...] = (
     SetBalancing(True),
     SetClusterVersion(2),
 )
+LATER: tuple[Command, ...] = (SetNatsLack(1, 5, 1_700_000_000_000),)
+"""Of cluster version 2."""
 REQUEST = RequestId(bytes(16), 7)
 IMAGE = Image.of(
     streams={"s": STREAM}, partitions={ID: (STATE,)}, deletions={bytes(16): Deletion("old", (1,))},
@@ -98,16 +101,22 @@ def test_the_bytes_of_version_1_are_what_they_were() -> None:
 
 
 def test_every_command_has_its_bytes_here() -> None:
-    assert tuple(type(each) for each in COMMANDS) == command_codec._KINDS
+    assert tuple(type(each) for each in (*COMMANDS, *LATER)) == command_codec._KINDS
 
 
 @pytest.mark.parametrize("version", range(1, NEWEST + 1))
 def test_what_is_written_at_a_version_is_read_again(version: int) -> None:
-    for command in COMMANDS:
+    for command in (*COMMANDS, *(LATER if version >= NATS_LACKS else ())):
         payload = encode_commands([command], version=version, request=REQUEST)
         assert decode_commands(payload) == (REQUEST, [command])
     image = replace(IMAGE, cluster_version=version)
     assert decode_snapshot(list(encode_snapshot(image, (REQUEST,)))) == (image, (REQUEST,))
+
+
+def test_later_commands_are_not_written_before_their_version() -> None:
+    for command in LATER:
+        with pytest.raises(AssertionError, match="SetNatsLack before its cluster version"):
+            encode_commands([command], version=1)
 
 
 def test_which_version_made_a_node_a_replica_is_read_again() -> None:

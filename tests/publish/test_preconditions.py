@@ -238,10 +238,77 @@ def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
         evaluation.evaluate(made, next_offset=start, now_ms=1)
         assert made.record_count == 500
     assert evaluation.ids == 5_000
-    assert evaluation.counts.ids_dropped_early == 15_000
     again = batch([{"Nats-Msg-Id": f"{n}"} for n in (14_999, 15_500, 19_999)])
     evaluation.evaluate(again, next_offset=20_000, now_ms=1)
     assert values(again) == [b"0"]
+    assert evaluation.ids == 5_000
+    assert evaluation.counts.ids_dropped_early == 15_000
+
+
+def test_repetitions_push_no_ids_out_of_a_full_window() -> None:
+    evaluation = preconditions(dedupe_messages_max=10)
+    ids = [{"Nats-Msg-Id": f"{n}"} for n in range(10)]
+    evaluation.evaluate(batch(ids), next_offset=0, now_ms=1)
+    for repeated in (ids, [ids[0]], ids):
+        evaluation.evaluate(again := batch(repeated), next_offset=10, now_ms=1)
+        assert again.record_count == 0
+    assert (evaluation.ids, evaluation.counts.ids_dropped_early) == (10, 0)
+
+
+@pytest.mark.parametrize("name", ["Nats-Expected-Stream", "Nats-Expected-Last-Sequence"])
+def test_messages_without_ids_push_no_ids_out_of_a_full_window(name: str) -> None:
+    """`s` is this stream, and no sequence."""
+    evaluation = preconditions(dedupe_messages_max=10)
+    evaluation.evaluate(
+        batch([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1
+    )
+    evaluation.evaluate(batch([{name: "s"}] * 20), next_offset=10, now_ms=1)
+    loaded = preconditions(dedupe_messages_max=10)
+    load(loaded, [{"Nats-Msg-Id": f"{n}"} for n in range(10)], base=0, now_ms=1)
+    load(loaded, [{name: "s"}] * 20, base=10, now_ms=1)
+    for window in (evaluation, loaded):
+        assert (window.ids, stored_at(window, "0", now_ms=1)) == (10, 0)
+
+
+def test_a_batch_with_more_ids_than_the_window_has_room_for_leaves_the_last_ones() -> None:
+    evaluation = preconditions(dedupe_messages_max=10)
+    ids = [{"Nats-Msg-Id": f"{n}"} for n in range(2_000)]
+    evaluation.evaluate(made := batch([*ids, *ids]), next_offset=0, now_ms=1)
+    assert made.record_count == 2_000
+    assert evaluation.ids == 10
+    evaluation.evaluate(again := batch(ids[-11:]), next_offset=2_000, now_ms=1)
+    assert values(again) == [b"0"]
+    assert evaluation.counts.ids_dropped_early == 1_990
+    loaded = preconditions(dedupe_messages_max=10)
+    load(loaded, ids, base=0, now_ms=1)
+    assert (loaded.ids, stored_at(loaded, "1990", now_ms=1)) == (10, 1_990)
+
+
+def test_a_repetition_is_answered_whose_id_its_own_batch_pushes_out() -> None:
+    evaluation = preconditions(dedupe_messages_max=2)
+    load(evaluation, [{"Nats-Msg-Id": "a"}, {"Nats-Msg-Id": "b"}], base=5, now_ms=1)
+    headers = [{"Nats-Msg-Id": each} for each in ("c", "a", "d")]
+    made = batch(headers, ack_entries=b"".join(entry(row, b"in%d" % row) for row in range(3)))
+    replies = evaluation.evaluate(made, next_offset=7, now_ms=1)
+    assert replies is not None
+    assert (replies.duplicates_base, replies.duplicates) == (5, entry(0, b"in1"))
+    assert [stored_at(evaluation, each, now_ms=1) for each in "acd"] == [None, 7, 8]
+
+
+def test_a_batch_that_is_not_stored_pushes_no_ids_out_of_a_full_window() -> None:
+    evaluation = preconditions(dedupe_messages_max=2)
+    load(evaluation, [{"Nats-Msg-Id": "a"}, {"Nats-Msg-Id": "b"}], base=0, now_ms=1)
+    for _ in range(3):
+        evaluation.evaluate(batch([{"Nats-Msg-Id": "c"}]), next_offset=2, now_ms=1)
+        evaluation.rollback(2)
+    assert [stored_at(evaluation, each, now_ms=1) for each in "abc"] == [0, 1, None]
+
+
+def test_a_window_without_ids_allocates_nothing() -> None:
+    evaluation = preconditions()
+    evaluation.evaluate(batch([{"Nats-Expected-Stream": "s"}]), next_offset=0, now_ms=1)
+    load(evaluation, [{"Nats-Expected-Stream": "s"}], base=1, now_ms=1)
+    assert len(evaluation._window.ring) == 0
 
 
 def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:
@@ -363,6 +430,34 @@ def test_each_message_of_a_batch_is_told_the_name_of_its_own_header() -> None:
     assert made.ack_entries == entry(0, b"in1")
 
 
+def test_a_malformed_header_block_that_asks_for_something_is_refused_by_its_odd_line() -> None:
+    """JetStream honours the other lines. They would have no effect here."""
+    asking = "\r\nNats-Msg-Id: 7\r\n\r\n"
+    blocks = {
+        "NATS/1.0\r\nOrder Type: v" + asking: "Order Type",
+        "NATS/1.0\r\nGröße: v" + asking: "Größe",
+        "NATS/1.0\r\n: v\r\n: w" + asking: "",
+        'NATS/1.0\r\na "b"\t' + asking: 'a \\"b\\"\\t',
+        "NATS/1.0\r\nA: v" + asking + "rest": "rest",
+        "NATS/1.0\r\nA: v" + asking[:-4]: "Nats-Msg-Id",
+        "NATS/1.0 503" + asking: "NATS/1.0 503",
+        "NATS/1.0\r\n" + "x" * 70_000 + asking: "x" * 100,
+    }
+    headers = [{"Nats-Header-Block": block} for block in blocks]
+    headers += [{"Nats-Order Type": "v"}, {"Nats-Header-Block": "NATS/1.0\r\nOrder Type: v"}]
+    entries = b"".join(entry(row, b"in%d" % row) for row in range(len(headers)))
+    evaluation = preconditions()
+    replies = evaluation.evaluate(batch(headers, ack_entries=entries), next_offset=0, now_ms=5)
+    assert replies is not None
+    told = replies.refusals.decode()
+    for at in blocks.values():
+        text = f"malformed header block at '{at}': what it asks for would have no effect"
+        expected = f'"err_code":20004,"description":"{text}"'
+        assert told.count(expected) == 1, at
+    assert told.count("the header Nats-Order Type is not supported here") == 1
+    assert told.count("PUB") == len(headers) - 1 == evaluation.counts.headers_refused
+
+
 def test_more_names_than_are_told_apart_are_refused_without_a_name() -> None:
     names = [f"Nats-New-{number}" for number in range(40)]
     headers = [{name: "1"} for name in [*names, "Nats-" + "x" * 70_000, names[0]]]
@@ -435,6 +530,57 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
         if left[0].record_count:
             live.rollback(200)
             loaded.rollback(200)
+
+
+def stored_at(evaluation: Preconditions, message_id: str, *, now_ms: int) -> int | None:
+    """The offset of the stored message with this id; None if it is not known."""
+    again = batch([{"Nats-Msg-Id": message_id}], ack_entries=entry(0, b"in"))
+    replies = evaluation.evaluate(again, next_offset=1_000, now_ms=now_ms)
+    if replies is None:
+        evaluation.rollback(1_000)
+        return None
+    return replies.duplicates_base + int.from_bytes(replies.duplicates[1:5], "little")
+
+
+def load(loaded: Preconditions, headers: list[dict[str, str]], *, base: int, now_ms: int) -> None:
+    read = batch(headers).headers
+    assert read is not None
+    loaded.load_batch(read, base_offset=base, end_offset=base + len(headers), timestamp=now_ms)
+
+
+def test_an_id_that_was_stored_again_after_the_window_is_known_from_then_on() -> None:
+    loaded = preconditions(dedupe_window_ms=2_000)
+    for offset, now_ms in ((0, 0), (1, 2_100)):
+        load(loaded, [{"Nats-Msg-Id": "a"}], base=offset, now_ms=now_ms)
+    assert stored_at(loaded, "a", now_ms=4_100) == 1
+    assert stored_at(loaded, "a", now_ms=4_101) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(IDS, min_size=1, max_size=5), st.integers(0, 700)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_replica_knows_what_its_leader_knows_that_forgets_early(
+    batches: list[tuple[list[str], int]],
+) -> None:
+    """The leader stores ids again that it has forgotten for their number."""
+    leader = preconditions(dedupe_window_ms=1_000, dedupe_messages_max=3)
+    loaded = preconditions(dedupe_window_ms=1_000)
+    end, now_ms = 0, 10_000
+    for ids, pause_ms in batches:
+        now_ms += pause_ms
+        made = batch([{"Nats-Msg-Id": each} for each in ids])
+        leader.evaluate(made, next_offset=end, now_ms=now_ms)
+        if made.record_count:
+            kept = read_publish_headers(made.data, made.record_count, HASH_KEY)
+            base, end = end, end + made.record_count
+            loaded.load_batch(kept, base_offset=base, end_offset=end, timestamp=now_ms)
+    for each in sorted({each for ids, _ in batches for each in ids}):
+        known = stored_at(leader, each, now_ms=now_ms)
+        assert known is None or stored_at(loaded, each, now_ms=now_ms) == known
 
 
 def test_publish_headers_say_whether_there_are_ids() -> None:

@@ -13,11 +13,13 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.model import Cleanup, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
 from bascule.replica.maintenance import cleaner
 from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.replica.roles.commitment import ReplicatedEnd
+from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
 from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
@@ -377,6 +379,45 @@ def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
     )
     assert under_test.tick()
     assert under_test.held(0) == 1
+
+
+def test_a_log_that_has_begun_again_is_not_compacted_by_the_plan_of_the_former_one() -> None:
+    """A table's disk is awaited between the plan and the run; an election falls into it."""
+    under_test = CleanerUnderTest(replace(CONFIG, replicas=3, min_isr=1))
+    under_test.write(0, 40)
+    partition = under_test.every[0]
+    log = under_test.store(partition)
+    assert partition.committed_offset == log.end.offset > 60
+
+    class SlowTable(Table):
+        def sync_to(self, end: int) -> int:
+            if partition.leader_epoch < 5:
+                begin_again()
+            self.synced = end
+            return end
+
+    def begin_again() -> None:
+        """The new leader has a committed value of one key, and later ones that are not."""
+        partition.set_role(
+            PartitionState((1, 2, 3), (2,), 2, 5, 1, unclean_epoch=5), 1, lag_ns_max=1 << 60
+        )
+        partition.restart_replicated(0)
+        for offset in range(60):
+            record = Record(offset, 1_000, b"k", b"value %d" % offset * 9, ())
+            batch = build_batch([record], base_offset=offset, log_append_time=True, leader_epoch=5)
+            partition.append_replicated(memoryview(batch), LogFlags(False, False))
+        partition.on_leader_watermark(1, partition.leader_epoch)
+        under_test.checkpoint(partition)
+
+    partition.commitment.tombstone_reader = SlowTable()
+    assert under_test.tick()
+    assert (partition.committed_offset, log.end.offset) == (1, 60)
+    assert log.replacement.closed_segments(), "there is what a run might compact"
+    partition.set_role(
+        PartitionState((1, 2, 3), (3,), 3, 6, 2, unclean_epoch=5), 1, lag_ns_max=1 << 60
+    )
+    partition.truncate_replicated(1)
+    assert [record.offset for record in held(log)] == [0], "what is committed"
 
 
 def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them() -> None:

@@ -201,3 +201,58 @@ def test_a_purge_takes_no_id_from_a_node_that_runs_and_all_from_one_that_starts(
     assert (ask("kept")["offset"], ask("kept")["duplicate"]) == (1, True)
     assert "duplicate" not in ask("purged")
     assert ask("purged")["offset"] == 2
+
+
+def test_a_raised_window_has_what_is_known_and_after_a_start_what_is_in_the_log() -> None:
+    """As `docs/publishing.md` says: a node that runs does not read its log again."""
+    files = SimFiles(RealRandom(1))
+    partition = open_partition(files)
+    config = partition.definition.config
+
+    def set_window(ms: int) -> None:
+        changed = replace(config, dedupe_window_ms=ms)
+        partition.configure(replace(partition.definition, config=changed))
+
+    def ask(message_id: str) -> dict[str, object]:
+        replies = partition.append(message(b"in", Nats_Msg_Id=message_id)) + partition.sync()
+        return decode_acks(replies)["in"]
+
+    clock = partition._clock
+    assert isinstance(clock, SimClock)
+    set_window(1_000)
+    assert [ask(each)["offset"] for each in ("forgotten", "in the log")] == [0, 1]
+    clock.ms += 1_001
+    assert ask("known")["offset"] == 2
+    set_window(WINDOW_MS)
+    clock.ms += 2_000
+    assert (ask("known")["offset"], ask("known")["duplicate"]) == (2, True)
+    assert ask("forgotten")["offset"] == 3
+    assert partition.log is not None
+    partition.log.close()
+    partition = open_partition(files)
+    assert partition.log is not None
+    load_dedupe_window(partition.preconditions, partition.log, since_ms=0)
+    known = [ask(each)["offset"] for each in ("forgotten", "in the log", "known")]
+    assert known == [3, 1, 2]
+
+
+def test_a_replica_that_was_away_for_longer_than_the_window_knows_what_was_stored_since() -> None:
+    """It gets both messages at once, and the second one is seconds old."""
+    group = ReplicaGroup()
+    group.apply(isr=(1, 3))
+    clocks = [each.clock for each in group.replicas.values()]
+
+    def store(inbox: bytes, follower: int) -> dict[str, object]:
+        replies = group.leader.append(message(inbox, Nats_Msg_Id="a"))
+        return decode_acks(replies + group.replicate(follower))[inbox.decode()]
+
+    assert store(b"in.0", 3)["offset"] == 0
+    for clock in clocks:
+        clock.ms += WINDOW_MS + 1
+    assert store(b"in.1", 3)["offset"] == 1
+    group.replicate(2)
+    group.apply(2, 3, leader=2, leader_epoch=2, isr=(2, 3))
+    for clock in clocks:
+        clock.ms += WINDOW_MS
+    again = store(b"in.2", 3)
+    assert (again["offset"], again.get("duplicate")) == (1, True)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from bascule.errors import Indeterminate, InvalidPattern, PartitionFailed
+from bascule.errors import Indeterminate, PartitionFailed
 from bascule.tables import _hot as tables_hot
 from bascule.tables.rows import Row, TablePosition
 from bascule.tables.watching import (
@@ -24,7 +24,7 @@ from bascule.tables.watching import (
     watcher,
     watches,
 )
-from bascule.wire.tables.patterns import KeyPattern, is_pattern
+from bascule.wire.tables.patterns import KeyPattern
 from support.twins import Twin, load_twin
 from support.virtual_time import elapse, run_virtually
 
@@ -134,42 +134,30 @@ class Seen:
         await self._steps.aclose()
 
 
-def test_patterns() -> None:
-    keys = [
-        b"user",
-        b"user.1",
-        b"user.1.name",
-        b"user.2.name",
-        b"u.*",
-        b"a b.\xff",
-        b"..",
-        b"x\n.y",
-    ]
+def test_a_key_is_watched_beside_the_pattern_that_looks_like_it() -> None:
+    async def test() -> None:
+        table = Table()
+        table.put((b"a.*", b"1"), (b"a.b", b"1"))
+        found = [
+            Seen(table.watches.watch(pattern, Begin.STATE))
+            for pattern in (
+                KeyPattern(b"a.*"),
+                KeyPattern.of_key(b"a.*"),
+                KeyPattern(b"*.%2A"),
+                KeyPattern.of_subject(b"*.%2A"),
+            )
+        ]
+        for seen in found:
+            await seen.read_until_caught()
+        table.put((b"a.*", b"2"), (b"a.b", b"2"))
+        for seen in (found[0], found[1], found[3]):
+            await seen.read()
+        both = {b"a.*": b"2", b"a.b": b"2"}
+        assert [seen.values for seen in found] == [both, {b"a.*": b"2"}, {}, {b"a.*": b"2"}]
+        for seen in found:
+            await seen.close()
 
-    def matching(text: bytes) -> list[bytes]:
-        pattern = KeyPattern(text)
-        found = [key for key in keys if pattern.matches(key)]
-        assert all(key.startswith(pattern.prefix) for key in found)
-        return found
-
-    assert matching(b">") == keys
-    assert matching(b"*") == [b"user"]
-    assert matching(b"user.*") == [b"user.1"]
-    assert matching(b"user.>") == [b"user.1", b"user.1.name", b"user.2.name"]
-    assert matching(b"user.*.name") == [b"user.1.name", b"user.2.name"]
-    assert matching(b"*.*") == [b"user.1", b"u.*", b"a b.\xff", b"x\n.y"]
-    assert matching(b"user") == [b"user"]
-    assert KeyPattern(b"user").literal == b"user"
-    assert KeyPattern(b"user.*").literal is None
-    assert [is_pattern(text) for text in (b"user", b"a.*", b">", b"a*")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
-    for text in (b"", b">.a", b"a.b*", b"a>", b"x" * 1025):
-        with pytest.raises(InvalidPattern):
-            KeyPattern(text)
+    run_virtually(test())
 
 
 def test_a_watcher_sees_the_state_and_then_each_change() -> None:

@@ -160,14 +160,15 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         Delivery is at least once: the message is sent again until an ack comes, so a stream may
         store it twice. With a `message_id`, which the stream remembers for its dedupe window, it is
         stored once. With `expected_last_sequence` it is stored only if that is the partition's last
-        sequence (offset + 1). Without an id, a repetition of a stored message is then refused. If
-        several streams use the subject, the first reply counts, an ack or an error, or that of
-        `stream`; the others store the message nevertheless. With the header `Nats-Expected-Stream`
-        only that stream stores it.
+        sequence (offset + 1). Without an id, a repetition of a stored message is then refused, and
+        the outcome indeterminate. If several streams use the subject, the first reply counts, an
+        ack or an error, or that of `stream`; the others store the message nevertheless. With the
+        header `Nats-Expected-Stream` only that stream stores it.
 
         Raises: Indeterminate if no ack came within `timeout` seconds, or if the message was sent
-        again and is refused for a state of the stream, as for too few replicas; PublishRejected,
-        NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
+        again and is refused for a state of the stream, as for too few replicas, or without an id
+        for another last sequence or id; PublishRejected, NoResponders, LimitExceeded, InvalidName,
+        Broken (no NATS connection).
         """
         headers = with_publish_headers(headers, message_id, expected_last_sequence)
         publisher = await self._publishing()

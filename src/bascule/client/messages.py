@@ -289,14 +289,19 @@ def _header_name(name: str) -> bytes:
     return name.encode()
 
 
+def is_header_value(data: bytes) -> bool:
+    """Whether a NATS header can have the value: it is one line, without blanks at its ends."""
+    return b"\r" not in data and b"\n" not in data and data.strip(b" \t") == data
+
+
 def _value(name: str | None, value: str | bytes) -> bytes:
     """`name` is that of the header, None for the key. Raises: ValueError."""
     data = value.encode() if isinstance(value, str) else bytes(value)
+    if is_header_value(data):
+        return data
     if b"\r" in data or b"\n" in data:
         why = "holds a line break, which a NATS header cannot carry"
-    elif data.strip(b" \t") != data:
-        why = "begins or ends with a blank, which would be lost"
     else:
-        return data
+        why = "begins or ends with a blank, which would be lost"
     what = "key" if name is None else f"header {name!r}"
     raise ValueError(f"{what} {why}: {data!r}")

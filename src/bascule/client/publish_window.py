@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
@@ -11,8 +12,9 @@ from typing import Final, TypeAlias
 
 from bascule.client import _hot
 from bascule.client.messages import Ack, Acks, MessageEncoder, MessageFields
-from bascule.errors import BasculeError, Indeterminate, NoResponders
+from bascule.errors import BasculeError, Indeterminate, NoResponders, PublishRejected
 from bascule.nats_connection import NatsConnection
+from bascule.wire import ack_codes
 
 CHUNK_MESSAGES_MAX: Final = 1_000
 CHUNK_BYTES_MAX: Final = 256 << 10
@@ -24,12 +26,47 @@ REFUSED_WAIT_S: Final = 0.25
 REFUSALS_MAX: Final = 3
 """After so many refusals of the first message ask whether there is a stream."""
 
+PASSING: Final = frozenset(
+    {
+        ack_codes.NOT_STORED,
+        ack_codes.PAUSED,
+        ack_codes.READ_ONLY,
+        ack_codes.RATE_EXCEEDED,
+        ack_codes.NOT_ENOUGH_REPLICAS,
+    }
+)
+"""Refusals for a state of the stream: the same message was taken before, perhaps."""
+CONDITIONS: Final = frozenset({ack_codes.WRONG_LAST_ID, ack_codes.WRONG_LAST_SEQUENCE})
+"""Refusals for a condition that the same message may have broken, unless it has a message id: then
+its repetition is acked."""
+_MESSAGE_ID: Final = re.compile(rb"\r\nnats-msg-id:[ \t]*[^ \t\r]", re.IGNORECASE)
 
 HasStream: TypeAlias = Callable[[str, str | None], Awaitable[bool]]
 """Whether a stream has this subject, or the named one may get it by a subject mapping. A stream
 without responders is about to get a leader."""
 OnOtherReply: TypeAlias = Callable[[int, Ack | BasculeError], None]
 """Called with the number of a message and a reply to it beside the ack that counts."""
+
+
+def reply_to_repeated(reply: BasculeError, frame: bytes) -> BasculeError:
+    """What `reply` says of a message that was sent more than once without another reply."""
+    if not isinstance(reply, PublishRejected) or ack_codes.is_not_caught_up(reply):
+        return reply
+    if reply.err_code not in PASSING and (reply.err_code not in CONDITIONS or _has_id(frame)):
+        return reply
+    return Indeterminate(
+        "message was sent more than once: one attempt was refused, another one may be stored: "
+        f"{reply}"
+    )
+
+
+def _has_id(frame: bytes) -> bool:
+    """Whether an operation of `MessageEncoder` or `ColumnBuffers` has a message id."""
+    if not frame.startswith(b"HPUB "):
+        return False
+    start = frame.index(b"\r\n") + 2
+    block_bytes = int(frame[:start].split()[-2])
+    return _MESSAGE_ID.search(frame, start, start + block_bytes) is not None
 
 
 class PublishWindow(ABC):
@@ -79,6 +116,9 @@ class PublishWindow(ABC):
         self._reported = 0
         self._sent: deque[tuple[int, float]] = deque()
         """(End index, time first sent) of each chunk with messages without ack."""
+        self._repeated_end = 0
+        """Messages before it were sent again, if they had no ack then: the connection was new, or
+        the ack late. Not those that nobody had taken."""
         self._ticking: asyncio.TimerHandle | None = None
         """Until the next look for late acks; the caller may have nothing to send for long."""
         self._resent_at = 0.0
@@ -108,6 +148,9 @@ class PublishWindow(ABC):
 
     def _explain(self, index: int, reply: BasculeError) -> BasculeError:
         """The error that ends the window because of this reply."""
+        if index < self._repeated_end:
+            (frame,) = self._frames_of([index])
+            reply = reply_to_repeated(reply, frame)
         reply.add_note(f"it was message {index} on {self.subject_of(index)!r}")
         return reply
 
@@ -174,6 +217,7 @@ class PublishWindow(ABC):
             )
             self._resent_at = now
             self._ack_wait *= 2
+            self._repeated_end = max(self._repeated_end, late)
             self._resend(range(self._first, late))
 
     def _silence(self) -> BasculeError:
@@ -250,6 +294,9 @@ class PublishWindow(ABC):
     def resend_all(self) -> None:
         """Send every message without ack again, because the connection is new."""
         self._resent_at = asyncio.get_running_loop().time()
+        if self._sent:
+            # What was accepted since then is sent for the first time.
+            self._repeated_end = max(self._repeated_end, self._sent[-1][0])
         if not self._sent or self._sent[-1][0] < self._count:
             self._note_sent()
         self._resend(range(self._first, self._count))

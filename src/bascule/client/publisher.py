@@ -21,18 +21,22 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bascule.client.messages import Ack, Acks, Headers, MessageEncoder, MessageFields
-from bascule.client.publish_window import HasStream, MessageWindow, OnOtherReply, PublishWindow
+from bascule.client.publish_window import (
+    HasStream,
+    MessageWindow,
+    OnOtherReply,
+    PublishWindow,
+    reply_to_repeated,
+)
 from bascule.errors import (
     BasculeError,
     Indeterminate,
     NoResponders,
-    PublishRejected,
     RemoteProtocolError,
 )
 from bascule.nats_connection import MESSAGES_PER_PARSE, NatsConnection
-from bascule.wire import ack_codes
 from bascule.wire._hot import MESSAGE_FIELDS
-from bascule.wire.ack_codes import is_not_caught_up, publish_error
+from bascule.wire.ack_codes import publish_error
 
 ACK_WAIT_S: Final = 1.0
 """Time to wait for an ack before the message is sent again."""
@@ -43,17 +47,6 @@ NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
 """As in JetStream clients: a restarting node gets some time. A subject that a stream has is tried
 until the deadline, because its partition is about to get a leader."""
-
-PASSING: Final = frozenset(
-    {
-        ack_codes.NOT_STORED,
-        ack_codes.PAUSED,
-        ack_codes.READ_ONLY,
-        ack_codes.RATE_EXCEEDED,
-        ack_codes.NOT_ENOUGH_REPLICAS,
-    }
-)
-"""Refusals for a state of the stream: the same message was taken before, perhaps."""
 
 R = TypeVar("R", bound=PublishWindow)
 
@@ -100,21 +93,6 @@ def decode_reply(data: bytes, subject: str, only: str | None = None) -> Ack | Ba
         reply.stream, offset + 1, offset, reply.partition, reply.replicas, reply.synced,
         reply.duplicate,
     )  # fmt: skip
-
-
-def _certain(reply: BasculeError, unanswered: int) -> BasculeError:
-    """What `reply` says of a message that was sent so many times without another reply."""
-    if (
-        unanswered > 1
-        and isinstance(reply, PublishRejected)
-        and reply.err_code in PASSING
-        and not is_not_caught_up(reply)
-    ):
-        return Indeterminate(
-            f"message was sent {unanswered} times: one was refused, another one may be stored: "
-            f"{reply}"
-        )
-    return reply
 
 
 class _PendingPublish:
@@ -199,7 +177,9 @@ class Publisher:
             if reply is None:
                 wait *= ACK_WAIT_GROWTH
             elif not isinstance(reply, NoResponders):
-                raise _certain(reply, pending.unanswered)
+                if pending.unanswered > 1:
+                    raise reply_to_repeated(reply, pending.frame)
+                raise reply
             else:
                 pending.unanswered -= 1
                 refusals += 1

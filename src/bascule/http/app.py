@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -66,6 +67,17 @@ from bascule.model import (
 from bascule.operation_results import RepairedPartition, ScrubbedReplica
 from bascule.version import __version__
 from bascule.wire.subjects import check_subject
+
+_ANY: Final = "any"
+
+
+class _AnyText(PathConvertor):
+    """The rest of a path, with slashes and line breaks."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor(_ANY, _AnyText())
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -358,8 +370,10 @@ def create_app(
     )
     routes = [
         Route(
-            # Names of groups and keys of tables may have slashes.
-            operation.path.replace("{group}", "{group:path}").replace("{key}", "{key:path}"),
+            # Names of groups and keys of tables are any text.
+            operation.path.replace("{group}", f"{{group:{_ANY}}}").replace(
+                "{key}", f"{{key:{_ANY}}}"
+            ),
             _checked(
                 getattr(handlers, f"handle_{name}"),
                 query=[parameter for parameter, _ in operation.query],

@@ -216,6 +216,10 @@ class ClusterNodeBody(Struct, kw_only=True):
         bool, Meta(description="Whether its replicas move to other nodes while it is drained.")
     ]
     drain_reason: Annotated[str, Meta(description="Why, in the operator's words.")]
+    lacks_nats_since_ms: Annotated[
+        int,
+        Meta(description="Since when it has no NATS connection, Unix milliseconds; 0: it has one."),
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: Annotated[str, Meta(description="Of its program.")]
@@ -258,6 +262,16 @@ class FailedReplicaBody(Struct, kw_only=True):
     node: int
     failure: str
     advice: Annotated[str, Meta(description="What it means for the partition, and what to do.")]
+
+
+class LackingNodeBody(Struct, kw_only=True):
+    """A node that is alive and has no NATS connection."""
+
+    node_id: int
+    since_ms: Annotated[int, Meta(description="Unix milliseconds.")]
+    led: Annotated[
+        int, Meta(description="Partitions that it leads: those where no other replica could.")
+    ]
 
 
 class ClusterBody(Struct, kw_only=True):
@@ -322,6 +336,10 @@ class ClusterBody(Struct, kw_only=True):
         list[PartitionRefBody], Meta(description="Partitions that move to other nodes.")
     ]
     moving_count: Annotated[int, Meta(description="Also of those that are not listed.")]
+    lacking_nats: Annotated[
+        list[LackingNodeBody],
+        Meta(description="Have lost NATS: others lead instead, where they can."),
+    ]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

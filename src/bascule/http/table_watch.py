@@ -106,7 +106,7 @@ class TableWatchApi:
         query = dict(
             parse_qsl(request.scope["query_string"].decode("ascii"), errors="surrogateescape")
         )
-        pattern = KeyPattern(query.get("pattern", ">").encode(errors="surrogateescape"))
+        pattern = watched(query.get("pattern"), query.get("key"))
         start, of = watch_start(query.get("start"), request.headers.get(LAST_EVENT))
         watches = self._watched.watches
         if elsewhere := watches.where(table):
@@ -120,6 +120,15 @@ class TableWatchApi:
             media_type="text/event-stream",
             headers={"cache-control": "no-store"},
         )
+
+
+def watched(pattern: str | None, key: str | None) -> KeyPattern:
+    """Raises: InvalidPattern, InvalidKey, MalformedRequest."""
+    if key is None:
+        return KeyPattern((pattern or ">").encode(errors="surrogateescape"))
+    if pattern is not None:
+        raise MalformedRequest("give one of pattern and key", field="key")
+    return KeyPattern.of_key(key.encode(errors="surrogateescape"))
 
 
 def watch_start(text: str | None, last_event: str | None) -> AskedStart:

@@ -535,7 +535,7 @@ def build_records(
                 expected[2 * expectations] = count
                 expected[2 * expectations + 1] = wanted
                 expectations += 1
-            if has_block and found[7] or is_envelope and envelopes[row] > 0:
+            if is_raw_block or has_block and found[7] or is_envelope and envelopes[row] > 0:
                 state[7] += 1
             at = write_varint(out, at, size)
             out[at] = 0

@@ -51,12 +51,17 @@ RELOAD_LOGGED_SECONDS_MAX: Final = 1.0
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
 """The largest max_payload that NATS recommends, and a stream's default message_bytes_max."""
+PAYLOAD_BYTES_MAX: Final = 64 << 20
+"""The largest max_payload of NATS."""
+ANSWER_BYTES: Final = 16 << 10
+"""Above what a key-value client's value has in an answer: its subject, headers, or JSON."""
 
 _CONFIG: Final = """\
 # Written by Bascule at every start, when its streams are subscribed, and when one needs a larger
 # max_payload.
 server_name: {name}
-# The largest message_bytes_max of a stream.
+# The largest message_bytes_max of a stream, and room for answers to key-value clients, some of
+# which have the value in base64.
 max_payload: {payload_bytes_max}
 # How much the server buffers for a reader before it drops it as a slow consumer.
 max_pending: 256MB
@@ -98,6 +103,13 @@ cluster {{
 """
 
 
+def max_payload_for(message_bytes_max: int) -> int:
+    """The `max_payload` with which key-value clients can read what a stream stores: requests for a
+    message are answered with its value in base64."""
+    base64_bytes = -(-message_bytes_max // 3) * 4
+    return min(base64_bytes + ANSWER_BYTES, PAYLOAD_BYTES_MAX)
+
+
 class _Ports(msgspec.Struct):
     nats: list[str] = []
     cluster: list[str] = []
@@ -129,14 +141,14 @@ class EmbeddedNats:
         host: str,
         advertised: str = "",
         port: int,
-        payload_bytes_max: int,
+        message_bytes_max: int,
         token: str,
         name: str = "bascule-embedded",
         cluster: str = "",
     ) -> None:
         """`directory` holds the server's configuration, ports and log files; port 0: any port.
         Where `host` is every address, `advertised` is the one for other machines; empty where
-        there is none.
+        there is none. `message_bytes_max`: the largest one of a stream.
 
         With the name of a `cluster` the server takes routes of others, on any port; their `name`s
         differ.
@@ -147,7 +159,7 @@ class EmbeddedNats:
         self._advertised = advertised if is_needed else ""
         self._is_out_of_reach = bool(advertised) and is_loopback(host)
         self._port = port
-        self._payload_bytes_max = max(payload_bytes_max, PAYLOAD_BYTES_MIN)
+        self._payload_bytes_max = max(max_payload_for(message_bytes_max), PAYLOAD_BYTES_MIN)
         self._token = token
         self._name = name
         self._cluster = cluster
@@ -175,6 +187,12 @@ class EmbeddedNats:
         """The URL for the node, with the token that a closed server asks for."""
         scheme, _, rest = self._url.partition("://")
         return f"{scheme}://{self._token}@{rest}"
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The server's `max_payload` for connections from now on. A client that is connected hears
+        of a change late, and a leafnode keeps what it was connected with."""
+        return self._payload_bytes_max
 
     def leaf_address(self) -> ServerAddress | None:
         """Where the server takes the leafnode connection of this node; None while it does not."""
@@ -335,14 +353,15 @@ class EmbeddedNats:
             self._routes_confirmed = True
         log.info("nats-server routes", extra={"routes": list(wanted)})
 
-    async def raise_max_payload(self, size: int) -> None:
-        """Raise the server's `max_payload` to at least `size` bytes.
+    async def raise_max_payload(self, message_bytes_max: int) -> None:
+        """Raise the server's `max_payload` to what a stream with that `message_bytes_max` needs.
 
         Clients that are connected already learn of it some seconds later.
 
         Raises: Broken where the server does not announce the new value, or its configuration file
         cannot be written. The next call tries again.
         """
+        size = max_payload_for(message_bytes_max)
         async with self._reloading:
             if size <= self._payload_bytes_max or self._process is None:
                 return

@@ -124,6 +124,10 @@ class NatsIngest:
     def connected(self) -> bool:
         return self._source.connected
 
+    def standing_ns(self) -> tuple[int | None, int]:
+        """See `NatsSource`."""
+        return self._source.standing_ns()
+
     @property
     def connects(self) -> int:
         """Connections to NATS so far."""

@@ -81,6 +81,8 @@ class NatsSource:
         self._clock = clock
         self._unsubscribed_since_ns: int | None = None
         """Since when nobody is subscribed; None while the subscriptions stand."""
+        self._subscribed_since_ns = clock.monotonic_ns()
+        """Since when they stand, or stood before that."""
         self._publish_refusals: dict[str, str] = {}
         """Subject of a subscription of the node itself -> why it may not publish there."""
         self.address: ServerAddress | None = None
@@ -88,6 +90,11 @@ class NatsSource:
     @property
     def connected(self) -> bool:
         return self._transport is not None
+
+    def standing_ns(self) -> tuple[int | None, int]:
+        """Since when nobody is subscribed, None while the subscriptions stand; and since when they
+        stand or stood before. Times of the monotonic clock."""
+        return self._unsubscribed_since_ns, self._subscribed_since_ns
 
     def refusals(self) -> dict[str, str]:
         """Stream -> why the server refused its subscription."""
@@ -302,8 +309,9 @@ class NatsSource:
         since_ns = self._unsubscribed_since_ns
         if since_ns is None or confirmed.exception() is not None:
             return
+        now_ns = self._subscribed_since_ns = self._clock.monotonic_ns()
         self._unsubscribed_since_ns = None
-        gap_ns = self._clock.monotonic_ns() - since_ns
+        gap_ns = now_ns - since_ns
         self._health.on_subscribed_again(str(self.address), self.streams(), gap_ns=gap_ns)
 
     def _on_disconnected(self, transport: Transport, reason: str, *, by_server: bool) -> None:

@@ -11,6 +11,7 @@ they ask of ``$JS.API``, which this package answers, on a NATS server without Je
     leaf        `LeafLink`: the connection that delivers to them
     requests    the requests, from their subjects and bodies
     messages    the answers and messages on the wire
+    oversize    what is larger than the NATS server takes
     starting    the service with the parts of a node
     held_tables the buckets of the cluster, and those held here
 """

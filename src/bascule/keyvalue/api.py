@@ -13,6 +13,7 @@ from bascule.errors import (
     BasculeError,
     CannotAlter,
     ConfigError,
+    InvalidKey,
     InvalidName,
     InvalidPattern,
     NotEnoughNodes,
@@ -58,7 +59,9 @@ from bascule.tables.rows import Row
 from bascule.wire.ack_codes import NO_KEY, last_sequence
 from bascule.wire.tables.conditions import FORGETTING_HEADERS, SEQUENCE_HEADER
 
-PAGE_STREAMS: Final = 1024
+PAGE_NAMES: Final = 1024
+PAGE_ENTRIES: Final = 256
+"""As JetStream: a page has to be smaller than the NATS server's `max_payload`."""
 API_LEVEL: Final = 1
 """From this level on JetStream has `Nats-TTL`; nats.go asks for `LimitMarkerTTL` only then."""
 _ACCOUNT_LIMITS: Final = (
@@ -122,7 +125,7 @@ class BucketApi:
             return await self._answer(request, reply)
         except ApiError as error:
             return refusal(request, reply, error)
-        except InvalidPattern as error:
+        except (InvalidKey, InvalidPattern) as error:
             return refusal(request, reply, ApiError(400, BAD_REQUEST, str(error)))
         except BasculeError as error:
             return refusal(request, reply, ApiError(503, UNAVAILABLE, str(error)))
@@ -188,8 +191,9 @@ class BucketApi:
 
     def _page(self, request: ApiRequest, found: list[Any], name: str = "streams") -> dict[str, Any]:
         offset = request.decode(PageRequest).offset
-        page = found[offset : offset + PAGE_STREAMS]
-        return {"total": len(found), "offset": offset, "limit": PAGE_STREAMS, name: page}
+        limit = PAGE_NAMES if request.operation.endswith("NAMES") else PAGE_ENTRIES
+        page = found[offset : offset + limit]
+        return {"total": len(found), "offset": offset, "limit": limit, name: page}
 
     async def _list(self, request: ApiRequest) -> dict[str, Any]:
         """All buckets; what is not held here is shown without its number of keys."""

@@ -10,7 +10,6 @@ from bascule.keyvalue.messages import BAD_REQUEST, ApiError, not_served
 from bascule.keyvalue.requests import ConsumerConfig
 from bascule.tables._hot import FORGOTTEN
 from bascule.tables.watching import Begin, Change, Start, WatchPosition
-from bascule.wire.tables.keys import unescape
 from bascule.wire.tables.patterns import KeyPattern
 
 MISSED_CHANGES_MAX: Final = 1_000
@@ -19,7 +18,7 @@ MISSED_BYTES_MAX: Final = 1 << 20
 
 
 def patterns_of(table: HeldTable, config: ConsumerConfig) -> list[KeyPattern]:
-    """The keys that a consumer filters for. Raises: ApiError, InvalidPattern."""
+    """The keys that a consumer filters for. Raises: ApiError, InvalidKey, InvalidPattern."""
     subjects = config.filter_subjects or [config.filter_subject or ">"]
     prefix = table.subject_prefix
     found = []
@@ -30,8 +29,7 @@ def patterns_of(table: HeldTable, config: ConsumerConfig) -> list[KeyPattern]:
             text = subject.removeprefix(prefix)
         else:
             raise ApiError(400, BAD_REQUEST, f"a filter begins with {prefix}, got {subject!r}")
-        tokens = (unescape(token) or token for token in text.encode().split(b"."))
-        found.append(KeyPattern(b".".join(tokens)))
+        found.append(KeyPattern.of_subject(text.encode()))
     return found
 
 

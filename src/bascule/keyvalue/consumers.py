@@ -26,12 +26,14 @@ from bascule.keyvalue.held_tables import HeldTable
 from bascule.keyvalue.messages import (
     BAD_REQUEST,
     KV_OPERATION,
+    VALUE_BYTES,
     ApiError,
     deliver_with_headers,
     not_served,
     operation_of,
     time_text,
 )
+from bascule.keyvalue.oversize import OversizeReports
 from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
 from bascule.tables._hot import FORGOTTEN
 from bascule.tables.key_state import KeyPart, KeyState
@@ -67,6 +69,14 @@ class Link(Protocol):
     @property
     def is_writable(self) -> bool: ...
 
+    @property
+    def payload_bytes_max(self) -> int: ...
+
+    @property
+    def may_take_more(self) -> bool: ...
+
+    def renew(self) -> None: ...
+
     def has_interest(self, subject: str) -> bool: ...
 
     def send(self, data: bytes) -> None: ...
@@ -86,6 +96,9 @@ class ConsumerCounts:
     """How often a consumer waited for its client."""
     gone: int = 0
     """Consumers that ended since nobody listens any more."""
+    oversize: int = 0
+    """Values that were not sent, since the NATS server does not take as much in one message:
+    watchers got the key without it, and reads an error."""
 
 
 class _Consumer:
@@ -245,7 +258,7 @@ class _Consumer:
         """Send one message. Behind the @ is the subject that the client sees: it has the key."""
         self.delivered += 1
         self.sequence = change.version + 1
-        if change.value is None or self._headers_only:
+        if change.value is None or self._headers_only or self._is_oversize(change):
             frame = self._with_headers(change)
         else:
             end = change.frame_end
@@ -266,17 +279,34 @@ class _Consumer:
             self._ask()
 
     def _with_headers(self, change: Change) -> bytes:
-        headers, value = {}, change.value or b""
+        """Without the value, whose size a header says."""
+        headers = {}
         if change.value is None:
             headers[KV_OPERATION] = operation_of(change.content_type)
-        if self._headers_only:
-            headers["Nats-Msg-Size"] = str(len(value))
-            value = b""
+        if self._headers_only or change.value is not None:
+            headers[VALUE_BYTES] = str(len(change.value or b""))
         reply = (
             f"{self._ack}{self.sequence}.{self.delivered}.{change.timestamp}000000.{self.pending}"
             f"@{self._table.keys.subject(change.key)}"
         )
-        return deliver_with_headers(self.subject, reply, headers, value)
+        return deliver_with_headers(self.subject, reply, headers, b"")
+
+    def _is_oversize(self, change: Change) -> bool:
+        """Whether the server would close the connection, which all watchers share, for a value."""
+        link, value = self._owner.link, change.value
+        if value is None or len(value) <= link.payload_bytes_max:
+            return False
+        if link.may_take_more:
+            link.renew()
+        else:
+            self._owner.counts.oversize += 1
+            self._owner.oversize.report(
+                self.bucket,
+                f"version {change.version} to a watcher",
+                found=len(value),
+                limit=link.payload_bytes_max,
+            )
+        return True
 
     def _ask(self) -> None:
         self._is_asking, self._unasked = True, 0
@@ -306,6 +336,7 @@ class PushConsumers:
         self.control = f"{CONTROL}{dice.bytes(6).hex()}"
         """The subject below which clients answer."""
         self.counts = ConsumerCounts()
+        self.oversize = OversizeReports(clock)
         self._dice = dice
         self._consumers: dict[tuple[str, str], _Consumer] = {}
         """By bucket and name."""

@@ -27,6 +27,14 @@ BACKOFF_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 CONNECT_SECONDS_MAX: Final = 5.0
 WRITE_BYTES_MAX: Final = 256 << 10
 """Collected writes beyond this size are sent at once."""
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+"""`max_payload` of a server that does not say it: NATS's default."""
+
+
+class _Info(msgspec.Struct):
+    """What is read of the server's INFO."""
+
+    max_payload: int = PAYLOAD_BYTES_MAX
 
 
 class LeafLink:
@@ -39,14 +47,17 @@ class LeafLink:
         name: str,
         on_interest: Callable[[str | None], None],
         on_lost: Callable[[], None],
+        raised_to: Callable[[], int] = lambda: 0,
     ) -> None:
         """`address` is asked at each attempt; None: not known now. `on_interest` is called
         after the first subscription to a subject, or the end of the last one, with the subject, or
-        with None if it has wildcards; `on_lost` when the connection is lost."""
+        with None if it has wildcards; `on_lost` when the connection is lost. `raised_to` returns
+        the server's `max_payload` where that is known to be higher than it tells leafnodes."""
         self._address = address
         self._name = name
         self._on_interest = on_interest
         self._on_lost = on_lost
+        self._raised_to = raised_to
         self._protocol: _LeafProtocol | None = None
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
@@ -60,6 +71,23 @@ class LeafLink:
     def is_writable(self) -> bool:
         """Whether the socket takes more data."""
         return self._protocol is not None and self._protocol.writable.is_set()
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """What the server takes in one message: more ends the connection."""
+        return PAYLOAD_BYTES_MAX if self._protocol is None else self._protocol.payload_bytes_max
+
+    @property
+    def may_take_more(self) -> bool:
+        """Whether the server took more since `max_payload` was raised, on a new connection."""
+        return self._protocol is not None and self.payload_bytes_max < self._raised_to()
+
+    def renew(self) -> None:
+        """Connect anew. Nothing more is sent until then, and clients begin again, as after a lost
+        connection."""
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None and protocol.transport is not None:
+            protocol.transport.abort()
 
     def has_interest(self, subject: str) -> bool:
         """Whether somebody is subscribed to a subject, as far as it is known."""
@@ -134,9 +162,12 @@ class LeafLink:
         address = self._address()
         if address is None:
             raise Broken("the NATS server takes no leafnodes now")
+        # Before it connects: a connection keeps the limit that it began with.
+        raised_to = self._raised_to()
         loop = asyncio.get_running_loop()
         _, protocol = await loop.create_connection(
-            lambda: _LeafProtocol(address, self._name, self._on_interest), *address.endpoint
+            lambda: _LeafProtocol(address, self._name, self._on_interest, raised_to),
+            *address.endpoint,
         )
         await protocol.ready
         return protocol
@@ -146,7 +177,11 @@ class _LeafProtocol(asyncio.Protocol):
     """One connection: sends CONNECT after INFO, and is ready after the PONG."""
 
     def __init__(
-        self, address: ServerAddress, name: str, on_interest: Callable[[str | None], None]
+        self,
+        address: ServerAddress,
+        name: str,
+        on_interest: Callable[[str | None], None],
+        raised_to: int,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
@@ -156,6 +191,8 @@ class _LeafProtocol(asyncio.Protocol):
         self.writable.set()
         self._address = address
         self._name = name
+        self._raised_to = raised_to
+        self.payload_bytes_max = max(PAYLOAD_BYTES_MAX, raised_to)
         self.literal: set[str] = set()
         """Subjects without wildcards that somebody is subscribed to."""
         self.patterns: set[str] = set()
@@ -196,6 +233,8 @@ class _LeafProtocol(asyncio.Protocol):
         word = line[:4].upper()
         if word == b"INFO":
             if not self._has_greeted:
+                # Once: the server keeps this limit for the connection.
+                self._read_limit(line[5:])
                 self._has_greeted = True
                 self.transport.write(self._connect_line() + b"PING\r\n")
         elif word == b"PING":
@@ -215,6 +254,13 @@ class _LeafProtocol(asyncio.Protocol):
             self._fail(line.decode(errors="replace"))
         elif word != b"+OK":
             self._fail(f"{line[:40]!r}, expected an operation for leafnodes")
+
+    def _read_limit(self, info: bytes) -> None:
+        try:
+            found = msgspec.json.decode(info, type=_Info).max_payload
+        except msgspec.MsgspecError:
+            return  # who sends no INFO is told apart by what follows
+        self.payload_bytes_max = max(found, self._raised_to)
 
     def _connect_line(self) -> bytes:
         fields: dict[str, object] = {

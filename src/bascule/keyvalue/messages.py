@@ -23,6 +23,10 @@ CONSUMER_NOT_FOUND: Final = 10014
 NOT_SERVED: Final = 20010
 """Bascule's own: a part of JetStream that tables do not have."""
 UNAVAILABLE: Final = 10008
+LARGER_THAN_NATS: Final = 20020
+"""Bascule's own: the answer is larger than `max_payload` of the NATS server."""
+VALUE_BYTES: Final = "Nats-Msg-Size"
+"""The size of a value that is not in the message."""
 
 
 class ApiError(BasculeError):
@@ -39,6 +43,21 @@ def not_served(what: str) -> ApiError:
     return ApiError(
         501, NOT_SERVED, f"Bascule serves key-value buckets, not all of JetStream: {what}"
     )
+
+
+def larger_than_nats(found: int, limit: int) -> ApiError:
+    """An answer of `found` bytes cannot be sent."""
+    return ApiError(
+        413,
+        LARGER_THAN_NATS,
+        f"the answer has {found} bytes, and max_payload of the NATS server is {limit}: read the "
+        "value over HTTP, with bascule table get or the Python client",
+    )
+
+
+def payload_bytes(operation: bytes) -> int:
+    """The bytes of an operation that count against `max_payload`: headers and payload."""
+    return len(operation) - operation.index(b"\r\n") - 4
 
 
 def answer(kind: str, body: Mapping[str, Any]) -> bytes:

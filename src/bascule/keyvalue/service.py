@@ -17,7 +17,7 @@ from bascule.errors import BasculeError, Broken
 from bascule.host.api import Clock, Random
 from bascule.host.lasting_tasks import start_lasting
 from bascule.keyvalue.api import BucketApi, Elsewhere, MarkerPublisher, Streams, refusal
-from bascule.keyvalue.buckets import bucket_of_stream
+from bascule.keyvalue.buckets import STREAM_PREFIX, bucket_of_stream
 from bascule.keyvalue.consumers import PushConsumers
 from bascule.keyvalue.held_tables import HeldTables
 from bascule.keyvalue.leaf import LeafLink
@@ -26,6 +26,8 @@ from bascule.keyvalue.messages import (
     UNAVAILABLE,
     ApiError,
     answer,
+    larger_than_nats,
+    payload_bytes,
     publish,
 )
 from bascule.keyvalue.requests import API, ApiRequest, parse_request
@@ -79,6 +81,7 @@ class KeyValueService:
         connect: Callable[[], NatsConnection],
         may_connect: Callable[[], bool],
         leaf: Callable[[], ServerAddress | None],
+        raised_to: Callable[[], int],
         tables: HeldTables,
         controller: Controller,
         peers: Peers,
@@ -92,10 +95,12 @@ class KeyValueService:
         """`connect` makes a connection that does not reconnect by itself. It is made while
         `may_connect` is true: the connection that messages are stored from comes first, where a
         server has one left. `leaf` returns where the server takes leafnodes, without which nobody
-        can watch.
+        can watch. `raised_to` returns the server's `max_payload` where that is known to be higher
+        than it has said to this node.
         """
         self._connect = connect
         self._may_connect = may_connect
+        self._raised_to = raised_to
         self._connection: NatsConnection | None = None
         self._served = asyncio.Event()
         """Set while the server has the subscriptions."""
@@ -106,6 +111,7 @@ class KeyValueService:
             name=name,
             on_interest=lambda subject: self.consumers.on_interest(subject),
             on_lost=self._on_leaf_lost,
+            raised_to=raised_to,
         )
         self.consumers = PushConsumers(self._leaf, clock, dice)
         self._api = BucketApi(tables, controller, self.consumers, publisher, defaults)
@@ -162,8 +168,15 @@ class KeyValueService:
 
     def _send(self, data: bytes) -> None:
         """Answers are dropped without a connection: their clients ask again."""
-        if self._connection is not None:
+        if self._connection is not None and payload_bytes(data) <= self._payload_bytes_max:
             self._connection.send(data)
+
+    @property
+    def _payload_bytes_max(self) -> int:
+        """What the NATS server takes in one message. It closes the connection, to which all
+        clients' requests come, for more."""
+        said = 0 if self._connection is None else self._connection.info.max_payload
+        return max(said, self._raised_to())
 
     def _subscribe(self, connection: NatsConnection) -> None:
         if connection.info.jetstream:
@@ -218,6 +231,14 @@ class KeyValueService:
             log.exception("key-value request failed")
             error = ApiError(500, UNAVAILABLE, "internal error")
             found = refusal(request, reply, error)
+        size, limit = payload_bytes(found), self._payload_bytes_max
+        if self._connection is not None and size > limit:
+            self.consumers.counts.oversize += 1
+            bucket = request.stream.removeprefix(STREAM_PREFIX)
+            self.consumers.oversize.report(
+                bucket, f"answer to {request.operation}", found=size, limit=limit
+            )
+            found = refusal(request, reply, larger_than_nats(size, limit))
         if request.operation != "STREAM.CREATE" or not await self._send_from_leader(request, found):
             self._send(found)
         if self._connection is not None:

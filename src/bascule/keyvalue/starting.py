@@ -44,11 +44,15 @@ def start_key_value(
             return nats.leaf_address()
         return parse_server_url(leaf_url) if leaf_url else None
 
+    def raised_to() -> int:
+        return 0 if nats is None else nats.payload_bytes_max
+
     held = HeldTables(config.node_id, tables, partitions, controller.views)
     service = KeyValueService(
         connect,
         lambda: ingest.connected,
         leaf,
+        raised_to,
         held,
         controller,
         controller.peers,

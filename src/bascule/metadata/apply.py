@@ -15,6 +15,7 @@ from bascule.metadata.commands import (
     DeleteStream,
     FenceNode,
     ForgetDeletions,
+    NodeChange,
     PauseStream,
     RegisterNode,
     RemoveNode,
@@ -24,6 +25,7 @@ from bascule.metadata.commands import (
     SetClusterVersion,
     SetDrained,
     SetLeaving,
+    SetNatsLack,
     StreamCommand,
 )
 from bascule.metadata.image import Deletion, Image
@@ -52,7 +54,7 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return replace(image, cluster_version=max(image.cluster_version, command.version))
         case RegisterNode():
             return _register(image, command.node, index)
-        case FenceNode() | SetLeaving() | SetDrained() | RemoveNode():
+        case FenceNode() | SetLeaving() | SetDrained() | SetNatsLack() | RemoveNode():
             return _change_node(image, command)
         case AdmitNode():
             return _admit(image, command.node, index)
@@ -78,7 +80,7 @@ def touched(command: Command) -> Iterable[bytes]:
             return ()
         case RegisterNode() | FenceNode() | AdmitNode():
             return ()
-        case SetLeaving() | SetDrained() | RemoveNode():
+        case SetLeaving() | SetDrained() | SetNatsLack() | RemoveNode():
             return ()
         case _:
             return (command.id,)
@@ -172,8 +174,12 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
             is_emptied=present.is_emptied,
             drain_reason=present.drain_reason,
         )
-        if present.is_stopping and present.incarnation == node.incarnation:
-            registered = replace(registered, is_stopping=True)
+        if present.incarnation == node.incarnation:
+            registered = replace(
+                registered,
+                is_stopping=present.is_stopping or node.is_stopping,
+                lacks_nats_since_ms=present.lacks_nats_since_ms,
+            )
     return replace(image, nodes=image.nodes.insert(node.node_id, registered))
 
 
@@ -188,7 +194,7 @@ def _admit(image: Image, node: NodeRegistration, index: int) -> Image:
     )
 
 
-def _change_node(image: Image, command: FenceNode | SetLeaving | SetDrained | RemoveNode) -> Image:
+def _change_node(image: Image, command: NodeChange) -> Image:
     node = image.nodes.get(command.node_id)
     if node is None or node.epoch != command.epoch:
         return image
@@ -207,6 +213,8 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | SetDrained | Re
             is_emptied=command.is_emptied,
             drain_reason=command.reason,
         )
+    elif isinstance(command, SetNatsLack):
+        changed = replace(node, lacks_nats_since_ms=command.since_ms)
     else:
         changed = replace(node, is_leaving=command.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, changed))

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bascule.cluster_version import NEWEST
+from bascule.cluster_version import NATS_LACKS, NEWEST
 from bascule.errors import CorruptData, UnsupportedFormat
 from bascule.metadata.commands import (
     AdmitNode,
@@ -41,6 +41,7 @@ from bascule.metadata.commands import (
     SetClusterVersion,
     SetDrained,
     SetLeaving,
+    SetNatsLack,
 )
 from bascule.metadata.image import Deletion, Image
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
@@ -68,6 +69,7 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     SetCatchUpRate,
     SetBalancing,
     SetClusterVersion,
+    SetNatsLack,
 )
 """By number: only ever appended to. A new one is only decided on where its cluster version is in
 force."""
@@ -110,13 +112,15 @@ class _Chunk(msgspec.Struct, kw_only=True):
 
 SINCE: Final[Mapping[type, Mapping[str, int]]] = {
     _Chunk: {"cluster_version": 2},
-    NodeRegistration: {"drain_reason": 2},
+    NodeRegistration: {"drain_reason": 2, "lacks_nats_since_ms": 2},
     SetDrained: {"reason": 2},
     StreamConfig: {"table": 2, "table_ttl_ms": 2},
     PartitionState: {"since": 2},
 }
 """The fields of commands and snapshots that a cluster version has brought, and which one. Before
 that version is in force they have their defaults, and are not written."""
+COMMANDS_SINCE: Final[Mapping[type, int]] = {SetNatsLack: NATS_LACKS}
+"""The commands that a cluster version has brought: earlier releases cannot read them."""
 _LATEST: Final = max(since for names in SINCE.values() for since in names.values())
 
 _entry = msgspec.msgpack.Decoder(_Entry)
@@ -130,6 +134,9 @@ def encode_commands(
     commands: Sequence[Command], *, version: int, request: RequestId = NO_REQUEST
 ) -> bytes:
     """The payload of an entry of the log, in which the cluster version `version` is in force."""
+    for each in commands:
+        name, since = type(each).__name__, COMMANDS_SINCE.get(type(each), 1)
+        assert since <= version, f"{name} before its cluster version"
     plain = [(_NUMBERS[type(each)], msgspec.Raw(_encode(each, version))) for each in commands]
     return msgspec.msgpack.encode(_Entry(request.id, plain, request.last_index))
 

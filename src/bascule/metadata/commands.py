@@ -125,6 +125,17 @@ class SetDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class SetNatsLack:
+    """The process that registered at `epoch` lacks NATS, or has it again; see `NodeRegistration`.
+    Since cluster version 2."""
+
+    node_id: int
+    epoch: int
+    since_ms: int
+    """0: it has NATS again."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetCatchUpRate:
     """Limit what replicas that are not in sync get; see `Image.catch_up_rate`."""
 
@@ -173,7 +184,8 @@ class ChangePartitions:
 
 
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
-NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | SetDrained | RemoveNode
+NodeChange: TypeAlias = FenceNode | SetLeaving | SetDrained | SetNatsLack | RemoveNode
+NodeCommand: TypeAlias = RegisterNode | AdmitNode | NodeChange
 SettingCommand: TypeAlias = SetClusterId | SetCatchUpRate | SetBalancing | SetClusterVersion
 ClusterCommand: TypeAlias = SettingCommand | NodeCommand | ChangePartitions
 Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

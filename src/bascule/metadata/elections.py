@@ -432,12 +432,12 @@ def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
 
 
 def _preferred(image: Image, nodes: Iterable[int], state: PartitionState, led: Counter[int]) -> int:
-    """The one of these replicas to lead: a node that is about to stop only where no other can, one
-    that is drained or to be removed before it, then that which leads the fewest partitions."""
+    """The one of these replicas to lead: that which is the least reluctant, then that which leads
+    the fewest partitions."""
     order = state.replicas
 
-    def rank(node: int) -> tuple[bool, bool, int, int]:
-        return image.is_stopping(node), image.gives_leaders(node), led[node], order.index(node)
+    def rank(node: int) -> tuple[tuple[bool, bool, bool], int, int]:
+        return image.reluctance(node), led[node], order.index(node)
 
     return min(nodes, key=rank)
 

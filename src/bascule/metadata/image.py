@@ -132,6 +132,21 @@ class Image:
         found = self.nodes.get(node)
         return found is not None and found.alive and found.is_stopping
 
+    def lacks_nats(self, node: int) -> bool:
+        """Whether the process of a node that is alive has no NATS connection."""
+        found = self.nodes.get(node)
+        return found is not None and found.alive and found.lacks_nats
+
+    def serves_publishers(self, node: int) -> bool:
+        """Whether a node is alive, stays for the time being and is not known to lack NATS."""
+        return self.is_alive(node) and not self.is_stopping(node) and not self.lacks_nats(node)
+
+    def reluctance(self, node: int) -> tuple[bool, bool, bool]:
+        """How little a node that is alive is wanted as a leader: the least comes first. One that is
+        about to stop leads only where no other can, one that lacks NATS before it, then one that is
+        drained or to be removed."""
+        return self.is_stopping(node), self.lacks_nats(node), self.gives_leaders(node)
+
     def gives_leaders(self, node: int) -> bool:
         """Whether others are to lead what this node leads, where they can."""
         found = self.nodes.get(node)

@@ -7,10 +7,12 @@ directory is admitted for it: what the old one held and voted for is gone for go
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
+from bascule.cluster_version import NATS_LACKS
 from bascule.errors import (
     CannotDrain,
     CannotRemoveNode,
@@ -28,6 +30,7 @@ from bascule.metadata.commands import (
     RemoveNode,
     SetDrained,
     SetLeaving,
+    SetNatsLack,
 )
 from bascule.metadata.elections import changes_after_loss
 from bascule.metadata.image import Image
@@ -162,6 +165,30 @@ def note_stopping(image: Image, number: int, epoch: int) -> tuple[RegisterNode, 
     if node is None or not node.alive or node.epoch != epoch or node.is_stopping:
         return ()
     return (RegisterNode(replace(node, is_stopping=True)),)
+
+
+class NatsNote(NamedTuple):
+    """What a process has told of its NATS connection."""
+
+    node_id: int
+    epoch: int
+    """Of its registration."""
+    lacks_since_ms: int
+    """Since when it has none; 0: it has one."""
+
+
+def note_nats(image: Image, notes: Iterable[NatsNote]) -> tuple[SetNatsLack, ...]:
+    """Note which processes lack NATS, and which have it again; nothing for those of which that is
+    known, for those that are gone, and before the cluster version that brings it is in force."""
+    if image.cluster_version < NATS_LACKS:
+        return ()
+    return tuple(
+        SetNatsLack(*note)
+        for note in notes
+        if image.is_alive(note.node_id)
+        and image.nodes[note.node_id].epoch == note.epoch
+        and image.nodes[note.node_id].lacks_nats != (note.lacks_since_ms > 0)
+    )
 
 
 def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:

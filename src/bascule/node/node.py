@@ -361,7 +361,7 @@ class Node:
             host=config.nats.host,
             advertised="" if is_loopback(own_host) else own_host,
             port=config.nats.port,
-            payload_bytes_max=max(
+            message_bytes_max=max(
                 config.streams.message_bytes_max, self._controller.message_bytes_max
             ),
             token=self._random.bytes(16).hex(),

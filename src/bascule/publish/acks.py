@@ -92,6 +92,12 @@ def unsupported_header(name: str) -> AckError:
     return AckError(400, ack_codes.UNSUPPORTED_HEADER, f"the header {name} is not supported here")
 
 
+def malformed_block(line: str) -> AckError:
+    """Of a message that asks for something in its header block, which is malformed at `line`."""
+    text = f"malformed header block at '{line}': what it asks for would have no effect"
+    return AckError(400, ack_codes.UNSUPPORTED_HEADER, text)
+
+
 def wrong_stream(name: str) -> AckError:
     return AckError(400, ack_codes.WRONG_STREAM, f"expected stream does not match: this is {name}")
 

@@ -42,10 +42,12 @@ class LoadedIds:
             self._persist_marker()
             self._persist_marker = None
 
-    def add(self, batches: memoryview, now_ms: int | None) -> None:
+    def add(self, batches: memoryview, *, may_have_ids: bool) -> None:
         """Take over the ids of whole batches that a follower has appended to a complete log; see
         `load_appended_ids`."""
-        self.are_complete = load_appended_ids(self._preconditions, batches, now_ms)
+        self.are_complete = load_appended_ids(
+            self._preconditions, batches, may_have_ids=may_have_ids
+        )
 
     def load(self, log: PartitionLog, *, since_ms: int) -> None:
         """Load the window from the log, which was written by other leaders.
@@ -84,18 +86,17 @@ def load_dedupe_window(preconditions: Preconditions, log: PartitionLog, *, since
 
 
 def load_appended_ids(
-    preconditions: Preconditions, batches: memoryview, now_ms: int | None
+    preconditions: Preconditions, batches: memoryview, *, may_have_ids: bool
 ) -> bool:
     """Take over the ids of whole batches that a follower has appended, so that it can lead at once.
 
-    `now_ms` is the time of the log, or None if no record has an id. False if the batches cannot be
-    read: the window must be loaded again then.
+    Without `may_have_ids` no record has one. False if the batches cannot be read: the window must
+    be loaded again then.
     """
-    if now_ms is None:
+    if not may_have_ids:
         preconditions.accept_without_headers()
         return True
     try:
-        preconditions.expire(now_ms)
         _load(preconditions, batches, origin="batches of the leader", origin_position=0)
     except BasculeError:
         return False

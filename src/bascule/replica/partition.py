@@ -396,7 +396,7 @@ class Partition:
         gaps, told = leader_log.may_have_gaps, leader_log.epochs
         self.log.append_as_follower(data, gaps_allowed=gaps, told=told)
         if were_complete:
-            self._ids.add(data, self.now_ms() if leader_log.may_have_ids else None)
+            self._ids.add(data, may_have_ids=leader_log.may_have_ids)
         self.counts.replicated_bytes += len(data)
         self.counts.bytes += len(data)
 

@@ -320,6 +320,23 @@ def test_a_damaged_replica_that_was_replaced_does_not_stop_its_successor(
     play(scene, monkeypatch, leads=True)
 
 
+def test_a_needed_replica_that_fails_otherwise_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else is in sync, and it would be looked at for ever."""
+    monkeypatch.setattr(module, "NEEDED_SECONDS", 0.001)
+
+    async def scene(tested: HealerUnderTest) -> None:
+        for node in {1, 2, 3} - {tested.node}:
+            tested.deciding.lose(node)
+        tested.partitions.on_damaged(tested.partition, CorruptData("f", 1, "a", "b"))
+        assert tested.partition in tested.healer._needed
+        tested.partition.fail("a sync failed")
+        await until(lambda: tested.healer._waiting is None)
+
+    play(scene, monkeypatch, leads=True)
+
+
 def test_nothing_is_removed_before_the_leader_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been elected before it had opened its log, which may be damaged, too."""
 

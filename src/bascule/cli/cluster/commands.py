@@ -33,7 +33,7 @@ from bascule.cli.output import (
     print_json,
     print_warning,
 )
-from bascule.cli.units import counted
+from bascule.cli.units import counted, moment_text
 from bascule.errors import ConfigError, UnknownNode
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 from bascule.operation_results import NodeDrain
@@ -73,6 +73,7 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         out.print("balance     replicas move until nodes hold about as many")
     out.print(_nodes_table(info))
     _show_lost(info, answering)
+    _show_lacking_nats(info)
     _show_trouble(
         "without a leader: nothing is taken or served", info.leaderless, info.leaderless_count
     )
@@ -98,7 +99,9 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
         out.print(
             "  bascule stream acknowledge-loss STREAM removes them from this list", style="dim"
         )
-    troubles = (info.leaderless, info.under_min_isr, info.under_replicated, info.failed)
+    troubles = (
+        info.leaderless, info.under_min_isr, info.under_replicated, info.failed, info.lacking_nats,
+    )  # fmt: skip
     if info.controller and not any(troubles):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 
@@ -300,6 +303,8 @@ def _state(each: NodeRegistration, info: ClusterInfo) -> str:
         emptied = ", gives its replicas away" if each.is_emptied else ""
         reason = f" ({escape(each.drain_reason)})" if each.drain_reason else ""
         words.append(f"[yellow]drained{reason}{emptied}[/yellow]")
+    if each.alive and each.lacks_nats:
+        words.append("[yellow]no NATS[/yellow]")
     if each.alive and each.is_stopping:
         words.append("stopping")
     return ", ".join(words)
@@ -326,6 +331,16 @@ def _show_lost(info: ClusterInfo, answering: int) -> None:
             f"  start node {', '.join(lost)} again; if it is lost for good: docs/operations.md, "
             "replace a machine that is lost",
             style="dim",
+        )
+
+
+def _show_lacking_nats(info: ClusterInfo) -> None:
+    for each in info.lacking_nats:
+        leads = counted(each.led, "partition") if each.led else "no partition"
+        why = ", where no other replica in sync has NATS" if each.led else ""
+        out.print(
+            f"[red]node {each.node_id} has had no NATS connection since "
+            f"{moment_text(each.since_ms)}: it leads {leads}{why}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -32,8 +33,8 @@ def wait(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Wait until all nodes are alive, all replicas in sync, and each partition has a leader, and as
-    many replicas as its stream asks for.
+    """Wait until all nodes are alive and have NATS, all replicas are in sync, and each partition
+    has a leader, and as many replicas as its stream asks for.
 
     Run it before you stop the next node. It exits with 1 where something is missing after the
     timeout, and says what.
@@ -69,8 +70,10 @@ def _missing(server: str | None, *, allow_short: bool) -> list[str]:
 def missing_parts(info: ClusterInfo, *, allow_short: bool = False) -> list[str]:
     """What keeps a cluster from being whole, for people; empty: nothing does. With `allow_short`
     partitions may lack replicas that there is no node for."""
-    away = [str(each.node_id) for each in info.nodes if not each.alive]
-    nodes = "node" if len(away) == 1 else "nodes"
+    away = [each.node_id for each in info.nodes if not each.alive]
+    lacking = [each.node_id for each in info.lacking_nats]
+    if len(lacking) == len(info.nodes) - len(away):
+        lacking = []  # All of them: nobody takes messages, and it matters to no other who stops.
     # The counts are 0 where an earlier release answers, which lists all of them.
     leaderless = max(info.leaderless_count, len(info.leaderless))
     behind = max(info.under_replicated_count, len(info.under_replicated)) - info.short_count
@@ -82,9 +85,14 @@ def missing_parts(info: ClusterInfo, *, allow_short: bool = False) -> list[str]:
     )
     return [
         *([] if info.controller else ["no controller"]),
-        *([f"not alive: {nodes} {', '.join(away)}"] if away else []),
+        *([f"not alive: {_listed(away)}"] if away else []),
+        *([f"no NATS connection: {_listed(lacking)}"] if lacking else []),
         *(f"{counted(count, what)}{rest}" for count, what, rest in counts if count),
     ]
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))}"
 
 
 def short_text(info: ClusterInfo) -> str:

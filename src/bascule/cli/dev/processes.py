@@ -75,7 +75,7 @@ class DevCluster:
             layout.nats_directory,
             host=HOST,
             port=layout.ports.nats,
-            payload_bytes_max=PAYLOAD_BYTES_MAX,
+            message_bytes_max=PAYLOAD_BYTES_MAX,
             token=RealRandom().bytes(16).hex(),
             name="bascule-dev",
         )

@@ -206,6 +206,12 @@ def watch(
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Which keys, such as user.* or user.>")
     ] = ">",
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="Only this key, which may be as a pattern is, such as *."
+        ),
+    ] = None,
     state: Annotated[bool, typer.Option("--state", help="Show the present values first.")] = False,
     position: Annotated[
         str | None,
@@ -230,6 +236,7 @@ def watch(
     with bascule.connect_sync(server) as client:
         changes = client.table(table).watch(
             pattern,
+            key=key,
             start=start,
             on_restart=lambda: err.print("the present values follow again"),
         )

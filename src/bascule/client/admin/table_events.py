@@ -14,6 +14,7 @@ import msgspec
 
 from bascule.errors import RemoteProtocolError
 from bascule.table_results import TableChange
+from bascule.wire.tables.patterns import KeyPattern
 
 
 class TableEvent(NamedTuple):
@@ -55,13 +56,15 @@ class TableEvents:
         raise NotImplementedError
 
     async def table_events(
-        self, name: str, *, pattern: bytes, start: str, last_id: str
+        self, name: str, *, pattern: KeyPattern, start: str, last_id: str
     ) -> AsyncGenerator[TableEvent, None]:
         """Events behind that with `last_id`, or from `start` on, until the connection is lost.
 
         Raises: httpx.HTTPError, UnknownStream, NotATable, InvalidPattern, RemoteProtocolError.
         """
-        query = urlencode({"pattern": pattern, "start": start})
+        # Nodes of earlier releases know no `key`.
+        asked = "key" if pattern.has_literal_wildcard else "pattern"
+        query = urlencode({asked: pattern.text, "start": start})
         path = f"/v1/tables/{quote(name, safe='')}/watch?{query}"
         headers = {"last-event-id": last_id} if last_id else {}
         async with self._stream(path, headers) as response:

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from bascule.errors import RemoteProtocolError, UnknownKey
+from bascule.errors import PublishRejected, RemoteProtocolError, RequestFailed, UnknownKey
 from bascule.table_results import PageAsked, TableEntry, TableInfo, TablePage, TableValues
 from bascule.wire.tables.sync_pages import CRC_HEADER, SyncPage, decode_page
 
@@ -105,14 +105,30 @@ class TableRequests:
             headers["if-none-match"] = "*"
         if content_type is not None:
             headers["content-type"] = content_type
-        method, path = "DELETE" if value is None else "PUT", _key_path(name, key)
-        response = await self._request(method, path, content=value, headers=headers)
+        response = await self._send_key(name, key, value, headers)
         if not response.is_success:
-            raise self._refusal(response, what=f"{method} {path}", name=name)
-        try:
-            return int(response.headers["etag"].strip('"'))
-        except (KeyError, ValueError) as error:
-            raise RemoteProtocolError(f"the node's response is not valid: {error!r}") from error
+            raise self._refusal(response, what=_write_path(name, key, value), name=name)
+        return _written_version(response)
+
+    async def put_key(
+        self, name: str, key: bytes, value: bytes | None, headers: Mapping[str, str]
+    ) -> int:
+        """Set the value of a key, or remove it, under the conditions in the headers; return the
+        version.
+
+        Raises: as `write_key`; PublishRejected for what the table's leader refuses.
+        """
+        response = await self._send_key(name, key, value, headers)
+        if not response.is_success:
+            error = self._refusal(response, what=_write_path(name, key, value), name=name)
+            raise _rejected(response, error)
+        return _written_version(response)
+
+    async def _send_key(
+        self, name: str, key: bytes, value: bytes | None, headers: Mapping[str, str]
+    ) -> httpx.Response:
+        method, _, path = _write_path(name, key, value).partition(" ")
+        return await self._request(method, path, content=value, headers=headers)
 
     async def table_changes(self, name: str, asked: PageAsked) -> SyncPage:
         """A page of what has changed.
@@ -196,3 +212,29 @@ def _entry(item: dict[str, Any]) -> TableEntry:
 def _named(item: dict[str, Any], name: str) -> bytes:
     encoded = item.get(f"{name}_base64")
     return str(item[name]).encode() if encoded is None else base64.b64decode(encoded)
+
+
+def _write_path(name: str, key: bytes, value: bytes | None) -> str:
+    """Method and path."""
+    return f"{'DELETE' if value is None else 'PUT'} {_key_path(name, key)}"
+
+
+def _written_version(response: httpx.Response) -> int:
+    """Raises: RemoteProtocolError."""
+    try:
+        return int(response.headers["etag"].strip('"'))
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"the node's response is not valid: {error!r}") from error
+
+
+def _rejected(response: httpx.Response, error: Exception) -> Exception:
+    """The error of a refusal, with the leader's `err_code` if that has refused the message."""
+    if not isinstance(error, RequestFailed):
+        return error
+    try:
+        err_code = msgspec.json.decode(response.content)["error"]["err_code"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return error
+    found = PublishRejected(response.status_code, int(err_code), error.message)
+    found.args = (error.message,)
+    return found

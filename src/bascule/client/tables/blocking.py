@@ -96,6 +96,7 @@ class SyncTableClient:
         self,
         pattern: Key = ">",
         *,
+        key: Key | None = None,
         start: WatchStart = "now",
         timeout: float = WATCH_TIMEOUT_S,
         on_current: Callable[[int], None] | None = None,
@@ -105,6 +106,11 @@ class SyncTableClient:
         return iterate(
             self._run,
             self._table.watch(
-                pattern, start=start, timeout=timeout, on_current=on_current, on_restart=on_restart
+                pattern,
+                key=key,
+                start=start,
+                timeout=timeout,
+                on_current=on_current,
+                on_restart=on_restart,
             ),
         )

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bascule.client.admin import Admin
-from bascule.client.messages import Ack, Headers
+from bascule.client.messages import Ack, Headers, is_header_value
 from bascule.client.tables.read_connection import TableReader
 from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
 from bascule.errors import (
     ConfigError,
+    Indeterminate,
     NotATable,
     OffsetOutOfRange,
     PublishRejected,
@@ -24,10 +25,15 @@ from bascule.host.real import RealRandom
 from bascule.model import KeyFrom
 from bascule.table_results import TableChange, TableEntry, TableInfo, TableValues
 from bascule.wire.ack_codes import is_not_caught_up
-from bascule.wire.tables.conditions import expected_sequence, message_headers, refusal_of
+from bascule.wire.tables.conditions import (
+    expected_sequence,
+    http_headers,
+    message_headers,
+    refusal_of,
+)
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys, why_not_opened
-from bascule.wire.tables.patterns import is_pattern
+from bascule.wire.tables.patterns import KeyPattern, is_pattern
 from bascule.wire.tables.read_batches import KeyRead
 
 PUBLISH_TIMEOUT_S: Final = 10.0
@@ -245,12 +251,14 @@ class TableClient:
         self,
         pattern: Key = ">",
         *,
+        key: Key | None = None,
         start: WatchStart = "now",
         timeout: float = WATCH_TIMEOUT_S,
         on_current: Callable[[int], None] | None = None,
         on_restart: Callable[[], None] | None = None,
     ) -> AsyncGenerator[TableChange, None]:
         """The changes of the keys that match, without end: `async for change in table.watch(...)`.
+        With `key` those of one key, which may be as a pattern is, such as `*`.
 
         With `start="state"` the present values come first, by key; with the `position` of a change
         what came behind it, and with an offset what was written there or later. A position of
@@ -263,11 +271,11 @@ class TableClient:
         later now and then. `on_restart` is called where a node cannot tell what was changed since
         the last event: the present values follow again, and what is not among them was removed.
 
-        Raises: InvalidPattern, UnknownStream, NotATable; Broken if no node could be watched for
-        `timeout` seconds.
+        Raises: InvalidPattern, InvalidKey, UnknownStream, NotATable; ConfigError for both a pattern
+        and a key; Broken if no node could be watched for `timeout` seconds.
         """
         return watch_table(
-            self._admin, self.name, _bytes(pattern), start=start, timeout=timeout,
+            self._admin, self.name, _watched(_bytes(pattern), key), start=start, timeout=timeout,
             on_current=on_current, on_restart=on_restart,
         )  # fmt: skip
 
@@ -356,6 +364,8 @@ class TableClient:
             ttl=ttl,
             removes=value is None,
         )
+        if keys.prefix is None and not is_header_value(key):
+            return await self._write_over_http(key, value, http_headers(headers), timeout)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -375,6 +385,20 @@ class TableClient:
             else:
                 self._seen = max(self._seen, ack.offset + 1)
                 return ack.offset
+
+    async def _write_over_http(
+        self, key: bytes, value: bytes | None, headers: dict[str, str], timeout: float
+    ) -> int:
+        """Write a key that a message could not have in its header."""
+        try:
+            async with asyncio.timeout(timeout):
+                version = await self._admin().put_key(self.name, key, value, headers)
+        except TimeoutError:
+            raise Indeterminate(
+                f"no node has answered the write within {timeout} s; it may be stored"
+            ) from None
+        self._seen = max(self._seen, version + 1)
+        return version
 
     async def _load_keys(self) -> TableKeys:
         if self._loading is None or self._loading.done():
@@ -398,6 +422,15 @@ class TableClient:
 
 def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
+
+
+def _watched(pattern: bytes, key: Key | None) -> KeyPattern:
+    """Raises: InvalidPattern, InvalidKey, ConfigError."""
+    if key is None:
+        return KeyPattern(pattern)
+    if pattern != b">":
+        raise ConfigError("give one of a pattern and `key`")
+    return KeyPattern.of_key(_bytes(key))
 
 
 def _range(pattern: Key, prefix: Key | None) -> dict[str, bytes | None]:

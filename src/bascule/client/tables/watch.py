@@ -36,7 +36,7 @@ WatchStart: TypeAlias = str | int
 async def watch_table(
     admin: Callable[[], Admin],
     table: str,
-    pattern: bytes,
+    pattern: KeyPattern,
     *,
     start: WatchStart,
     timeout: float,
@@ -45,7 +45,6 @@ async def watch_table(
 ) -> AsyncGenerator[TableChange, None]:
     """See `TableClient.watch`."""
     asked = _start_text(start)
-    KeyPattern(pattern)  # raises where it is none
     loop = asyncio.get_running_loop()
     last_id, restarts, failures = "", 0, 0
     broken_at: float | None = loop.time()

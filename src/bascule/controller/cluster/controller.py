@@ -33,6 +33,7 @@ from bascule.controller.cluster.groups.commit_removal import CommitRemoval
 from bascule.controller.cluster.healing.scrubs import SCRUB, SCRUBBED, Scrubs
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, LivingPeers, MetadataGroup, Peers
+from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.cluster.operations.operations import ClusterOperations
 from bascule.controller.cluster.payloads import ClusterPayloads
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
@@ -133,12 +134,6 @@ class ClusterController:
         self._clock = clock
         self._random = random
         self._on_nodes = on_nodes
-        self._upkeep = ClusterUpkeep(
-            node_id,
-            metadata,
-            balance_ms=settings.leader_balance_ms,
-            balances_replicas=settings.balance_replicas,
-        )
         self.follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
@@ -149,6 +144,10 @@ class ClusterController:
         self.duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state,
             process_loss=process_loss, on_changed=self.follower.on_suspension, clock=clock,
+        )  # fmt: skip
+        self._upkeep = ClusterUpkeep(
+            node_id, metadata, LackingNodes(metadata, self.duties.nats_lacks, clock),
+            balance_ms=settings.leader_balance_ms, balances_replicas=settings.balance_replicas,
         )  # fmt: skip
         self.silent_leaders = SilentLeaders(node_id, metadata, peers, self.duties, clock)
         self.views = ClusterViews(
@@ -218,6 +217,7 @@ class ClusterController:
         Raises: Broken where the server does not answer.
         """
         self._subscriber = subscriber
+        self.duties.nats.follow(subscriber)
         self._reconciler.attach(subscriber, raise_max_payload)
         await self.follower.reconcile()
         for error in self._reconciler.failures.values():

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.controller.cluster.nats_lack import NatsWatch
 from bascule.controller.cluster.sessions import (
     FOUND_RESTARTED,
     LAPSE_SECONDS,
@@ -76,6 +77,8 @@ class ControllerDuties:
         """Whether this node was the controller when `run` looked last."""
         self._registered_term = 0
         """The term in which this process has registered again last."""
+        self.nats = NatsWatch(clock)
+        """Whether this node lacks NATS."""
         self._pinged = 0.0
         """When a controller has pinged last, or this node was elected; on the loop's clock."""
         self.is_cut_off = False
@@ -138,8 +141,15 @@ class ControllerDuties:
             applied=self._metadata.applied,
             has_lapsed=self._lapsed_epoch == self.node_epoch,
             now_ms=self._clock.now_ms(),
+            lacks_nats_ms=self.nats.lacks_ms(),
         )
         return msgspec.msgpack.encode(pong)
+
+    def nats_lacks(self) -> dict[int, tuple[int, int]]:
+        """As `Sessions.nats_lacks`, with this node."""
+        return self._sessions.nats_lacks() | {
+            self._node_id: (self.node_epoch, self.nats.lacks_ms())
+        }
 
     async def run(self) -> None:
         """Take up the duties of the controller, and lay them down again. Run until cancelled."""

@@ -68,6 +68,9 @@ class Pong(msgspec.Struct, array_like=True):
     """Whether the node has stopped leading, and has to be elected again."""
     now_ms: int = 0
     """The wall clock of the node; 0: an earlier release."""
+    lacks_nats_ms: int = 0
+    """For how long the node has had no NATS connection; 0: it has one, or an earlier release, which
+    does not say."""
 
 
 @dataclass(eq=False, slots=True)
@@ -80,6 +83,8 @@ class _Session:
     """When its last answer came, or the session began; on the loop's clock."""
     clock_differs: bool = False
     """Whether its wall clock was said to differ from that of this node."""
+    lacks_nats_ms: int | None = None
+    """What its last answer said of NATS; None before the first one."""
 
     @property
     def is_reporting(self) -> bool:
@@ -144,6 +149,15 @@ class Sessions:
         )
         return times[(len(times) - 1) // 2] if times else inf
 
+    def nats_lacks(self) -> dict[int, tuple[int, int]]:
+        """Node -> the epoch of its registration, and for how many ms it has had no NATS connection,
+        as it has said last; 0: it has one. Without nodes that have not said it."""
+        return {
+            node_id: (session.node.epoch, session.lacks_nats_ms)
+            for node_id, session in self._sessions.items()
+            if session.lacks_nats_ms is not None
+        }
+
     def close(self) -> None:
         """End all sessions: this node is no longer the controller."""
         for session in self._sessions.values():
@@ -194,6 +208,7 @@ class Sessions:
                     reason = LAPSED
                 else:
                     heard, was_heard = self._ran, True
+                    session.lacks_nats_ms = pong.lacks_nats_ms
             if reason:
                 self._report(session, reason)
             await asyncio.sleep(PING_SECONDS)

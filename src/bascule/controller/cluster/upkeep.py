@@ -12,6 +12,7 @@ where its predecessor stopped.
     a partition lacks replicas --> it moves to more nodes
     a preferred leader is back --> it leads again
     a node is drained          --> others lead what they can, and are the controller
+    a node lacks NATS          --> that is noted; others lead what they can
     the controller stops       --> another voter is the controller
     replicas are to be balanced--> a few partitions move at a time
     all nodes support more     --> the cluster version rises
@@ -26,6 +27,7 @@ from functools import partial
 from typing import Final
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.cluster.operations.move_plan import MovePlan
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate
 from bascule.metadata.image import Image
@@ -69,6 +71,7 @@ class ClusterUpkeep:
         self,
         node_id: int,
         metadata: MetadataGroup,
+        lacking: LackingNodes,
         *,
         balance_ms: int,
         balances_replicas: bool = False,
@@ -77,6 +80,7 @@ class ClusterUpkeep:
         `balances_replicas`: replicas are balanced without a request of an operator, too."""
         self._node_id = node_id
         self._metadata = metadata
+        self._lacking = lacking
         self._balance_seconds = balance_ms / 1000
         self._balances_replicas = balances_replicas
         self._balance_at = 0.0
@@ -100,6 +104,7 @@ class ClusterUpkeep:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             if not self._metadata.is_controller:
+                self._lacking.forget()
                 self._settled, self._balance_at = None, loop.time() + self._balance_seconds
                 continue
             await self._look(loop.time())
@@ -113,6 +118,8 @@ class ClusterUpkeep:
             self._finish_moves,
             self._move,
             self._give_leaders,
+            self._lacking.note,
+            partial(self._lacking.give_leaders, now),
             partial(self._balance, now),
             self._balance_replicas,
             self._give_up_control,

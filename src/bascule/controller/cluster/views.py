@@ -22,6 +22,7 @@ from bascule.model import (
     ClusterInfo,
     DuplicateStream,
     FailedReplica,
+    LackingNode,
     NodeRegistration,
     PartitionInfo,
     PartitionState,
@@ -159,6 +160,11 @@ class ClusterViews:
             short_count=len(troubles.short),
             moving=troubles.moving,
             moving_count=len(troubles.moving),
+            lacking_nats=tuple(
+                LackingNode(node_id, node.lacks_nats_since_ms, image.index.leaders_on(node_id))
+                for node_id, node in sorted(image.nodes.items())
+                if node.alive and node.lacks_nats
+            ),
         )
 
     async def describe_cluster(self) -> ClusterInfo:

@@ -146,6 +146,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "key_value.stalled": MetricFamily(
         "key_value_stalls", "Times a watcher of a key-value client was waited for."
     ),
+    "key_value.oversize": MetricFamily(
+        "key_value_oversize_values",
+        "Values that key-value clients did not get, since the NATS server takes less in a message.",
+    ),
     "key_value.gone": MetricFamily(
         "key_value_consumers_gone", "Watchers that ended since nobody listened any more."
     ),
@@ -460,6 +464,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "cluster.node_drained": gauge(
         "cluster_node_drained",
         "Whether an operator has drained a node of the cluster: 1 or 0.",
+        label="node",
+    ),
+    "cluster.node_lacks_nats": gauge(
+        "cluster_node_lacks_nats",
+        "Whether a node of the cluster is alive and has no NATS connection: 1 or 0.",
         label="node",
     ),
     "cluster.version": gauge(

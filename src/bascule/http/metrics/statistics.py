@@ -140,6 +140,7 @@ def cluster_statistics(image: Image, *, controller: int) -> LazyMapping:
         "controller": lambda: controller,
         "node_alive": lambda: {n: int(each.alive) for n, each in nodes},
         "node_drained": lambda: {n: int(each.is_drained) for n, each in nodes},
+        "node_lacks_nats": lambda: {n: int(each.alive and each.lacks_nats) for n, each in nodes},
         "version": lambda: image.cluster_version,
         "node_version_max": lambda: {n: each.cluster_version_max for n, each in nodes},
         "moving": lambda: sum(1 for _ in image.moving_states()),

@@ -207,9 +207,15 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             200: ("Events `set`, `remove`, `position` and `restart`.", TableChangeBody),
             307: ("Ask the node that the header `Location` names: it has a replica.", None),
         },
-        errors=((400, "malformed_request"), (400, "invalid_pattern"), *_TABLE),
+        errors=(
+            (400, "malformed_request"),
+            (400, "invalid_pattern"),
+            (400, "invalid_key"),
+            *_TABLE,
+        ),
         query=(
             ("pattern", "Only keys that match: `user.*`, `user.>`; default: all."),
+            ("key", "Only this key, which may be as a pattern is, such as `*`."),
             (
                 "start",
                 "`now` (default), `state` (all values first), the id of an event, or an offset.",

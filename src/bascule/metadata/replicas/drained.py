@@ -60,6 +60,8 @@ def _why_it_leads(
     if any(not why_not_lead(image, state, node) for node in others):
         return "its leadership is about to be handed over", True
     able = [node for node in others if image.is_alive(node) and not image.gives_leaders(node)]
+    if lacking := [node for node in able if node in state.isr and image.lacks_nats(node)]:
+        return f"node {_listed(lacking)} has no NATS connection, and no other is in sync", True
     copying = [] if number in failed else [node for node in able if node not in failed]
     if copying:
         return f"no other replica is in sync yet; node {_listed(copying)} catches up", True
@@ -110,6 +112,9 @@ def why_move_waits(image: Image, state: PartitionState, failed: Mapping[int, str
         return "its move waits for a leader"
     if behind and not failed.keys().isdisjoint((state.leader, *behind)):
         return f"its move waits: {_failure((state.leader, *behind), failed)}"
+    lacking = [node for node in state.target if image.lacks_nats(node)]
+    if state.leader not in state.target and len(lacking) == len(state.target):
+        return f"its move waits for a NATS connection of node {_listed(lacking)}, which is to lead"
     return ""
 
 

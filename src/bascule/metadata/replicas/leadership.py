@@ -5,7 +5,7 @@ failed: leadership passes by a planned handover. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final
@@ -18,6 +18,7 @@ from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 PREFERRED: Final = "the preferred leader is in sync"
 ASKED: Final = "an operator has asked for it"
 DRAINED: Final = "its node is drained or is to be removed"
+LACKING: Final = "its node has no NATS connection"
 
 
 def why_not_lead(image: Image, state: PartitionState, node: int) -> str:
@@ -32,6 +33,8 @@ def why_not_lead(image: Image, state: PartitionState, node: int) -> str:
         return f"it is not in sync; in sync are {_listed(state.isr)}"
     if image.is_stopping(node):
         return "it is about to stop"
+    if image.lacks_nats(node) and any(map(image.serves_publishers, state.isr)):
+        return "it has no NATS connection"
     if image.nodes[node].is_leaving:
         return f"it is to be removed; `bascule node remove {node} --cancel` keeps it"
     if image.nodes[node].is_drained:
@@ -79,7 +82,8 @@ def moves_to_preferred(image: Image, *, count_max: int) -> ChangePartitions | No
     """Give up to `count_max` partitions back to their preferred leaders, which are in sync.
 
     Nodes that lead the most beyond their own give first. Those that are about to stop, to be
-    removed or drained get nothing. None: nothing to do.
+    removed or drained get nothing, nor do those that lack NATS where others have it. None: nothing
+    to do.
     """
     found = []
     for stream_id, index, state in image.away_states():
@@ -117,6 +121,32 @@ def moves_from_drained(
             leader = min(able, key=lambda node: (led[node], state.replicas.index(node)))
             led[leader] += 1
             changes.append(PartitionChange(stream_id, index, _led_by(state, leader), DRAINED))
+            if len(changes) == count_max:
+                break
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def moves_from_lacking(
+    image: Image, lacking: Collection[int], able: Collection[int], *, count_max: int
+) -> ChangePartitions | None:
+    """Have some of the nodes `able` lead what nodes lead that are `lacking` NATS, where they are in
+    sync. Those of both that are otherwise in this image are left out.
+
+    At most `count_max` partitions change. None: nothing to do.
+    """
+    giving = {node for node in lacking if image.lacks_nats(node)}
+    if not any(image.index.leaders_on(node) for node in giving):
+        return None
+    led = Counter({node: load.led for node, load in image.index.loads.items()})
+    changes: list[PartitionChange] = []
+    given = (each for each in image.partition_states() if each[2].leader in giving)
+    for stream_id, index, state in sorted(given, key=itemgetter(0, 1)):
+        order = state.replicas
+        found = [n for n in state.isr if n in able and n in order and image.serves_publishers(n)]
+        if found:
+            leader = min(found, key=lambda n: (image.reluctance(n), led[n], order.index(n)))
+            led[leader] += 1
+            changes.append(PartitionChange(stream_id, index, _led_by(state, leader), LACKING))
             if len(changes) == count_max:
                 break
     return ChangePartitions(tuple(changes)) if changes else None

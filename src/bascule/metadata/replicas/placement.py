@@ -37,6 +37,7 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
 
     The replicas of a partition are on different nodes, and in different racks as far as there are
     any. Nodes with the fewest replicas are taken first, then those that lead the fewest partitions.
+    One that lacks NATS leads only where no other is left.
     The result depends on the arguments alone.
 
     Raises: NotEnoughNodes.
@@ -48,7 +49,7 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
     states = []
     for _ in range(count):
         chosen = _choose(image, nodes, load, replicas)
-        leader = min(chosen, key=lambda node: (load.led[node], node))
+        leader = min(chosen, key=lambda node: (image.lacks_nats(node), load.led[node], node))
         chosen.remove(leader)
         load.held.update((leader, *chosen))
         load.led[leader] += 1
@@ -94,13 +95,14 @@ def choose_target(image: Image, state: PartitionState, count: int, load: Load) -
 def _choose(
     image: Image, nodes: Collection[int], load: Load, count: int, kept: Sequence[int] = ()
 ) -> list[int]:
-    """`count` of `nodes` beside those of `kept`."""
+    """`count` of `nodes` beside those of `kept`; the first of all one that does not lack NATS."""
     held, led = load.held, load.led
     chosen: list[int] = []
     racks = Counter(image.nodes[node].rack for node in kept)
     for _ in range(count):
         free = [node for node in nodes if node not in chosen and node not in kept]
-        best = min(free, key=lambda n: (racks[image.nodes[n].rack], held[n], led[n], n))
+        able = [] if kept or chosen else [node for node in free if not image.lacks_nats(node)]
+        best = min(able or free, key=lambda n: (racks[image.nodes[n].rack], held[n], led[n], n))
         chosen.append(best)
         racks[image.nodes[best].rack] += 1
     return chosen

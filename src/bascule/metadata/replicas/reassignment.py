@@ -93,8 +93,8 @@ def completed(
 
     It is done once all of the target are in sync; a move back to where it began once `min_isr` of
     them are. While nobody leads no replica leaves: those in sync are lost, perhaps for good. A
-    leader that is to go hands over first, and goes later; see `finish_moves`. The version is the
-    same: the caller has raised it.
+    leader that is to go hands over first, and goes later; see `finish_moves`. It leads on while the
+    others lack NATS. The version is the same: the caller has raised it.
     """
     target = state.target
     in_sync = tuple(sorted({*state.isr}.intersection(target)))
@@ -110,8 +110,10 @@ def completed(
         alive = [node for node in target if node in in_sync and image.is_alive(node)]
         if not alive:
             return state
-        successor = min(alive, key=image.gives_leaders)
+        successor = min(alive, key=image.reluctance)
         if image.is_alive(leader):
+            if image.lacks_nats(successor) and image.serves_publishers(leader):
+                return state
             return replace(state, leader=successor, leader_epoch=state.leader_epoch + 1)
         leader = successor
     return replace(

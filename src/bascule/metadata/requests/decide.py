@@ -42,6 +42,7 @@ from bascule.metadata.nodes import (
     drain,
     finish_leaving,
     leave,
+    note_nats,
     note_stopping,
     resume,
     stay,
@@ -51,6 +52,7 @@ from bascule.metadata.replicas.eligible import unsynced_away
 from bascule.metadata.replicas.leadership import (
     elect_leaders,
     moves_from_drained,
+    moves_from_lacking,
     moves_to_preferred,
 )
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
@@ -80,10 +82,12 @@ from bascule.metadata.requests.kinds import (
     Forget,
     GiveLeaders,
     Leave,
+    LeaveLacking,
     LimitCatchUp,
     LookUp,
     LoseNode,
     MoveReplicas,
+    NoteNats,
     OperatorRequest,
     PartitionRequest,
     RaiseVersion,
@@ -118,7 +122,7 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
-        case RegisterProcess() | LoseNode() | Admit() | LookUp():
+        case RegisterProcess() | LoseNode() | Admit() | LookUp() | NoteNats():
             return _decide_on_node(image, request)
         case Leave() | Stay() | FinishLeaving() | Drain() | Resume():
             return _decide_for_operator(image, request)
@@ -132,7 +136,7 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
 
 
 def _decide_on_node(
-    image: Image, request: RegisterProcess | LoseNode | Admit | LookUp
+    image: Image, request: RegisterProcess | LoseNode | Admit | LookUp | NoteNats
 ) -> tuple[Command, ...]:
     match request:
         case RegisterProcess():
@@ -144,6 +148,8 @@ def _decide_on_node(
         case LookUp():
             check_registration(image, request.node)
             return ()
+        case NoteNats():
+            return note_nats(image, request.notes)
 
 
 def _decide_on_setting(image: Image, request: SettingRequest) -> tuple[Command, ...]:
@@ -220,6 +226,10 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = finish_moves(image, request.finishing)
         case GiveLeaders():
             change = moves_from_drained(image, count_max=request.count_max)
+        case LeaveLacking():
+            change = moves_from_lacking(
+                image, request.lacking, request.able, count_max=request.count_max
+            )
         case BalanceLeaders():
             change = moves_to_preferred(image, count_max=request.count_max)
     return () if change is None else (change,)
@@ -390,6 +400,7 @@ def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
             is_drained=present.is_drained,
             is_emptied=present.is_emptied,
             drain_reason=present.drain_reason,
+            lacks_nats_since_ms=present.lacks_nats_since_ms,
         )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []

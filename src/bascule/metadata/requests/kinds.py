@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from bascule.metadata.elections import ComparedLogs
+from bascule.metadata.nodes import NatsNote
 from bascule.metadata.replicas.reassignment import PartitionMove
 from bascule.model import NodeRegistration, StreamConfig
 
@@ -222,6 +223,20 @@ class GiveLeaders(msgspec.Struct, tag=True, frozen=True):
     count_max: int
 
 
+class NoteNats(msgspec.Struct, tag=True, frozen=True):
+    """Processes have told of their NATS connections; see `nodes.note_nats`."""
+
+    notes: tuple[NatsNote, ...]
+
+
+class LeaveLacking(msgspec.Struct, tag=True, frozen=True):
+    """Have others lead for nodes that lack NATS; see `leadership.moves_from_lacking`."""
+
+    lacking: tuple[int, ...]
+    able: tuple[int, ...]
+    count_max: int
+
+
 class BalanceReplicas(msgspec.Struct, tag=True, frozen=True):
     """Begin some of `balance.due_balancing`; see `balance.balance_replicas`."""
 
@@ -249,7 +264,7 @@ class RaiseVersion(msgspec.Struct, tag=True, frozen=True):
 
 
 OperatorRequest: TypeAlias = Leave | Stay | FinishLeaving | Drain | Resume
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | OperatorRequest
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | NoteNats | OperatorRequest
 SettingRequest: TypeAlias = SetBalance | LimitCatchUp | BalanceReplicas | RaiseVersion
 PartitionRequest: TypeAlias = (
     ChangeIsrs
@@ -264,6 +279,7 @@ PartitionRequest: TypeAlias = (
     | CancelMoves
     | ElectLeaders
     | GiveLeaders
+    | LeaveLacking
     | FinishMoves
 )
 ControllerRequest: TypeAlias = (

@@ -4,7 +4,8 @@ The names are JetStream's; their case does not matter. Every other header that b
 is refused and not ignored, whether this server knows its name or not (`Nats-Incr`,
 `Nats-Batch-Id`): a publisher that sets one relies on it. Excepted are the headers that request
 nothing, because servers and clients add them to what they deliver (`_hot._requests_nothing`).
-Headers that begin with `Bascule-Payload-` are refused, too: only the node links payloads.
+Headers that begin with `Bascule-Payload-` are refused, too: only the node links payloads. So is a
+malformed header block with a line that asks for something: no line of it has an effect.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bascule.record.header import HEADER_BYTES
 HEADER_FIELDS: Final = _hot.HEADER_FIELDS
 HAS_ID: Final = _hot.HAS_ID
 EXPECTS_KEY_SEQUENCE: Final = _hot.EXPECTS_KEY_SEQUENCE
+OF_A_BLOCK: Final = _hot.OF_A_BLOCK
 _NOTHING: Final = array("q")
 
 

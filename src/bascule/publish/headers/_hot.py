@@ -7,7 +7,8 @@ A row is 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID`
 on), 2 and 3 hash of the message id, 4 expected last sequence, 5 and 6 hash of the expected last
 message id, 7 half of the hash of the expected stream's name. With `EXPECTS_KEY_SEQUENCE`, 4 is the
 expected last sequence of the record's key. With `UNSUPPORTED`, 4 is the position in the batch of
-the first unsupported header's name instead, times 65536, plus the name's length.
+the first unsupported header's name instead, times 65536, plus the name's length, at most 32767.
+Of a malformed header block (`Nats-Header-Block`) it is what makes it malformed, plus `OF_A_BLOCK`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ EXPECTS_KEY_SEQUENCE = 128
 ROLLUP_KEY = 256
 HAS_TTL = 512
 MALFORMED_TTL = 1024
+OF_A_BLOCK = 32768
 
 
 @cython.cfunc
@@ -211,6 +213,72 @@ def _requests_nothing(
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _asks(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, name: cython.Py_ssize_t):
+    """Whether a header of this name has an effect, or is refused. The caller checked the range."""
+    while name > 0 and (buf[at + name - 1] == 32 or buf[at + name - 1] == 9):
+        name -= 1
+    if name > 5 and _is(buf, at, b"nats-", 5):
+        return not _requests_nothing(buf, at, name)
+    if name == 11:
+        return _is(buf, at, b"bascule-key", 11) or _is(buf, at, b"bascule-ack", 11)
+    if name == 12:
+        return _is(buf, at, b"kv-operation", 12)
+    return name > 15 and _is(buf, at, b"bascule-payload-", 16)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _asks_in_vain(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+):
+    """What makes a header block malformed that has a line which asks for something, as in a row; 0
+    if none does. `ingest._hot` uses no line of such a block. The caller checked the range.
+    """
+    end: cython.Py_ssize_t = at + length
+    line: cython.Py_ssize_t = at
+    stop: cython.Py_ssize_t
+    colon: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    bad: cython.bint
+    piece: cython.longlong
+    odd: cython.longlong = 0
+    asking: cython.longlong = 0
+    while line < end:
+        stop = line
+        colon = -1
+        bad = False
+        while stop < end and not (buf[stop] == 13 and stop + 1 < end and buf[stop + 1] == 10):
+            if colon < 0:
+                if buf[stop] == 58:
+                    colon = stop
+                elif buf[stop] < 33 or buf[stop] > 126:
+                    bad = True
+            stop += 1
+        size = (stop if colon < 0 else colon) - line
+        piece = line
+        piece = piece * 65536 + 32768 + (size if size < 32768 else 32767)
+        if line == at:
+            bad = size != 8 or not _is(buf, line, b"nats/1.0", 8)
+        elif stop > line:
+            bad = bad or colon <= line
+            if asking == 0 and _asks(buf, line, size):
+                asking = piece
+        if bad and odd == 0:
+            odd = piece
+        line = stop + 2
+    if asking == 0 or odd == 0:
+        return asking
+    return odd
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
 @cython.returns(cython.int)
 def _read_header(
     buf: cython.const[cython.uchar][::1],
@@ -243,7 +311,7 @@ def _read_header(
             and _is(buf, name_at, b"bascule-payload-", 16)
         ):
             value = name_at
-            rows[row + 4] = value * 65536 + (name if name < 65536 else 65535)
+            rows[row + 4] = value * 65536 + (name if name < 32768 else 32767)
             flags |= 32
         return flags
     if first != 110 or not _is(buf, name_at, b"nats-", 5):
@@ -288,9 +356,14 @@ def _read_header(
             # The second half is overwritten by the next row, or is in the spare one.
             _hash(buf, at, length, hash_key, rows, row + 7)
             flags |= 8
+    elif name == 17 and _is(buf, name_at, b"nats-header-block", 17):
+        value = 0 if flags & 32 else _asks_in_vain(buf, at, length)
+        if value:
+            rows[row + 4] = value
+            flags |= 32
     elif not flags & 32 and not _requests_nothing(buf, name_at, name):
         value = name_at
-        rows[row + 4] = value * 65536 + (name if name < 65536 else 65535)
+        rows[row + 4] = value * 65536 + (name if name < 32768 else 32767)
         flags |= 32
     return flags
 

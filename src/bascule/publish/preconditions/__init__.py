@@ -30,6 +30,7 @@ from bascule.publish.acks import (
     AckFormat,
     Outcome,
     indeterminate,
+    malformed_block,
     unsupported_header,
     wrong_last_sequence,
     wrong_stream,
@@ -38,6 +39,7 @@ from bascule.publish.headers import (
     EXPECTS_KEY_SEQUENCE,
     HAS_ID,
     HEADER_FIELDS,
+    OF_A_BLOCK,
     HashKey,
     PublishHeaders,
 )
@@ -185,14 +187,19 @@ class Preconditions:
     @property
     def ids(self) -> int:
         """The number of message ids in the window."""
-        return len(self._window)
+        return min(len(self._window), self._window.messages_max)
 
     def load_batch(
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
-        """Add a batch of the log; called in the order of the log."""
+        """Add a batch of the log; called in the order of the log.
+
+        First forgets what was older than the window when the batch was appended, as its leader did:
+        an id may be in the log twice, further apart than the window.
+        """
         window = self._window
-        if window.ms_max and headers.count:
+        window.expire(timestamp)
+        if window.ms_max and headers.has_ids():
             window.add(headers, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
         window.state[4] = 0
         if headers.count:
@@ -247,9 +254,10 @@ class Preconditions:
         rows, count = headers.rows, headers.count
         if count and not self._definition.config.acks:
             _hot_answers.keep_flags(rows, count, HAS_ID | EXPECTS_KEY_SEQUENCE)
-        remembers = window.ms_max > 0 and count > 0
+        remembers = window.ms_max > 0 and headers.has_ids()
         if remembers:
             window.expire(now_ms)
+            window.limit()
             window.reserve(count)
         next_id = window.state[1]  # An empty window counts from 0 again when it grows.
         verdicts = bytearray(batch.record_count)
@@ -296,6 +304,7 @@ class Preconditions:
         if headers is None or not headers.has_ids() or not window.ms_max:
             return b""
         window.expire(now_ms)
+        window.limit()
         if not len(window):
             return b""
         if not self._definition.config.acks:
@@ -330,10 +339,6 @@ class Preconditions:
     def checks_keys(self) -> bool:
         """Whether every batch has to be evaluated: the stream is a table."""
         return self._table_keys is not None
-
-    def expire(self, now_ms: int) -> None:
-        """Forget ids that are older than the window."""
-        self._window.expire(now_ms)
 
     def accept_without_headers(self) -> None:
         """Accept a batch without headers: the log's last record then has no id."""
@@ -463,6 +468,8 @@ def _unsupported(batch: UnstampedBatch, verdicts: bytearray) -> list[tuple[int, 
     errors = [(_hot.NOT_SUPPORTED, UNSUPPORTED_HEADERS)] if _hot.NOT_SUPPORTED in verdicts else []
     for number, name in enumerate(names[:found]):
         at = name >> 16
-        text = bytes(batch.data[at : at + (name & 0xFFFF)])[:HEADER_NAME_SHOWN_BYTES]
-        errors.append((_hot.VERDICTS + number, unsupported_header(text.decode(errors="replace"))))
+        size = min(name & (OF_A_BLOCK - 1), HEADER_NAME_SHOWN_BYTES)
+        text = bytes(batch.data[at : at + size]).decode(errors="replace")
+        error = malformed_block(text) if name & OF_A_BLOCK else unsupported_header(text)
+        errors.append((_hot.VERDICTS + number, error))
     return errors

@@ -105,7 +105,9 @@ def window_add(
     count: cython.Py_ssize_t,
     base_offset: cython.longlong,
 ) -> None:
-    """Add the ids in `count` rows of a batch at `base_offset`; known ids stay as they are.
+    """Add the ids in `count` rows of a batch at `base_offset`. A known id gets the new offset: its
+    place in the ring before counts as long as it stays there, and the hash table leads to the new
+    one.
 
     There must be space for all of them.
     """
@@ -125,13 +127,12 @@ def window_add(
             if not rows[row + 1] & 1:
                 continue
             slot = _find(ring, table, rows[row + 2], rows[row + 3])
-            if table[slot] == 0:
-                place = state[1] & (places - 1)
-                ring[3 * place] = rows[row + 2]
-                ring[3 * place + 1] = rows[row + 3]
-                ring[3 * place + 2] = base_offset + rows[row]
-                table[slot] = place + 1
-                state[1] += 1
+            place = state[1] & (places - 1)
+            ring[3 * place] = rows[row + 2]
+            ring[3 * place + 1] = rows[row + 3]
+            ring[3 * place + 2] = base_offset + rows[row]
+            table[slot] = place + 1
+            state[1] += 1
 
 
 def window_drop(

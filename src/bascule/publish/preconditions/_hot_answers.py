@@ -208,8 +208,8 @@ def group_unsupported(
 ) -> int:
     """Tell the unsupported headers of evaluated records apart; return how many names there are.
 
-    Verdict 6 (`NOT_SUPPORTED`) becomes 15 (`VERDICTS`) + i, and `names[i]` the position of header
-    name i in the batch times 65536, plus its length. `names` bounds how many names are told apart.
+    Verdict 6 (`NOT_SUPPORTED`) becomes 15 (`VERDICTS`) + i, and `names[i]` the position and length
+    of header name i in the batch, as in a row. `names` bounds how many names are told apart.
     The records with further names keep their verdict.
     """
     row: cython.Py_ssize_t
@@ -234,13 +234,13 @@ def group_unsupported(
                 continue
             name = rows[row + 4]
             at = name >> 16
-            length = name & 65535
+            length = name & 32767
             if at < 0 or length > len(batch) - at:
                 bad = True
                 break
             for group in range(found):
                 other = names[group] >> 16
-                if names[group] & 65535 != length:
+                if (names[group] ^ name) & 65535:
                     continue
                 for place in range(length):
                     if batch[other + place] != batch[at + place]:

@@ -36,6 +36,7 @@ class DedupeWindow:
         """Ids dropped before the end of the window to make space for others."""
 
     def __len__(self) -> int:
+        """With the last batch there may be more than `messages_max`; see `limit`."""
         return self.state[1] - self.state[0]
 
     @property
@@ -44,13 +45,17 @@ class DedupeWindow:
         places = len(self.ring) // RING_FIELDS
         return self.ring[RING_FIELDS * (self.state[0] & (places - 1)) + 2]
 
+    def limit(self) -> None:
+        """Drop the oldest ids beyond `messages_max`. Called before a batch is evaluated or added.
+
+        Only then is the last one stored, and known how many ids it has: repetitions, messages
+        without ids, and those that are refused need no room.
+        """
+        self._forget_oldest(len(self) - self.messages_max)
+
     def reserve(self, count: int) -> None:
-        """Make space for `count` more ids: grow, or drop the oldest ids."""
+        """Make space for `count` more ids."""
         wanted = len(self) + count
-        if wanted > self.messages_max:
-            keep = max(self.messages_max - count, 0)
-            self._forget_oldest(len(self) - keep)
-            wanted = len(self) + count
         places = len(self.ring) // RING_FIELDS
         if wanted <= places:
             return
@@ -66,6 +71,7 @@ class DedupeWindow:
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
         """Add the ids of a batch that is in the log."""
+        self.limit()
         self.reserve(headers.count)
         _hot.window_add(self.ring, self.table, self.state, headers.rows, headers.count, base_offset)
         self.note_batch(end_offset, timestamp)

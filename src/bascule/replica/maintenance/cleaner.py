@@ -172,11 +172,13 @@ class Cleaner:
             return None
         if self._retry_ns.get(partition, 0) > self._clock.monotonic_ns():
             return None
+        version = store.truncation_version  # before all that may be true of an older log
         try:
             plan = plan_compaction(
                 store,
                 partition.definition.config,
                 read_clean_offset(self._files, store.directory),
+                truncation_version=version,
                 high_watermark=partition.committed_offset,
                 replicated_offset=partition.replicated_offset,
                 now_ms=partition.now_ms(),
@@ -211,6 +213,7 @@ class Cleaner:
             tombstones_end=tombstones_end,
             committed_end=partition.committed_offset,
             removal=_Removal(partition.commitment, reader, tombstones_end),
+            truncation_version=plan.truncation_version,
         )
         steps = compaction.steps()
         spent = 0

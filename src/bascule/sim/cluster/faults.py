@@ -28,6 +28,8 @@ DAMAGES_MAX: Final = 2
 """Of one replica: a node heals it three times in 24 h."""
 MEMBER_PAUSE_NS: Final = 6 * NS
 """Mean duration: some pauses outlast a session time-out."""
+NATS_LOSS_NS_MIN, NATS_LOSS_NS_MAX = 3 * NS, 10 * NS
+"""From times after which nothing has moved yet to those after which others lead."""
 JUMP_MS_MAX: Final = DEDUPE_MS // 4
 """No clock is further off. Two of them differ by less than message ids are kept."""
 
@@ -99,6 +101,7 @@ class ClusterFaults:
             ClusterFault.COPIED: self._scenes.await_copy,
             ClusterFault.UNHEARD: self._scenes.return_unheard,
             ClusterFault.DEPOSED: self._scenes.depose_unheard,
+            ClusterFault.NATS_LOSS: self._lose_nats,
         }
 
     def start(self) -> None:
@@ -408,6 +411,16 @@ class ClusterFaults:
         self._world.note(machine.node, "is cut off from NATS")
         self._world.nats.cut_off(machine.node)
         self._later(self._world.nats.restore, machine.node)
+        return True
+
+    def _lose_nats(self) -> bool:
+        machine = self._pick(leads)
+        if machine is None:
+            return False
+        self._world.note(machine.node, "leads, and is cut off from NATS")
+        self._world.nats.cut_off(machine.node)
+        lasts_ns = self._prng.between(NATS_LOSS_NS_MIN, NATS_LOSS_NS_MAX)
+        self._world.after(lasts_ns, self._world.nats.restore, machine.node)
         return True
 
 

@@ -107,6 +107,8 @@ class ClusterFault(Enum):
     """In a file of a log without records, such as an index or the leader epochs, likewise."""
     THROTTLE = "limit of copying"
     """Replicas that lag copy slowly for some time."""
+    NATS_LOSS = "loss of nats"
+    """A leader cannot connect to the NATS server for so long that others lead."""
     RENAMES = "failed renames"
     """The disk of a node cannot rename some files of payloads for some time."""
 
@@ -136,7 +138,7 @@ SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED
 """Only where they are chosen: see `scenes`."""
 WIDE: Final = (
     ClusterFault.GROW, ClusterFault.CUT_DOWN, ClusterFault.FLIP_HEADER, ClusterFault.FLIP_SMALL,
-    ClusterFault.THROTTLE,
+    ClusterFault.THROTTLE, ClusterFault.NATS_LOSS,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
 CHOSEN: Final = (ClusterFault.RENAMES,)

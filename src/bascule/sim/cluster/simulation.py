@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from bascule.errors import BasculeError
@@ -22,7 +22,7 @@ from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.faults import ClusterFaults
 from bascule.sim.cluster.machine import Machine
 from bascule.sim.cluster.payloads import PayloadCheckers, PayloadHistory, SimPayloadClient
-from bascule.sim.cluster.plan import MS
+from bascule.sim.cluster.plan import LOSSLESS, MS
 from bascule.sim.cluster.publishers import Publication, SimPublisher
 from bascule.sim.cluster.streams import StreamPlan, StreamTrait
 from bascule.sim.cluster.tables.simulated_tables import SimulatedTables
@@ -135,6 +135,7 @@ class Simulation:
         self.faults.stop()
         before = [publisher.acked for publisher in self.publishers]
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
+        self._do_without_nats()
         self._stay_calm()
         places = [(reader.position, reader.has_read) for reader in self.readers]
         self._until(lambda: self._not_read(places), self.plan.liveness_ns, "without faults")
@@ -168,6 +169,54 @@ class Simulation:
         writers: list[Writer] = [*self.publishers, *self.tables.clients]
         self.checkers.at_end(writers, self.reads, unrepaired=self.unrepaired())
         self.tables.at_end(self.unrepaired())
+
+    def _do_without_nats(self) -> None:
+        """In wide runs, have a node lack NATS while nothing else fails, and messages acknowledged
+        nevertheless. Without other faults messages that are sent once would be lost for it."""
+        if not self.plan.is_wide or LOSSLESS.issuperset(self.plan.faults):
+            return
+        states = [state for _, _, state in self._states()]
+        leading = [node for node in self.machines if node in {state.leader for state in states}]
+        if not leading:
+            return
+        node = self.world.prng.pick(leading)
+        self.world.note(node, "leads, and is cut off from NATS while nothing else fails")
+        self.world.nats.cut_off(node)
+        bound_ns, what = self.plan.liveness_ns, f"while node {node} lacks NATS"
+        self._until(lambda: self._not_led_by_others(node), bound_ns, what)
+        acked = [publisher.acked for publisher in self.publishers]
+        self._until(lambda: self._not_acked(acked), bound_ns, what)
+        self.world.note(node, "reaches NATS again")
+        self.world.nats.restore(node)
+        self._until(self._lacks_nats, bound_ns, "with NATS")
+        acked = [publisher.acked for publisher in self.publishers]
+        self._until(lambda: self._not_whole(acked), bound_ns, "with NATS")
+
+    def _not_led_by_others(self, node: int) -> str:
+        """What a node leads although another replica is in sync."""
+        unrepaired = self.unrepaired()
+        for name, index, state in self._states():
+            has_others = len(state.isr) > 1 and (name, index) not in unrepaired
+            if state.leader == node and has_others:
+                return f"it leads {name} {index}: {state}"
+        return ""
+
+    def _states(self) -> Iterator[tuple[str, int, PartitionState]]:
+        """Stream, index and state of all partitions, by the image of each node."""
+        for image in self._images():
+            for name in self.world.stream_names:
+                definition = image.streams.get(name)
+                states = image.partitions[definition.id] if definition else ()
+                for index, state in enumerate(states):
+                    yield name, index, state
+
+    def _lacks_nats(self) -> str:
+        """Which node is known to lack NATS."""
+        for image in self._images():
+            for node in image.nodes:
+                if image.lacks_nats(node):
+                    return f"node {node} is said to lack it"
+        return ""
 
     def _stay_calm(self) -> None:
         """Where there are more partitions now, have messages sent while nothing fails."""
@@ -252,7 +301,11 @@ class Simulation:
                     is_whole = set(state.isr) == set(state.replicas) and state.leader in state.isr
                     if not is_whole and (name, index) not in unrepaired:
                         return f"{name} is not fully replicated: {state}"
-        broken = {name for name, _ in unrepaired}
+        return self._not_acked(before)
+
+    def _not_acked(self, before: list[int]) -> str:
+        """Which publisher has got no acks since it had so many."""
+        broken = {name for name, _ in self.unrepaired()}
         for publisher, acked in zip(self.publishers, before, strict=True):
             if publisher.acked <= acked and publisher.stream not in broken:
                 return f"publisher {publisher.number} to {publisher.stream} gets no acks"
@@ -262,13 +315,9 @@ class Simulation:
         """The partitions whose last replica in sync is damaged, while nobody is sure to have its
         records, and its failure: only `bascule stream repair --accept-loss` goes on from there."""
         found = {}
-        for image in self._images():
-            for name in self.world.stream_names:
-                definition = image.streams.get(name)
-                states = image.partitions[definition.id] if definition else ()
-                for index, state in enumerate(states):
-                    if len(state.isr) == 1 and (failure := self._last_failure(name, index, state)):
-                        found[name, index] = failure
+        for name, index, state in self._states():
+            if len(state.isr) == 1 and (failure := self._last_failure(name, index, state)):
+                found[name, index] = failure
         return found
 
     def _last_failure(self, name: str, index: int, state: PartitionState) -> str:

@@ -38,6 +38,8 @@ class CompactionPlan(NamedTuple):
     dirty_bytes: int
     tombstones_end: int
     """The end of the tombstones that may be removed."""
+    truncation_version: int
+    """The log's from before the plan was made: a later one makes it void."""
     roll: bool
     """Whether the active segment must be rolled, because its records are old enough to compact."""
 
@@ -56,11 +58,13 @@ def plan_compaction(
     high_watermark: int,
     replicated_offset: int,
     now_ms: int,
+    truncation_version: int,
 ) -> CompactionPlan:
     """Plan the compaction of a log that is clean up to `clean`.
 
     All replicas of the partition have its records below `replicated_offset`. Later tombstones stay:
-    a replica that copies the log would keep what they remove.
+    a replica that copies the log would keep what they remove. `truncation_version` is the log's
+    from before `high_watermark` was looked up.
 
     Records younger than `min_compaction_lag_ms` are not compacted, nor are records younger than the
     dedupe window: after a restart the window is rebuilt from the message ids in the log.
@@ -77,8 +81,9 @@ def plan_compaction(
     dirty_bytes = sum(info.bytes for info in infos if info.end_offset > clean.offset)
     roll = _is_roll_due(log, config, now_ms)
     plan = CompactionPlan(
-        None, clean.offset, end_offset, clean_bytes, dirty_bytes, replicated_offset, roll
-    )
+        None, clean.offset, end_offset, clean_bytes, dirty_bytes, replicated_offset,
+        truncation_version, roll,
+    )  # fmt: skip
     if dirty_bytes and plan.dirty_share * 100 >= config.dirty_percent_min:
         return plan._replace(reason=CompactionReason.DIRTY)
     if dirty_bytes and config.max_compaction_lag_ms:

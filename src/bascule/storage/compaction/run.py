@@ -96,6 +96,7 @@ class Compaction:
         tombstones_end: int = NO_OFFSET_MAX,
         committed_end: int = NO_OFFSET_MAX,
         removal: AbstractContextManager[bool] = ALLOWED,
+        truncation_version: int | None = None,
     ) -> None:
         """Compact up to `end_offset`, the end of one of the log's closed segments.
 
@@ -104,7 +105,8 @@ class Compaction:
         those of the last batch of the log, and of the one that ends at `committed_end`: what
         follows that may be lost, and no copy reaches the end of a log that ends with removed
         records. `removal` is entered while segments are replaced, and says whether the others may
-        still go.
+        still go. `truncation_version` is the log's from before all that was asked for, by default
+        that of now: nothing of it is true of a log that was truncated or reset since.
         """
         self._files = files
         self._log = log
@@ -116,7 +118,9 @@ class Compaction:
         self._tombstones_end = tombstones_end
         self._committed_end = committed_end
         self._removal = removal
-        self._truncation_version = log.truncation_version
+        if truncation_version is None:
+            truncation_version = log.truncation_version
+        self._truncation_version = truncation_version
         self.done = CompactionProgress()
 
     def steps(self) -> Generator[int, None, None]:
@@ -142,8 +146,8 @@ class Compaction:
         log, files = self._log, self._files
         with self._lock:
             log.check_open()
-            self._truncation_version = log.truncation_version
             log.replacement.recover()
+            self._check_log()
             log.replacement.cleaning_end = max(log.replacement.cleaning_end, self._end_offset)
             clean = read_clean_offset(files, log.directory)
             log.replacement.lack_tombstones(0, log_end=log.end.offset)

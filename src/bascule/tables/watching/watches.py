@@ -283,7 +283,7 @@ class TableWatches:
         if pattern.literal is not None:
             self._literal.setdefault(pattern.literal, set()).add(watcher)
         else:
-            self._patterns.setdefault(pattern.text, (pattern, set()))[1].add(watcher)
+            self._patterns.setdefault(pattern.expression, (pattern, set()))[1].add(watcher)
 
     def _remove(self, watcher: Watcher) -> None:
         watcher.begin(0)  # it gives back what it holds
@@ -294,10 +294,10 @@ class TableWatches:
             if not watchers:
                 self._literal.pop(pattern.literal, None)
             return
-        _, watchers = self._patterns.get(pattern.text, (pattern, set()))
+        _, watchers = self._patterns.get(pattern.expression, (pattern, set()))
         watchers.discard(watcher)
         if not watchers:
-            self._patterns.pop(pattern.text, None)
+            self._patterns.pop(pattern.expression, None)
 
     def _all(self) -> Iterator[Watcher]:
         for watchers in (*self._literal.values(), *(found for _, found in self._patterns.values())):

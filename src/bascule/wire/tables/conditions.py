@@ -7,6 +7,7 @@ its offset and 1. It expects 0 if the key is to have no value.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from bascule.errors import BasculeError, ConfigError, PublishRejected, WrongVersion
@@ -69,6 +70,18 @@ def message_headers(
     if removes:
         found.append((REMOVAL_HEADER, "DEL"))
     return tuple(found)
+
+
+def http_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers of a request over HTTP for what `message_headers` says; its method says whether
+    the key is removed."""
+    found = {name.lower(): value for name, value in headers if name != REMOVAL_HEADER}
+    sequence = found.pop(SEQUENCE_HEADER.lower(), None)
+    if sequence == "0":
+        found["if-none-match"] = "*"
+    elif sequence is not None:
+        found["if-match"] = f'"{int(sequence) - 1}"'
+    return found
 
 
 def ttl_text(seconds: float) -> str:

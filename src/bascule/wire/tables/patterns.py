@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 from bascule.errors import InvalidPattern
-from bascule.wire.tables.keys import KEY_BYTES_MAX
+from bascule.wire.tables.keys import KEY_BYTES_MAX, check_key, escape, unescape
 
-_ONE: Final = b"*"
-_REST: Final = b">"
+SUBJECT_BYTES_MAX: Final = 3 * KEY_BYTES_MAX
+"""A byte of a key has up to three in a subject."""
+
+
+class Wildcard(Enum):
+    """A token of a pattern; the value is how it is written."""
+
+    ONE = b"*"
+    REST = b">"
+
+
+Token: TypeAlias = bytes | Wildcard
+
+_WILDCARDS: Final = {each.value: each for each in Wildcard}
+_EXPRESSIONS: Final = {Wildcard.ONE: b"[^.]+", Wildcard.REST: b".+"}
 
 
 class KeyPattern:
@@ -17,19 +33,53 @@ class KeyPattern:
     last one, for one or more.
     """
 
-    __slots__ = ("_match", "literal", "prefix", "text")
+    __slots__ = ("_match", "expression", "literal", "prefix", "text")
 
-    def __init__(self, text: bytes) -> None:
-        """Raises: InvalidPattern."""
-        _check(text)
+    def __init__(self, text: bytes, tokens: Sequence[Token] | None = None) -> None:
+        """`tokens`: what it consists of, where `text` does not say it. Raises: InvalidPattern."""
+        if tokens is None:
+            tokens = _tokens(text, KEY_BYTES_MAX)
         self.text = text
-        tokens = text.split(b".")
-        wild = next((n for n, token in enumerate(tokens) if token in (_ONE, _REST)), len(tokens))
-        self.literal: bytes | None = text if wild == len(tokens) else None
+        head: list[bytes] = []
+        for token in tokens:
+            if isinstance(token, Wildcard):
+                break
+            head.append(token)
+        self.literal: bytes | None = b".".join(head) if len(head) == len(tokens) else None
         """The only key that matches, if the pattern has no wildcard."""
-        self.prefix = text if self.literal else b".".join([*tokens[:wild], b""])
+        self.prefix = b".".join([*head, b""]) if self.literal is None else self.literal
         """What all keys that match begin with."""
-        self._match = re.compile(b"\\.".join(map(_expression, tokens)), re.DOTALL).fullmatch
+        self.expression = b"\\.".join(
+            _EXPRESSIONS[token] if isinstance(token, Wildcard) else re.escape(token)
+            for token in tokens
+        )
+        """A regular expression, the same for patterns that match the same keys."""
+        self._match = re.compile(self.expression, re.DOTALL).fullmatch
+
+    @classmethod
+    def of_key(cls, key: bytes) -> KeyPattern:
+        """The pattern that one key matches, with or without a wildcard in it. Raises:
+        InvalidKey."""
+        check_key(key)
+        return cls(key, [key])
+
+    @classmethod
+    def of_subject(cls, part: bytes) -> KeyPattern:
+        """What a filter of NATS subjects means, without the prefix of the table's subjects: a
+        wildcard that is escaped, as ``%2A``, is a part of a key. Raises: InvalidPattern,
+        InvalidKey."""
+        tokens = _tokens(part, SUBJECT_BYTES_MAX)
+        if not any(isinstance(token, Wildcard) for token in tokens):
+            return cls.of_key(_unescaped(part, part))
+        return cls(
+            part,
+            [each if isinstance(each, Wildcard) else _unescaped(each, part) for each in tokens],
+        )
+
+    @property
+    def has_literal_wildcard(self) -> bool:
+        """Whether it is for one key, whose text is that of another pattern or of none."""
+        return self.literal is not None and any(each in self.literal for each in _WILDCARDS)
 
     def matches(self, key: bytes) -> bool:
         return self._match(key) is not None
@@ -40,21 +90,27 @@ class KeyPattern:
 
 def is_pattern(text: bytes) -> bool:
     """Whether a text has a wildcard, so that it is a pattern and not a key or a prefix."""
-    return any(token in (_ONE, _REST) for token in text.split(b"."))
+    return any(token in _WILDCARDS for token in text.split(b"."))
 
 
-def _check(text: bytes) -> None:
-    if not 0 < len(text) <= KEY_BYTES_MAX:
-        raise InvalidPattern(text, f"it has {len(text)} bytes, expected 1 to {KEY_BYTES_MAX}")
-    *first, _ = tokens = text.split(b".")
-    if _REST in first:
+def _tokens(text: bytes, bytes_max: int) -> list[Token]:
+    """Raises: InvalidPattern."""
+    if not 0 < len(text) <= bytes_max:
+        raise InvalidPattern(text, f"it has {len(text)} bytes, expected 1 to {bytes_max}")
+    tokens: list[Token] = [_WILDCARDS.get(token, token) for token in text.split(b".")]
+    if Wildcard.REST in tokens[:-1]:
         raise InvalidPattern(text, "> stands for the rest, so it has to be the last token")
     for token in tokens:
-        if token not in (_ONE, _REST) and (_ONE in token or _REST in token):
+        if isinstance(token, bytes) and any(wildcard in token for wildcard in _WILDCARDS):
             raise InvalidPattern(text, "a wildcard, * or >, has to be a token of its own")
+    return tokens
 
 
-def _expression(token: bytes) -> bytes:
-    if token == _ONE:
-        return b"[^.]+"
-    return b".+" if token == _REST else re.escape(token)
+def _unescaped(part: bytes, pattern: bytes) -> bytes:
+    """Raises: InvalidPattern if no key of a table has such a subject."""
+    key = unescape(part)
+    if key is None:
+        wanted = escape(unquote_to_bytes(part)).decode() or "1 byte or more"
+        found = part.decode("utf-8", "backslashreplace")
+        raise InvalidPattern(pattern, f"found {found} in the subject, expected {wanted}")
+    return key

@@ -50,12 +50,17 @@ WAIT_SECONDS: Final = 20.0
 """A node answers after that if nothing changes."""
 RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 OFFERED_AT_ONCE: Final = 16
+FAILED_AT_ONCE: Final = 128
+"""After so many failures the offering pauses. It goes on behind them."""
 OFFER_SECONDS: Final = 1.0
 """Another process may have queued writes; also until refusals that pass are tried again."""
 CATCH_UP_SECONDS: Final = 30.0
 """For the record that a write was refused for."""
 NEVER_TAKEN: Final = frozenset({"limit_exceeded", "malformed_request", "invalid_config"})
-"""Refusals that a repetition does not change."""
+"""Refusals that a repetition does not change. A node of an earlier release answers with others to
+what it does not know."""
+OFFERED_AGAIN: Final = (RequestFailed, Indeterminate)
+"""Failures of one write, which is offered again. Others end the following."""
 
 
 class ReplicaFollower:
@@ -87,6 +92,8 @@ class ReplicaFollower:
         """Why it is not connected, or why writes are not taken now."""
         self.has_ended = False
         """Whether it follows no more: the copy is damaged, as `failure` says."""
+        self._offered = 0
+        """The number of the last write that was offered; 0: begin with the oldest."""
         self.offers = asyncio.Event()
         """Set when there are writes to offer."""
         self.advanced = asyncio.Condition()
@@ -199,7 +206,7 @@ class ReplicaFollower:
             self.offers.clear()
             try:
                 await self._offer_all()
-            except (RequestFailed, Indeterminate) as error:
+            except OFFERED_AGAIN as error:
                 self._note_failure(error)
                 await self._notify()
                 await asyncio.sleep(OFFER_SECONDS)
@@ -213,14 +220,31 @@ class ReplicaFollower:
                 pass
 
     async def _offer_all(self) -> None:
-        """Raises: BasculeError, the first one, once all that were offered together have ended."""
-        while writes := await self._on_file(lambda: self._file.pending(OFFERED_AT_ONCE)):
-            writes = [each for each in writes if await self._can_be_sent(each)]
-            await self._on_file(partial(self._file.note_sent, writes))
-            ended = await asyncio.gather(*map(self._offer_one, writes), return_exceptions=True)
-            for error in ended:
-                if error is not None:
-                    raise error
+        """Return once there are none. Those that fail hold up no others: each key has one write.
+
+        Raises: BasculeError, the first one, once `FAILED_AT_ONCE` have failed, or all others were
+        offered; the next call goes on there.
+        """
+        failures: list[BaseException] = []
+        while len(failures) < FAILED_AT_ONCE:
+            behind = self._offered
+            pending = partial(self._file.pending, OFFERED_AT_ONCE, behind=behind)
+            writes = await self._on_file(pending)
+            self._offered = writes[-1].number if writes else 0
+            if not writes and (failures or not behind):
+                break
+            ended = await self._offer_together(writes)
+            failures += [error for error in ended if error is not None]
+            if lasting := [each for each in failures if not isinstance(each, OFFERED_AGAIN)]:
+                raise lasting[0]
+        for error in failures:
+            raise error
+
+    async def _offer_together(self, writes: list[PendingWrite]) -> list[BaseException | None]:
+        """How each has ended."""
+        writes = [each for each in writes if await self._can_be_sent(each)]
+        await self._on_file(partial(self._file.note_sent, writes))
+        return await asyncio.gather(*map(self._offer_one, writes), return_exceptions=True)
 
     async def _can_be_sent(self, pending: PendingWrite) -> bool:
         """False where it was refused instead: earlier releases have kept values that are no bytes,

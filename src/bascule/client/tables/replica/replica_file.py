@@ -420,10 +420,12 @@ class ReplicaFile:
                     named = select.replace("(key,", "(number, key,").replace("(?,", "(?, ?,")
                     writer.execute(named, (number, *row, row_crc(*row)))
 
-    def pending(self, limit: int) -> list[PendingWrite]:
-        """The oldest of them. Raises: CopyDamaged, LogFailed."""
+    def pending(self, limit: int, *, behind: int = 0) -> list[PendingWrite]:
+        """The oldest of those behind the write `behind`. A key has one. Raises: CopyDamaged,
+        LogFailed."""
+        select = sql.PENDING + "where number > ? order by number limit ?"
         with self._reading() as reader:
-            found = reader.execute(sql.PENDING + "order by number limit ?", (limit,)).fetchall()
+            found = reader.execute(select, (behind, limit)).fetchall()
         for row in found:
             self._check_write(row)
         return [

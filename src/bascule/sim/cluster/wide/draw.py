@@ -24,6 +24,8 @@ STREAMS: Final = (1, 1, 2, 3)
 SECONDS: Final = (8, 16)
 OF_QUIET_TABLES: Final = (ClusterFault.UNHEARD, ClusterFault.DEPOSED)
 """Scenes that need streams of their own."""
+DRAWN_LAST: Final = (ClusterFault.NATS_LOSS,)
+"""In this order, so that seeds from before they existed draw the same else."""
 ON_TOP: Final = (StreamTrait.TABLE, StreamTrait.EXPIRING, StreamTrait.BRIEF)
 
 
@@ -62,15 +64,18 @@ def draw_wide(
     is_mixed, mix = prng.happens(MIXED), prng.pick(MIXES)
     count, length = prng.pick(STREAMS), prng.between(*SECONDS)
     means: dict[ClusterFault, int] = {}
-    for fault in ClusterFault:
-        if fault in CHOSEN:
-            continue
+
+    def draw_fault(fault: ClusterFault) -> None:
         mean_ns = int(prng.log_uniform(3 * NS, 30 * NS)) * (3 if fault in RARE else 1)
         is_drawn = prng.happens(FAULTY) and fault not in OF_QUIET_TABLES
         if is_mixed and fault in mix.faults:
             means[fault] = FREQUENT_NS
         elif is_drawn:
             means[fault] = mean_ns
+
+    for fault in ClusterFault:
+        if fault not in (*DRAWN_LAST, *CHOSEN):
+            draw_fault(fault)
     drawn = []
     for number in range(streams or count):
         chosen = [each for each, share in PROBABILITIES.items() if prng.happens(share)]
@@ -85,6 +90,8 @@ def draw_wide(
         for group in plan.groups
         for stream in (prng.pick(drawn),)
     )
+    for fault in DRAWN_LAST:
+        draw_fault(fault)
     return replace(
         plan,
         is_wide=True,

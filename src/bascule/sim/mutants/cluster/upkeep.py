@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.purges import Purges
 from bascule.controller.replica_removal import ReplicaRemoval
 from bascule.replica.maintenance import cleaner, retention
@@ -93,6 +94,13 @@ def _keep_data(_: Any) -> Any:
     return mutant
 
 
+def _lead_on(_: Any) -> Any:
+    async def mutant(*_: Any) -> None:
+        """Have a node lead on that lacks NATS."""
+
+    return mutant
+
+
 _LIMITED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="limited", faults="kill")
 _AGED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="aged", faults="kill")
 _PURGES: Final = ClusterOptions(
@@ -107,6 +115,9 @@ _COMPACTED: Final = ClusterOptions(
     streams=2,
     traits="compacted",
     faults="kill,split,isolate,loss of a leader",
+)
+_WITHOUT_NATS: Final = ClusterOptions(
+    groups=0, seconds=4, streams=1, traits="plain", faults="loss of nats", wide=True
 )
 MUTANTS: Final = (
     ClusterMutant(
@@ -138,5 +149,9 @@ MUTANTS: Final = (
     ClusterMutant(
         "data of moved replicas kept", (PROGRESS,),
         ReplicaRemoval, "_remove_replica", _keep_data, MOVES,
+    ),
+    ClusterMutant(
+        "leaders without NATS", (PROGRESS,),
+        LackingNodes, "give_leaders", _lead_on, _WITHOUT_NATS,
     ),
 )  # fmt: skip
