@@ -68,7 +68,9 @@ def test_what_an_earlier_leader_has_answered_is_known_before_groups_are_changed(
         for asked in (_Find("billing", None), _Remove(*KEY), _Store([(KEY, 3)])):
             with pytest.raises(NotLeader):
                 await answer(asked)
-        log.on_fetch(FOLLOWER, -1, log_start=0, log_end=end, synced_end=end)
+        log.on_fetch(
+            FOLLOWER, -1, leader_epoch=log.leader_epoch, log_start=0, log_end=end, synced_end=end
+        )
         assert [each["offset"] for each in await answer(_Find("billing", None))] == [7]
         for asked in (_Remove(*KEY), _Store([(KEY, 3)])):
             with pytest.raises(GroupHasMembers):

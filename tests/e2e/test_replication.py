@@ -200,7 +200,7 @@ def test_a_follower_below_the_leader_s_log_start_begins_anew(tmp_path: Path) -> 
         assert group.partition(3).start_offset == 3_995
         # Both followers hear of the start; their retention applies it.
         for node in (2, 3):
-            wait_until(lambda node=node: group.partition(node).told_start_offset == 4_000)
+            wait_until(lambda node=node: group.partition(node).told_start.offset == 4_000)
 
 
 def test_a_node_that_wakes_as_an_old_leader_commits_nothing(tmp_path: Path) -> None:

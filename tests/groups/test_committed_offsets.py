@@ -569,7 +569,7 @@ def follow_another_leader(
         )
         batch = build_batch([record], base_offset=base, leader_epoch=epoch)
         partition.append_replicated(memoryview(batch), LogFlags(False, False))
-    partition.on_leader_watermark(end + len(commits))
+    partition.on_leader_watermark(end + len(commits), partition.leader_epoch)
 
 
 def stored(harness: OffsetsHarness) -> list[Record]:

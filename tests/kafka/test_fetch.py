@@ -292,7 +292,7 @@ def test_a_leader_names_the_closest_replica_in_sync(harness: HandlerHarness) -> 
 def test_a_follower_serves_up_to_its_own_watermark(harness: HandlerHarness) -> None:
     here = NODE.node_id
     in_cluster(harness, leader=8, isr=(here, 8))
-    harness.flights.on_leader_watermark(200)
+    harness.flights.on_leader_watermark(200, harness.flights.leader_epoch)
     served = ask(harness, "north", 10)
     assert (served.error_code, served.high_watermark) == (0, 200)
     assert served.preferred_read_replica == -1

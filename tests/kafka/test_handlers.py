@@ -215,7 +215,7 @@ def test_a_new_leader_knows_no_end_before_its_followers_have_its_log(
     for timestamp in (-1, TIMESTAMP):
         assert list_offset(harness, timestamp, version=version) == (code, -1, -1)
     assert list_offset(harness, -2, version=version) == (0, 0, -1)
-    harness.flights.commitment.on_fetch(2, 1, log_start=0, log_end=205, synced_end=205, own_end=205)
+    harness.flights.on_fetch(2, 1, leader_epoch=epoch + 1, log_start=0, log_end=205, synced_end=205)
     assert list_offset(harness, -1, version=version) == (0, 205, -1)
 
 

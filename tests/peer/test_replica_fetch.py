@@ -13,6 +13,7 @@ from bascule.errors import CorruptData
 from bascule.model import PartitionState
 from bascule.peer.record_slices import SEGMENTS_MAX
 from bascule.replica.roles.commitment import Commitment
+from bascule.replication.leader import UNKNOWN
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import FileSlice, PartitionLog
 from bascule.storage.scan import walk_headers
@@ -545,5 +546,32 @@ def test_an_isr_that_changes_during_a_look_at_its_partition_is_looked_at_again(
         assert wanted_isrs(leader.handler) == []
         assert looks == 1
         assert [wanted.isr for wanted in wanted_isrs(leader.handler)] == [(1, 2)]
+
+    run(scene)
+
+
+def test_what_was_reported_to_the_epoch_before_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A damaged replica has resigned, and the log writer begins the next epoch, which forgets it,
+    between the look at the report and its count."""
+
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        partition = leader.partition
+        on_fetch = partition.on_fetch
+
+        def overtaken(*arguments: Any, **options: Any) -> bytes:
+            monkeypatch.undo()
+            leader.state = replace(leader.state, isr=(1, 3))
+            leader.lead(6)
+            return on_fetch(*arguments, **options)
+
+        monkeypatch.setattr(partition, "on_fetch", overtaken)
+        await leader.fetch(peer(2), report(end=3, last_epoch=5))
+        replication = partition.commitment.replication
+        assert replication is not None
+        assert (replication.state.leader_epoch, replication.position(2)) == (6, UNKNOWN)
+        assert wanted_isrs(leader.handler) == []
 
     run(scene)

@@ -20,6 +20,7 @@ from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.compaction.plan import plan_compaction
 from bascule.storage.compaction.run import Compaction
@@ -79,7 +80,7 @@ class CleanerUnderTest:
 
     def checkpoint(self, partition: Partition) -> None:
         partition.sync()
-        partition.checkpoint()
+        write_checkpoint(partition)
 
     def write(self, number: int, batches: int, *, keys: int = 5) -> None:
         log = self.store(self.every[number])
@@ -325,7 +326,9 @@ def test_a_tombstone_waits_for_a_replica_that_is_away() -> None:
     end = log.end.offset
 
     def fetch(node: int, end: int) -> None:
-        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
+        partition.on_fetch(
+            node, 1, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+        )
 
     fetch(2, end)
     assert partition.committed_offset == end
@@ -353,13 +356,17 @@ def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
     epoch, end = log.epochs.latest + 1, log.end.offset
     partition.set_role(PartitionState((1, 2, 3), (1, 2), 1, epoch, 1), 1, lag_ns_max=1 << 60)
     for node in (2, 3):
-        partition.on_fetch(node, 1, log_start=0, log_end=end, synced_end=end)
+        partition.on_fetch(
+            node, 1, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+        )
     assert under_test.tick()
     under_test.clock.ms += 700
 
     def plan_and_begin(*arguments: Any, **options: Any) -> Any:
         found = plan_compaction(*arguments, **options)
-        partition.on_fetch(3, 2, log_start=0, log_end=0, synced_end=0)
+        partition.on_fetch(
+            3, 2, leader_epoch=partition.leader_epoch, log_start=0, log_end=0, synced_end=0
+        )
         return found
 
     monkeypatch.setattr(cleaner, "plan_compaction", plan_and_begin)
@@ -367,7 +374,9 @@ def test_tombstones_stay_for_a_replica_that_begins_again_after_the_plan(
     assert under_test.held(0) == 6, "the run ends without effect"
     monkeypatch.undo()
     assert not under_test.tick()
-    partition.on_fetch(3, 2, log_start=0, log_end=end, synced_end=end)
+    partition.on_fetch(
+        3, 2, leader_epoch=partition.leader_epoch, log_start=0, log_end=end, synced_end=end
+    )
     assert under_test.tick()
     assert under_test.held(0) == 1
 
@@ -397,7 +406,7 @@ def test_a_log_that_has_begun_again_is_not_compacted_by_the_plan_of_the_former_o
             record = Record(offset, 1_000, b"k", b"value %d" % offset * 9, ())
             batch = build_batch([record], base_offset=offset, log_append_time=True, leader_epoch=5)
             partition.append_replicated(memoryview(batch), LogFlags(False, False))
-        partition.on_leader_watermark(1)
+        partition.on_leader_watermark(1, partition.leader_epoch)
         under_test.checkpoint(partition)
 
     partition.commitment.tombstone_reader = SlowTable()
@@ -421,13 +430,13 @@ def test_a_follower_removes_tombstones_once_its_leader_says_that_all_have_them()
     epoch, end = log.epochs.latest + 1, log.end.offset
     state = PartitionState((1, 2, 3), (1, 2, 3), 2, epoch, 5)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
-    partition.on_leader_watermark(end)
+    partition.on_leader_watermark(end, partition.leader_epoch)
     assert under_test.tick()
     under_test.clock.ms += 700
     for version, offset in ((5, end - 1), (4, end)):
-        partition.commitment.on_replicated(ReplicatedEnd(version, offset))
+        partition.commitment.on_replicated(ReplicatedEnd(version, offset), partition.leader_epoch)
         assert not under_test.tick(), "an older state may have had fewer replicas"
-    partition.commitment.on_replicated(ReplicatedEnd(6, end))
+    partition.commitment.on_replicated(ReplicatedEnd(6, end), partition.leader_epoch)
     assert under_test.tick(), "this node has not heard of the latest state yet"
     assert under_test.held(0) == 1
 

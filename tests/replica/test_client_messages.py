@@ -244,14 +244,18 @@ async def test_a_refusal_waits_for_what_it_rests_on() -> None:
     made.partition.sync()
     await turn()
     assert not any(task.done() for task in (first, refused, repeated, again))
-    made.partition.on_fetch(2, 0, log_start=0, log_end=1, synced_end=1)
+    made.partition.on_fetch(
+        2, 0, leader_epoch=made.partition.leader_epoch, log_start=0, log_end=1, synced_end=1
+    )
     assert await first == 0
     with pytest.raises(PublishRejected):
         await refused
     await turn()
     assert not repeated.done()
     assert not again.done()
-    made.partition.on_fetch(2, 0, log_start=0, log_end=2, synced_end=2)
+    made.partition.on_fetch(
+        2, 0, leader_epoch=made.partition.leader_epoch, log_start=0, log_end=2, synced_end=2
+    )
     assert await repeated == await again == 1
 
 

@@ -10,6 +10,8 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.replica.maintenance.purging import purge
 from bascule.replica.partition import Partition
+from bascule.replica.syncing import log_syncer
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.replica.syncing.sync_state import CHECKPOINT_FILES_MIN
 from bascule.replica.syncing.work_queue import WorkQueue
@@ -26,7 +28,7 @@ class BlockedSync:
         self.began = threading.Event()
         self.go_on = threading.Event()
         self.calls: list[str] = []
-        sync, checkpoint = partition.sync, partition.checkpoint
+        sync = partition.sync
 
         def blocked() -> bytes:
             self.calls.append("sync")
@@ -34,12 +36,12 @@ class BlockedSync:
             assert self.go_on.wait(20)
             return sync()
 
-        def recorded() -> bool:
+        def recorded(partition: Partition) -> bool:
             self.calls.append("checkpoint")
-            return checkpoint()
+            return write_checkpoint(partition)
 
         monkeypatch.setattr(partition, "sync", blocked)
-        monkeypatch.setattr(partition, "checkpoint", recorded)
+        monkeypatch.setattr(log_syncer, "write_checkpoint", recorded)
 
 
 @pytest.fixture
@@ -332,12 +334,12 @@ def test_a_purge_of_many_unsaved_segments_is_no_hanging_disk(
     """It saves their indexes with the lock that a checkpoint needs. Acks do not wait for that."""
     with_a_segment_for_each_message(partition, 20)
     partition.sync()
-    syncer, checkpoint = started(), partition.checkpoint
+    syncer = started()
     clock = with_a_clock(partition, syncer, monkeypatch)
     purging, turn_ended, stuck_ns = threading.current_thread(), threading.Event(), list[int]()
 
-    def tried() -> bool:
-        done = checkpoint()
+    def tried(partition: Partition) -> bool:
+        done = write_checkpoint(partition)
         turn_ended.set()
         return done
 
@@ -351,7 +353,7 @@ def test_a_purge_of_many_unsaved_segments_is_no_hanging_disk(
         syncer.request(partition, checkpoint=True)
         assert turn_ended.wait(20), "the sync thread waits for the purge"
 
-    monkeypatch.setattr(partition, "checkpoint", tried)
+    monkeypatch.setattr(log_syncer, "write_checkpoint", tried)
     on_save(monkeypatch, slow)
     purge(partition, to_offset=1, before_ms=None)
     syncer.stop()
@@ -392,10 +394,10 @@ def test_a_checkpoint_that_is_broken_off_is_not_counted(partition: Partition) ->
     partition.syncing.begin_turn()
     for _ in range(2):  # the second one is for the next turn
         partition.syncing.request(checkpoint=False)
-    assert not partition.checkpoint()
+    assert not write_checkpoint(partition)
     assert partition.checkpointed_bytes == 0
     partition.syncing.begin_turn()
-    assert partition.checkpoint()
+    assert write_checkpoint(partition)
     assert partition.checkpointed_bytes == partition.counts.bytes
 
 

@@ -27,6 +27,7 @@ from bascule.replica.maintenance.purging import purge
 from bascule.replica.opening import close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replication.high_watermark import HighWatermark
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -318,7 +319,7 @@ def test_files_change_under_the_maintenance_lock(
     for name in ("advance_start", "checkpoint", "close"):
         monkeypatch.setattr(partition.log, name, recording(name, getattr(partition.log, name)))
     purge(partition, to_offset=2, before_ms=None)
-    partition.checkpoint()
+    write_checkpoint(partition)
     close_partition(partition)
     assert locked == {"advance_start": True, "checkpoint": True, "close": True}
 

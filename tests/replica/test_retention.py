@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -27,6 +28,7 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
+from support.overtaken_lock import overtaken_lock
 from support.replicas import awaited_batch, lead_alone, no_reserve
 from support.stored_batches import DIRECTORY, append
 
@@ -243,11 +245,11 @@ def test_a_follower_has_no_limits_of_its_own() -> None:
     state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
     assert under_test.tick() == 0
-    partition.told_start_offset = 24
+    partition.told_start.hear(24, partition.leader_epoch)
     assert under_test.tick() == 24
     assert under_test.tick() == 24
     # It leads before it has moved: what its leader has removed is not served again.
-    partition.told_start_offset = 36
+    partition.told_start.hear(36, partition.leader_epoch)
     again = replace(state, leader=1, leader_epoch=epoch + 1, version=2, isr=(1,))
     partition.set_role(again, 1, lag_ns_max=1 << 60)
     partition.configure(replace(partition.definition, config=CONFIG))
@@ -261,7 +263,7 @@ def test_a_leader_removes_nothing_that_came_instead_of_what_its_predecessor_has_
     partition, epoch = under_test.partition, under_test.log.epochs.latest + 1
     state = PartitionState((1, 2), (1, 2), 2, epoch, 1)
     partition.set_role(state, 1, lag_ns_max=1 << 60)
-    partition.told_start_offset = 30
+    partition.told_start.hear(30, partition.leader_epoch)
     alone = PartitionState((1,), (1,), 1, epoch + 1, 2)
     partition.set_role(alone, 1, lag_ns_max=1 << 60)
     end = under_test.log.end.offset
@@ -310,3 +312,14 @@ def test_a_tick_looks_at_the_next_partitions(monkeypatch: pytest.MonkeyPatch) ->
         first.tick()
         cut.append(sum(each.log.start_offset > 0 for each in logs))
     assert cut == [2, 4, 5, 5, 5, 5], "another round begins when all were looked at"
+
+
+def test_who_leads_no_more_applies_no_limits() -> None:
+    """Leaders decide where a log starts. This one has waited for a checkpoint meanwhile."""
+    under_test = RetentionUnderTest(replace(CONFIG, retention_messages_max=10))
+    under_test.write(40)
+    partition = under_test.partition
+    state = PartitionState((1, 2), (1, 2), 2, under_test.log.epochs.latest + 1, 1)
+    resign = partial(partition.set_role, state, 1, lag_ns_max=1 << 60)
+    partition.maintenance_lock = overtaken_lock(resign)
+    assert under_test.tick() == 0

@@ -19,6 +19,7 @@ from bascule.replica.maintenance.purging import follow_start, purge
 from bascule.replica.opening import close_partition
 from bascule.replica.roles import PartitionRole, commitment
 from bascule.replica.roles.batch_positions import position_of
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -307,7 +308,7 @@ def test_a_restart_in_the_middle_of_an_unclean_election_loses_nothing_more() -> 
     group.replicate(2)
     group.apply(3, leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
     old = group.replicas[1]
-    old.partition.checkpoint()
+    write_checkpoint(old.partition)
     close_partition(old.partition)
     old.open()
     assert old.partition.committed_offset == 10
@@ -504,7 +505,7 @@ def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
     purge(leader, to_offset=6, before_ms=None)
     assert leader.commitment.wanted_isr({}) is None
-    follow_start(group.replicas[3].partition, 6)
+    follow_start(group.replicas[3].partition, 6, 1)
     group.report(3)
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
 
@@ -512,7 +513,7 @@ def test_a_replica_joins_above_what_was_purged_while_retention_goes_on() -> None
     group.apply(leader_epoch=2)
     group.replicate(2, 3)
     assert leader.commitment.wanted_isr({}) is None, "a leader before may have purged it"
-    follow_start(group.replicas[3].partition, 8)
+    follow_start(group.replicas[3].partition, 8, 2)
     group.report(3)
     assert leader.commitment.wanted_isr({}) == (1, 2, 3)
 

@@ -105,7 +105,7 @@ def test_a_copy_of_a_purged_log_begins_again_where_the_leader_of_an_unclean_elec
     group.tell(3)
     wait_until(lambda: group.rows(3) == group.rows(2), seconds=20)
     assert group.rows(3)[0] == (0, b"a", b"0")
-    assert leader.told_start_offset == group.partition(3).told_start_offset == 0
+    assert leader.told_start.offset == group.partition(3).told_start.offset == 0
 
 
 def test_the_start_of_a_lost_leaders_log_removes_nothing_of_since_an_unclean_election() -> None:
@@ -121,8 +121,28 @@ def test_the_start_of_a_lost_leaders_log_removes_nothing_of_since_an_unclean_ele
     news = ReplicaFetchPartitionResponse(attempt=follower.attempt, log_start_offset=16)
     follower.on_news(news)
     group.apply(leader=3, leader_epoch=2, isr=(3,))
-    assert partition.told_start_offset == 16
+    assert partition.told_start.offset == 16
     group.apply(leader=1, leader_epoch=3, isr=(1,), unclean_epoch=3)
-    assert partition.told_start_offset == 4
+    assert partition.told_start.offset == 4
     follower.on_news(news)
-    assert partition.told_start_offset == 4, "the lost leader's answer comes late"
+    assert partition.told_start.offset == 4, "the lost leader's answer comes late"
+
+
+def test_the_start_of_a_lost_leaders_log_removes_nothing_behind_a_truncation() -> None:
+    """The new leader's log ends before the follower's, which had less than was purged."""
+    group = ReplicaGroup(min_isr=1)
+    group.apply()
+    group.leader.append(message(count=3))
+    group.replicate(2, 3)
+    group.leader.append(message(count=2))
+    group.copy(2)
+    partition = group.replicas[2].partition
+    follower = FollowedPartition(partition, 1, node_id=2)
+    assert follower.begin()
+    follower.on_news(ReplicaFetchPartitionResponse(attempt=follower.attempt, log_start_offset=16))
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    assert partition.told_start.offset == 5
+    group.leader.append(message(count=4))
+    group.copy(2)
+    assert group.replicas[2].log.end.offset == 7
+    assert partition.told_start.offset == 3

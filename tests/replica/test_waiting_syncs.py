@@ -9,6 +9,8 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
+from bascule.replica.syncing import log_syncer
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replica.syncing.log_syncer import LogSyncer
 from bascule.sim.disk import SimClock, SimFile, SimFiles
 from bascule.storage.partition_log import LogConfig
@@ -34,20 +36,18 @@ def wait_idle(syncer: LogSyncer, partition: Partition) -> bool:
     return not waiting.is_alive()
 
 
-def counted_checkpoints(
-    partition: Partition, syncer: LogSyncer, monkeypatch: pytest.MonkeyPatch
-) -> threading.Semaphore:
+def counted_checkpoints(syncer: LogSyncer, monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Is released by each attempt at a checkpoint."""
-    clock, checkpoint, attempts = SimClock(1_000), partition.checkpoint, threading.Semaphore(0)
+    clock, attempts = SimClock(1_000), threading.Semaphore(0)
     monkeypatch.setattr(syncer, "clock", clock)
 
-    def tried() -> bool:
+    def tried(partition: Partition) -> bool:
         clock.ms += 10  # no turn waits for that
-        done = checkpoint()
+        done = write_checkpoint(partition)
         attempts.release()
         return done
 
-    monkeypatch.setattr(partition, "checkpoint", tried)
+    monkeypatch.setattr(log_syncer, "write_checkpoint", tried)
     return attempts
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_waits_for_a_lock_keeps_the_thread_from_nobody(
 ) -> None:
     """A purge holds the lock while it removes many segments."""
     syncer = started()
-    checkpoints = counted_checkpoints(partition, syncer, monkeypatch)
+    checkpoints = counted_checkpoints(syncer, monkeypatch)
     other = open_partition(SimFiles(RealRandom(2)))
     with partition.maintenance_lock:
         partition.append(awaited_batch(b"in.0"))
@@ -79,7 +79,7 @@ def test_a_stop_waits_for_a_checkpoint_that_waits_for_a_lock(
 ) -> None:
     """It is not queued behind what ends the threads."""
     syncer = started()
-    checkpoints = counted_checkpoints(partition, syncer, monkeypatch)
+    checkpoints = counted_checkpoints(syncer, monkeypatch)
     stopping = threading.Thread(target=syncer.stop)
     with partition.maintenance_lock:
         partition.append(awaited_batch(b"in.0"))

@@ -19,7 +19,7 @@ import bascule
 from bascule.controller.cluster.healing import history
 from bascule.sim.cluster.faults import ClusterFaults, _Loss, is_controller
 from bascule.sim.cluster.installation import NOT_RUN, POOLS, QUEUES, THREADING
-from bascule.sim.cluster.plan import SCENES, WIDE, ClusterFault, draw_plan
+from bascule.sim.cluster.plan import CHOSEN, SCENES, WIDE, ClusterFault, draw_plan
 from bascule.sim.cluster.run import ClusterOptions, run_seed
 from bascule.sim.cluster.simulation import Simulation, make_prng
 from bascule.sim.cluster.streams import StreamTrait
@@ -53,10 +53,11 @@ def test_what_is_drawn_widely_is_drawn_by_no_other_seed() -> None:
     drawn: set[ClusterFault] = set()
     for seed in range(200):
         plan = draw_plan(seed, make_prng(seed), all_faults=True)
-        assert plan.faults.keys().isdisjoint((*WIDE, *SCENES))
+        assert plan.faults.keys().isdisjoint((*WIDE, *SCENES, *CHOSEN))
         assert not any(wide & stream.traits for stream in plan.streams)
         widened = draw_wide(plan)
         assert draw_wide(plan) == widened
+        assert widened.faults.keys().isdisjoint(CHOSEN)
         drawn |= widened.faults.keys()
         wide -= {trait for stream in widened.streams for trait in stream.traits}
     assert not wide

@@ -22,6 +22,7 @@ from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.sim.disk import SHORT, RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import limits_of, log_config, plan_retention
@@ -131,7 +132,7 @@ class World:
         elif kind < 11:
             self.sync(partition)
         elif kind == 11:
-            partition.checkpoint()
+            write_checkpoint(partition)
         elif kind == 12:
             try:
                 partition.log.roll()

@@ -36,6 +36,7 @@ LOSSES = "kill,power loss,loss of a leader,pause,split,full disk,stalled disk"
     [
         ("payloads", LOSSES),
         ("payloads", "loss of a receiver"),
+        ("payloads", "failed renames,kill,loss of a leader"),
         ("payloads", "purge,power loss,move of replicas,bit flips"),
         ("payloads,limited", "kill,outage"),
         ("payloads,compacted", "kill,outage"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -346,6 +348,84 @@ def test_every_operation_may_fail(error: int, crash: bool) -> None:
         except Exception as failure:
             failure.add_note(f"operation {n}")
             raise
+
+
+@pytest.mark.parametrize("change", ["truncation", "restart"])
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("ends", ["settled", "kill", "power loss"])
+def test_a_name_that_cannot_be_changed_stops_no_truncation(
+    change: str, goes_on: bool, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has changed by then: whoever has truncated it has to know. No checkpoint passes the
+    offset before the name is right, and a crash leaves nothing that is taken for another record's.
+    """
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        for number in range(1, 4):
+            receive(log, number)
+            log.append(link_batch(log.end.offset, number))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "rename", partial(_fail_linked, files.rename))
+            end = log.truncate_to(1, 1, high_watermark=1) if change == "truncation" else None
+            if end is None:
+                assert log.start_at(0, 1).offset == 0
+            kept = log.end.offset
+            check(log)
+            assert log.payloads.open_whole(id_of(3))[1].read_at(0, 9_999) == content_of(3)
+            if goes_on:
+                for number in (4, 2):  # the second one comes back, elsewhere
+                    receive(log, number) if number == 4 else None
+                    log.append(link_batch(log.end.offset, number, epoch=1))
+                check(log)
+            log.sync()
+            with pytest.raises(OSError, match="renamed"):
+                log.checkpoint(high_watermark=log.end.offset)
+            assert log.checkpointed_high_watermark == kept
+        if ends == "settled":
+            log.payloads.settle()
+        elif ends == "power loss":
+            files.crash()
+        again = opened(files)
+        check(again)
+        assert again.end.offset == kept + 2 * goes_on
+        again.payloads.settle()
+        again.checkpoint(high_watermark=again.end.offset)
+        check(opened(files))
+        names = files.list_dir(log.payloads.directory)
+        assert sum(name.endswith(".linked") for name in names) == again.end.offset
+        for id in again.payloads.whole_ids():
+            again.payloads.discard_whole(id)
+        assert len(files.list_dir(log.payloads.directory)) == again.end.offset
+
+
+def _fail_linked(rename: Callable[[str, str], None], source: str, target: str) -> None:
+    if source.endswith(".linked"):
+        raise OSError(errno.EIO, "Input/output error", source)
+    rename(source, target)
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_a_payload_that_comes_again_replaces_a_file_with_the_wrong_name(
+    is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 2)
+    log.append(link_batch(0, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "rename", partial(_fail_linked, files.rename))
+        log.truncate_to(0, 1, high_watermark=0)
+    if is_right:
+        receive(log, 2)
+    else:
+        file = log.payloads.create(id_of(2))
+        file.write_at(0, b"other")
+        log.payloads.finish(file, Payload(id_of(2), 5, crc32c(b"other")))
+    log.payloads.settle()
+    [name] = files.list_dir(log.payloads.directory)
+    assert name.endswith(".whole")
+    assert log.payloads.bytes == (payload(2).size if is_right else 5)
 
 
 def test_a_file_of_another_size_is_not_the_payload_of_its_record() -> None:

@@ -9,6 +9,7 @@ from bascule.model import Cleanup, StreamConfig
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.storage.compaction.run import Compaction, CompactionConfig
 from support.keyed_logs import held
 from support.replica_nodes import ReplicaNodes, wait_until
@@ -40,7 +41,7 @@ class KeyedNodes(ReplicaNodes):
         assert partition.log is not None
         self.nodes[node].writer.call(partition.log.roll).result()
         partition.sync()
-        partition.checkpoint()
+        write_checkpoint(partition)
         compaction = Compaction(
             RealFiles(), partition.log, CompactionConfig(1 << 20, 10), end_offset=end,
             now_ms=partition.now_ms(), secret=bytes(16), committed_end=partition.committed_offset,

@@ -61,11 +61,16 @@ class ReplicaOnDisk:
         sync: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes_max: int = 1 << 20,
         cleanup: tuple[Cleanup, ...] = (Cleanup.DELETE,),
+        log: type[PartitionLog] = PartitionLog,
+        min_isr: int = 0,
     ) -> None:
         self.node = node
+        self.log_type = log
         self.files = SimFiles(RealRandom(node))
         self.clock = SimClock(1_000)
-        self.config = StreamConfig(subject="s", sync=sync, replicas=3, cleanup=cleanup)
+        self.config = StreamConfig(
+            subject="s", sync=sync, replicas=3, min_isr=min_isr, cleanup=cleanup
+        )
         self.segment_bytes_max = segment_bytes_max
         self.node_epoch = node
         self.open()
@@ -78,7 +83,7 @@ class ReplicaOnDisk:
         self.partition = Partition(
             StreamDefinition("s", b"i" * 16, 0, self.config),
             0,
-            log=PartitionLog.open(self.files, DIRECTORY, config, self.clock),
+            log=self.log_type.open(self.files, DIRECTORY, config, self.clock),
             failure=None,
             clock=self.clock,
             on_changed=lambda _: None,
@@ -142,15 +147,17 @@ class ReplicaGroup:
                 memoryview(part.file.read_at(part.position, part.length)),
                 LogFlags(leader.partition.may_have_ids, theirs.gaps_allowed),
             )
-        follower.partition.on_leader_watermark(leader.partition.committed_offset)
+        follower.partition.on_leader_watermark(
+            leader.partition.committed_offset, leader.partition.leader_epoch
+        )
 
     def report(self, node: int) -> bytes:
         """The follower tells its leader how far it is; return the acks that the leader sends."""
         follower = self.replicas[node]
         return self.leader.on_fetch(
             node, follower.node_epoch,
-            log_start=follower.log.start_offset, log_end=follower.log.end.offset,
-            synced_end=follower.log.synced.offset,
+            leader_epoch=self.state.leader_epoch, log_start=follower.log.start_offset,
+            log_end=follower.log.end.offset, synced_end=follower.log.synced.offset,
         )  # fmt: skip
 
     def replicate(self, *nodes: int) -> bytes:

@@ -75,7 +75,9 @@ class ElectedNode:
             if to is not None and self.log.end.offset >= to:
                 break
         self.partition.sync()
-        self.partition.on_leader_watermark(leader.partition.high_watermark.offset)
+        self.partition.on_leader_watermark(
+            leader.partition.high_watermark.offset, leader.partition.leader_epoch
+        )
 
     def purge(self, to: int) -> None:
         self.log.advance_start(to, high_watermark=self.partition.committed_offset)

@@ -18,7 +18,7 @@ from bascule.errors import BasculeError, Broken, Indeterminate, NotLeader
 from bascule.metadata.controller import check_purge
 from bascule.model import NO_LEADER, StreamDefinition
 from bascule.replica.disk_reserve import DiskReserve
-from bascule.replica.maintenance.purging import follow_start, purge
+from bascule.replica.maintenance.purging import check_epoch, follow_start, purge
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 
@@ -50,8 +50,8 @@ class _Starts(msgspec.Struct, array_like=True):
     starts: dict[int, int]
     """Partition -> offset."""
     leader_epochs: dict[int, int] = {}
-    """Partition -> the leader epoch of who asks. Whoever follows a later one refuses: its leader
-    may have taken replicas in sync that start earlier. An earlier release does not say."""
+    """Partition -> the leader epoch of who asks. Whoever follows a later one refuses, see
+    `check_epoch`. An earlier release does not say: then the epoch must not change meanwhile."""
 
 
 class Purges:
@@ -171,23 +171,27 @@ class Purges:
         partitions = self._partitions.stream_by_id(asked.stream_id) or ()
         if any(index >= len(partitions) for index in asked.starts):
             raise Broken(f"node {self._node_id} does not hold these partitions yet")
-        chosen = [(partitions[index], offset) for index, offset in asked.starts.items()]
+        chosen = [
+            (each, offset, asked.leader_epochs.get(index, each.leader_epoch))
+            for index, offset in asked.starts.items()
+            for each in (partitions[index],)
+        ]
         try:
             async with asyncio.timeout(FOLLOW_SECONDS_MAX):
                 await self._follow(chosen)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not moved the starts of its logs") from None
-        for index, epoch in asked.leader_epochs.items():
-            later = partitions[index].leader_epoch
-            if later > epoch:
-                raise Broken(f"node {self._node_id} follows leader epoch {later}, not {epoch}")
+        for partition, _, epoch in chosen:
+            check_epoch(partition, epoch)
         return b""
 
-    async def _follow(self, chosen: Sequence[tuple[Partition, int]]) -> None:
-        for partition, offset in chosen:
-            while partition.committed_offset < offset:  # noqa: ASYNC110
+    async def _follow(self, chosen: Sequence[tuple[Partition, int, int]]) -> None:
+        for partition, offset, epoch in chosen:
+            check_epoch(partition, epoch)
+            while partition.committed_offset < offset:
                 await asyncio.sleep(POLL_SECONDS)
-            await asyncio.to_thread(self._reserve.run, follow_start, partition, offset)
+                check_epoch(partition, epoch)
+            await asyncio.to_thread(self._reserve.run, follow_start, partition, offset, epoch)
             self._partitions.notify_watchers(partition)
 
 

@@ -217,10 +217,10 @@ class ReplicaFetchHandler:
 
     def _count_position(self, fetched: FetchedPartition, peer: PeerSession) -> None:
         partition, report = fetched.partition, fetched.report
-        if report.leader_epoch != partition.leader_epoch:
-            return  # the next look at the partition says so
+        # Of another epoch nothing counts; the next look at the partition says so.
         acks = partition.on_fetch(
-            peer.node_id, peer.node_epoch, log_start=report.log_start,
+            peer.node_id, peer.node_epoch,
+            leader_epoch=report.leader_epoch, log_start=report.log_start,
             log_end=report.log_end, synced_end=report.synced_end,
         )  # fmt: skip
         self._unsettled.add(partition)

@@ -31,7 +31,8 @@ from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment, LogFlags
 from bascule.replica.roles.role import PartitionRole, is_older, log_loss, log_role, log_stop
-from bascule.replica.syncing.sync_state import CHECKPOINT_WAIT_SECONDS, SyncState
+from bascule.replica.roles.told_start import ToldStart
+from bascule.replica.syncing.sync_state import SyncState
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -80,8 +81,7 @@ class Partition:
         """What has come for the leader that this node is about to be."""
         self.has_handed_over = False
         """Whether this leader leaves messages to its successor, which is about to lead."""
-        self.told_start_offset = 0
-        """Where the log of another replica starts; retention has this one start there, too."""
+        self.told_start = ToldStart()
         self.on_position: Callable[[Partition], None] | None = None
         """Called by any thread after a sync, and after the start of the log has moved."""
         self.watchers: set[Callable[[], None]] = set()
@@ -110,7 +110,6 @@ class Partition:
         self._epoch_start = 0  # the end of the log when this node began to lead
         self.log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
-        self._failed_checkpoints = FailureRun()
         self.failed_reads = FailureRun()
         """Of listeners: reads and lookups by time."""
         self._admission = Admission(definition, self._ack_format, hash_key, subjects)
@@ -273,31 +272,6 @@ class Partition:
         self._on_changed(self)
         return released
 
-    def checkpoint(self) -> bool:
-        """Write a checkpoint; False if a sync goes first, or the log is changed just now, then call
-        it again. A failure is logged; the older checkpoint stays valid."""
-        if self.log is None or self.failure is not None or self.deleted:
-            return True
-        written = self.counts.bytes
-        if not self.maintenance_lock.acquire(timeout=CHECKPOINT_WAIT_SECONDS):
-            return False
-        try:
-            done = self.log.checkpoint(
-                high_watermark=self.committed_offset, breaks_off=self.syncing.on_saved
-            )
-        except (OSError, BasculeError) as error:
-            if self._failed_checkpoints.on_failure(error):
-                name = self.definition.name
-                extra = {"stream": name, "partition": self.index, "error": str(error)}
-                log.warning("checkpoint failed", extra=extra)
-            return True
-        finally:
-            self.maintenance_lock.release()
-        if done:
-            self._failed_checkpoints.end()
-            self.checkpointed_bytes = written
-        return done
-
     def notify(self) -> None:
         """Tell all watchers, and the leader, of a change that others made."""
         self._on_changed(self)
@@ -351,9 +325,9 @@ class Partition:
             leads = state.leader == node_id
             self._resign(state, PartitionRole.LEADER if leads else PartitionRole.NONE)
             return b""
+        self.told_start.begin(state.leader_epoch)  # before: what was said earlier is too late then
         if before is None or state.unclean_epoch > before.unclean_epoch:
-            # Behind the end other records follow than those that a leader has removed.
-            self.told_start_offset = min(self.told_start_offset, self.log.end.offset)
+            self.told_start.lower(self.log.end.offset)
         if state.leader == node_id:
             return self._lead(self.log, state, node_id, lag_ns_max)
         follows = state.leader != NO_LEADER and node_id in state.replicas
@@ -375,7 +349,7 @@ class Partition:
                 since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
                 self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
-            self.told_start_offset = min(self.told_start_offset, store.end.offset)
+            self.told_start.lower(store.end.offset)
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
             store, state, node_id, min_isr=self.definition.needed_in_sync(state),
@@ -440,50 +414,71 @@ class Partition:
         may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
-            if may_lose and offset < start:
-                end = store.start_at(0, self.leader_epoch).offset
-            else:
-                kept, offset = start if may_lose else committed, max(offset, start)
-                end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
-            # Behind the end other records follow than those that a leader has removed.
-            self.told_start_offset = min(self.told_start_offset, end)
-            self.counts.records_dropped += self.commitment.on_truncated(end)
-            if self.held is not None:
-                self.held.on_truncated(end)
-            if may_lose and (kept := max(end, start)) < before:
-                self.counts.records_lost += before - kept
-                log_loss(self.definition.name, self.index, kept, before, committed)
+            try:
+                if may_lose and offset < start:
+                    store.start_at(0, self.leader_epoch)
+                else:
+                    kept, offset = start if may_lose else committed, max(offset, start)
+                    store.truncate_to(offset, self.leader_epoch, high_watermark=kept)
+            finally:
+                # Also after an error: the next attempt finds nothing to truncate where the log has
+                # changed already, and nobody may count on what it has no longer.
+                end = store.end.offset
+                self.told_start.lower(end)
+                self.counts.records_dropped += self.commitment.on_truncated(end)
+                if self.held is not None:
+                    self.held.on_truncated(end)
+                if may_lose:
+                    self._count_lost(max(end, start), before, committed)
 
-    def restart_replicated(self, offset: int) -> None:
-        """Replace the log by an empty one that starts at `offset`. Raises: see `start_at`."""
-        assert self.log is not None
+    def restart_replicated(self, offset: int, *, undone_from: int | None = None) -> None:
+        """Replace the log by an empty one that starts at `offset`. Raises: see `start_at`.
+
+        `undone_from`: an unclean election has undone the records from there on, as far as the log
+        has them.
+        """
+        store = self.log
+        assert store is not None
+        start, before = store.start_offset, store.end.offset
+        committed = min(self.committed_offset, before)
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
             # No watermark is beyond its log, before and after.
             dropped = self.commitment.on_replaced(min(offset, self.committed_offset))
-            self.log.start_at(offset, self.leader_epoch)
-            self.told_start_offset = min(self.told_start_offset, offset)
+            self.told_start.lower(offset)
+            store.start_at(offset, self.leader_epoch)
             self.counts.records_dropped += dropped + self.commitment.on_replaced(offset)
+            if undone_from is not None:
+                self._count_lost(max(undone_from, start), before, committed)
 
-    def on_leader_watermark(self, offset: int) -> None:
-        """Take over the leader's high watermark, as far as this follower's log goes."""
-        if self.commitment.on_leader_watermark(offset):
+    def _count_lost(self, start: int, end: int, committed: int) -> None:
+        """Records were removed that the leader of an unclean election lacks."""
+        if start < end:
+            self.counts.records_lost += end - start
+            log_loss(self.definition.name, self.index, start, end, committed)
+
+    def on_leader_watermark(self, offset: int, leader_epoch: int) -> None:
+        """Take over the high watermark of that epoch's leader, as far as this follower's log goes.
+        Any thread may call it."""
+        if self.commitment.on_leader_watermark(offset, leader_epoch):
             self._on_changed(self)
 
     def on_fetch(
-        self, node: int, node_epoch: int, *, log_start: int, log_end: int, synced_end: int
-    ) -> bytes:
+        self, node: int, node_epoch: int, *,
+        leader_epoch: int, log_start: int, log_end: int, synced_end: int,
+    ) -> bytes:  # fmt: skip
         """A follower's log is equal to this one up to `log_end`; return the acks to send now.
 
-        Any thread may call it.
+        What was said in another leader epoch than that in force changes nothing. Any thread may
+        call it.
         """
         if self.log is None or self.failure is not None:
             return b""
         # A follower is ahead where an earlier leader was lost before this node heard of its start.
-        self.told_start_offset = max(self.told_start_offset, log_start)
+        self.told_start.hear(log_start, leader_epoch)
         return self._after(
             self.commitment.on_fetch(
-                node, node_epoch, log_start=log_start,
+                node, node_epoch, leader_epoch=leader_epoch, log_start=log_start,
                 log_end=log_end, synced_end=synced_end, own_end=self.log.end.offset,
             )
         )  # fmt: skip

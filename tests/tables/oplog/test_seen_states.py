@@ -151,7 +151,7 @@ def test_a_follower_does_not_answer_before_it_has_what_the_reader_has_seen(
         sent = build_batch(records, base_offset=3, leader_epoch=epoch)
         partition.append_replicated(memoryview(sent), LogFlags(False, True))
         partition.sync()
-        partition.on_leader_watermark(5)
+        partition.on_leader_watermark(5, partition.leader_epoch)
         found, is_reached = await asyncio.gather(*waiting)
         assert is_reached
         assert isinstance(found, Changes)

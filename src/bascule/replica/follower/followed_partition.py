@@ -22,7 +22,6 @@ from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.roles import PartitionRole
 from bascule.replica.roles.commitment import LogFlags, ReplicatedEnd
-from bascule.replica.roles.role import log_loss
 from bascule.storage.appended_batches import split_for_segments
 from bascule.storage.compaction.segment_replacement import CleanedPart
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -120,8 +119,8 @@ class FollowedPartition:
         self._lock = threading.Lock()
         """Guards `attempt`, `fetch_offset` and `_last_fetched_epoch`, which belong together."""
         self._last_fetched_epoch = -1
-        self._has_begun = False
-        """Whether there was an attempt."""
+        self._has_emptied = False
+        """Whether the log was replaced by an empty one, as this leader has said."""
         self._asks = self._goes_on = False
         """Whether the attempt has to hear first what compaction has removed from the leader's log,
         and whether that decides if the copy goes on."""
@@ -157,11 +156,6 @@ class FollowedPartition:
         store = self.partition.log
         if not self.is_in_force or store is None:
             return False
-        if not self._has_begun and self._may_hide_a_loss(store):
-            before = store.end.offset
-            self.partition.truncate_replicated(0)
-            self._log_truncation(-1, before)
-        self._has_begun = True
         self._begin_copy(store)
         with self._lock:
             self._last_fetched_epoch = store.epochs.latest
@@ -175,7 +169,7 @@ class FollowedPartition:
         state = self.partition.state
         is_empty = 0 < store.end.offset == store.start_offset and not store.epochs.entries
         is_late = state is not None and state.unclean_epoch > 0
-        return is_empty and is_late and not self.is_in_sync(self._node_id)
+        return is_empty and is_late and not self._has_emptied
 
     def _begin_copy(self, store: PartitionLog) -> None:
         """Begin or go on with the copy of a log from its beginning, if it is one.
@@ -187,13 +181,17 @@ class FollowedPartition:
 
         So does any log that may be compacted and has nothing of since the last unclean election.
         Compaction may have removed values for which that has undone the later ones, and nothing
-        would bring them back. A replica that has lost its unsynced end has nothing to truncate, and
-        the leader would count it as one that has all: until the leader has answered, and the log is
-        emptied, nothing is reported that counts. Where it never answers, nothing is emptied.
+        would bring them back. And so does an empty log that may hide a loss. A replica that has
+        lost its unsynced end has nothing to truncate, and the leader would count it as one that has
+        all: until the leader has answered, and the log is emptied, nothing is reported that counts.
+        Where it never answers, nothing is emptied.
         """
         copy, state = store.partial_copy, self.partition.state
         self._asks = self._goes_on = self._begins_again = False
         if state is None or has_whole_log(state, self._node_id):
+            return
+        if self._may_hide_a_loss(store):
+            self._begins_again = True
             return
         if store.end.offset == store.start_offset:
             if not self._is_told:
@@ -258,27 +256,19 @@ class FollowedPartition:
             and self._may_be_compacted(store)
         )
 
-    def _restart_copy(self, store: PartitionLog, start: int | None = None) -> None:
-        """Begin again with an empty log, by default where this one starts."""
+    def _restart_copy(
+        self, store: PartitionLog, start: int | None = None, *, undone_from: int | None = None
+    ) -> None:
+        """Begin again with an empty log, by default where this one starts; see
+        `Partition.restart_replicated`."""
         before = store.end.offset
         store.partial_copy.end_epoch()
         self._is_told = False
-        self.partition.restart_replicated(store.start_offset if start is None else start)
+        start = store.start_offset if start is None else start
+        self.partition.restart_replicated(start, undone_from=undone_from)
+        self._has_emptied = True
         self._log_truncation(-1, before)
         store.partial_copy.begin(self.leader_epoch)
-
-    def _restart_undone(self, store: PartitionLog, diverging: int) -> None:
-        """Begin again after an unclean election, whose leader has other records from `diverging`
-        on; perhaps below where this log starts, too. The log is not truncated before: in the midst
-        of records that compaction has removed it would end with none, and where another unclean
-        election chose it, no copy would reach that end."""
-        partition = self.partition
-        kept, before = max(diverging, store.start_offset), store.end.offset
-        committed = min(partition.committed_offset, before)
-        self._restart_copy(store, 0)
-        if kept < before:
-            partition.counts.records_lost += before - kept
-            log_loss(partition.definition.name, partition.index, kept, before, committed)
 
     def _may_be_compacted(self, store: PartitionLog) -> bool:
         return Cleanup.COMPACT in self.partition.definition.config.cleanup or store.gaps_allowed
@@ -333,12 +323,14 @@ class FollowedPartition:
         partition = self.partition
         if not self.is_in_force:
             return
+        # Another leader may have come meanwhile: what follows compares the epoch again.
+        epoch = self.leader_epoch
         partition.commitment.on_replicated(
-            ReplicatedEnd(response.version, response.replicated_offset)
+            ReplicatedEnd(response.version, response.replicated_offset), epoch
         )
         self.leader_watermark = max(self.leader_watermark, response.high_watermark)
-        partition.told_start_offset = max(partition.told_start_offset, response.log_start_offset)
-        partition.on_leader_watermark(self.leader_watermark)
+        partition.told_start.hear(response.log_start_offset, epoch)
+        partition.on_leader_watermark(self.leader_watermark, epoch)
 
     def append(
         self,
@@ -362,7 +354,7 @@ class FollowedPartition:
         fits = arrived is not None and arrived.fit_into_one(store.config)
         for part in (data,) if fits else split_for_segments(data, store.config):
             self.partition.append_replicated(part, flags)
-        self.partition.on_leader_watermark(self.leader_watermark)
+        self.partition.on_leader_watermark(self.leader_watermark, self.leader_epoch)
         self.failures.end()
         return True
 
@@ -380,7 +372,10 @@ class FollowedPartition:
         # -1 where all records are of later epochs: none of them is the leader's.
         own_end = epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
         if self._begins_again:
-            self._restart_undone(store, min(end, own_end))
+            # Not truncated before: in the midst of records that compaction has removed the log
+            # would end with none, and where another unclean election chose it, no copy would reach
+            # that end. At 0: the leader may have other records below where this log starts, too.
+            self._restart_copy(store, 0, undone_from=min(end, own_end))
             return True
         if self._has_inexact_epochs(store, min(end, own_end)):
             self._restart_copy(store)
@@ -413,6 +408,7 @@ class FollowedPartition:
                 f"the leader refuses offset {before}, and its log starts at {log_start}"
             )
         self.partition.restart_replicated(log_start)
+        self._has_emptied = True
         self._log_truncation(-1, before)
         return True
 

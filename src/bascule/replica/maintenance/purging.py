@@ -14,9 +14,9 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
 
     Raises: NotLeader, OffsetOutOfRange, PartitionFailed, CorruptData, LogFailed, Closed, OSError.
     """
-    store = _usable_log(partition)
+    store, leader_epoch = _usable_log(partition), partition.leader_epoch
     if not partition.is_leader:
-        raise NotLeader.of_partition(partition.state, partition.leader_epoch)
+        raise NotLeader.of_partition(partition.state, leader_epoch)
     committed = partition.high_watermark
     offset = committed.offset if to_offset is None else to_offset
     if offset > committed.offset:
@@ -26,24 +26,40 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
         offset = min(offset, committed.offset if found is None else found[0])
     sync_to(partition, store, offset)
     with partition.maintenance_lock:
+        # Looked at here, where the log is not truncated: others may have come in the place of the
+        # records that were to be removed.
+        if partition.leader_epoch != leader_epoch:
+            raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         store.advance_start(offset, high_watermark=committed.offset)
         partition.commitment.on_purged(offset)
     partition.notify()
 
 
-def follow_start(partition: Partition, offset: int) -> None:
-    """Move the start of this log to that of its leader's, which is committed here. Blocks on the
-    disk; return once the new start is durable.
+def follow_start(partition: Partition, offset: int, leader_epoch: int) -> None:
+    """Move the start of this log to that of the log of that epoch's leader, which is committed
+    here. Blocks on the disk; return once the new start is durable.
 
-    Raises: Broken where the log does not reach so far; PartitionFailed, LogFailed, Closed, OSError.
+    Raises: Broken where the log does not reach so far, or a later leader epoch has begun;
+    PartitionFailed, LogFailed, Closed, OSError.
     """
     store = _usable_log(partition)
     sync_to(partition, store, offset)
     with partition.maintenance_lock:
-        store.advance_start(offset, high_watermark=partition.committed_offset)
+        # Before the look at the epoch: what a later one commits may have come in the place of what
+        # is purged.
+        committed = partition.committed_offset
+        check_epoch(partition, leader_epoch)
+        store.advance_start(offset, high_watermark=committed)
     if store.start_offset < offset:
         raise Broken(f"the log ends at offset {store.synced.offset}, before {offset}")
     partition.notify()
+
+
+def check_epoch(partition: Partition, leader_epoch: int) -> None:
+    """Raises: Broken if a later leader epoch has begun: that leader may have taken replicas in sync
+    that start earlier, and records that came in the place of others."""
+    if (later := partition.leader_epoch) > leader_epoch:
+        raise Broken(f"this node follows leader epoch {later}, not {leader_epoch}")
 
 
 def sync_to(partition: Partition, store: PartitionLog, offset: int) -> None:

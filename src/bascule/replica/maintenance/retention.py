@@ -166,7 +166,7 @@ class Retention:
         limits = limits_of(partition.definition.config)
         now_ms, ahead_ms = self._clock.now_ms(), partition.ahead_ms
         with partition.maintenance_lock:
-            if partition.deleted:
+            if partition.deleted or not partition.is_leader:
                 return
             if limits.age_ms_max:
                 store.load_timestamps(now_ms + ahead_ms - limits.age_ms_max)
@@ -201,17 +201,20 @@ class Retention:
         self._partitions.remove_unlinked(partition)
 
     def _has_to_follow(self, partition: Partition) -> bool:
-        told = min(partition.told_start_offset, partition.committed_offset)
+        told = min(partition.told_start.offset, partition.committed_offset)
         return told > partition.start_offset
 
     def _follow_start(self, partition: Partition, store: PartitionLog) -> None:
-        offset = partition.told_start_offset
-        sync_to(partition, store, min(offset, partition.committed_offset))
+        sync_to(partition, store, min(partition.told_start.offset, partition.committed_offset))
         with partition.maintenance_lock:
             if partition.deleted:
                 return
+            # Looked at only now: an unclean election may have come while this waited, and others
+            # in the place of the records that were to be removed. The watermark goes first: what
+            # the next epoch commits is not compared with what was told before.
+            committed = partition.committed_offset
             removed = self._reserve.run(
-                store.advance_start, offset, high_watermark=partition.committed_offset
+                store.advance_start, partition.told_start.offset, high_watermark=committed
             )
         if removed.records:
             self._note_removed(partition, removed.records, removed.segments, removed.bytes)

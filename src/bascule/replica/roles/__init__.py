@@ -5,6 +5,7 @@
     batch_positions    the byte position of an offset
     leader_watermark   the high watermark of a leader with followers
     follower_watermark the high watermark that a follower was told
+    told_start         where the logs of other replicas start
 
 A partition changes its role on the log writer thread, in order with its appends: what was queued
 for the leader before it stepped down is appended, what was queued after it is dropped.

@@ -85,6 +85,8 @@ class Commitment:
         self._stored_end = self.watermark.offset
         """Below it this leader's log is synced, or appended, as `sync` demands for an ack."""
         self._lock = threading.Lock()
+        self._epoch_in_force = -1
+        """The leader epoch of the state by which this node leads or follows."""
         self._version = -1
         """Of the state by which this node leads, or has led."""
         self._removing_end = 0
@@ -137,7 +139,7 @@ class Commitment:
             # watermark of a follower may move on meanwhile.
             position = position_of(log, self.watermark.offset, nowait=False)
         with self._lock:
-            self._version = state.version
+            self._version, self._epoch_in_force = state.version, state.leader_epoch
             replies = b""
             if state.leader_epoch != self._leader_epoch and self._waits_for_confirmation:
                 replies = self._end_refusals()
@@ -196,6 +198,7 @@ class Commitment:
             keeps_acks = keeps_acks and role is PartitionRole.FOLLOWER
             self.role, self.replication = role, None
             self._is_alone = False
+            self._epoch_in_force = -1 if state is None else state.leader_epoch
             if role is PartitionRole.LEADER and state is not None:
                 self._is_alone = state.replicas == (state.leader,)
                 self._leader_epoch = state.leader_epoch
@@ -285,19 +288,22 @@ class Commitment:
         node: int,
         node_epoch: int,
         *,
+        leader_epoch: int,
         log_start: int,
         log_end: int,
         synced_end: int,
         own_end: int,
     ) -> bytes | None:
         """A follower's log starts at `log_start`, ends at `log_end` and is synced up to
-        `synced_end`; see `replication`.
+        `synced_end`; see `replication`. It said so in `leader_epoch`: what another epoch's leader
+        was told does not count, as of a replica that was out of sync since.
 
         `own_end` is the end of this leader's log.
         """
         with self._lock:
             watermark = self.watermark
-            if not isinstance(watermark, LeaderWatermark):
+            is_late = leader_epoch != self._epoch_in_force
+            if is_late or not isinstance(watermark, LeaderWatermark):
                 return None
             watermark.replication.on_fetch(
                 node, node_epoch, log_end, synced_end, self._clock.monotonic_ns(), own_end,
@@ -305,12 +311,12 @@ class Commitment:
             )  # fmt: skip
             return self._release() if watermark.on_replication() else None
 
-    def on_leader_watermark(self, offset: int) -> bool:
-        """As a follower: the leader's high watermark. Whether this one moved, or is the first that
-        is heard of this leader."""
+    def on_leader_watermark(self, offset: int, leader_epoch: int) -> bool:
+        """As a follower: the high watermark of the leader of that epoch, if it is in force. Whether
+        this one moved, or is the first that is heard of this leader."""
         with self._lock:
-            watermark = self.watermark
-            if not isinstance(watermark, FollowerWatermark):
+            watermark, is_late = self.watermark, leader_epoch != self._epoch_in_force
+            if is_late or not isinstance(watermark, FollowerWatermark):
                 return False
             before, self._leader_watermark = self._leader_watermark, offset
             if not watermark.on_leader(offset):
@@ -327,10 +333,11 @@ class Commitment:
             leads = self.role is PartitionRole.LEADER
             return self.watermark.offset if leads else self._leader_watermark
 
-    def on_replicated(self, end: ReplicatedEnd) -> None:
-        """As a follower: what the leader knows of all replicas."""
+    def on_replicated(self, end: ReplicatedEnd, leader_epoch: int) -> None:
+        """As a follower: what the leader of an epoch knows of all replicas, if it is in force."""
         with self._lock:
-            self._told = end
+            if leader_epoch == self._epoch_in_force:
+                self._told = end
 
     @property
     def replicated(self) -> ReplicatedEnd:

@@ -15,6 +15,7 @@ from typing import Final
 from bascule.errors import BasculeError, is_damage, reason_without_paths
 from bascule.host.api import Clock
 from bascule.replica.partition import Partition
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replica.syncing.work_queue import WorkQueue
 
 log = logging.getLogger("bascule.replica")
@@ -142,7 +143,7 @@ class LogSyncer:
                 self._send_acks(_stop(partition, cause))
             elif turn.sync or partition.is_dirty:  # else only a checkpoint was put off
                 self._sync(partition)
-            if turn.checkpoint and not partition.checkpoint():
+            if turn.checkpoint and not write_checkpoint(partition):
                 partition.syncing.put_off_checkpoint()
         except Exception as error:  # boundary: a bug stops one partition, not the thread
             log.exception("sync thread failed")

@@ -7,12 +7,10 @@ from typing import Final, NamedTuple
 
 from bascule.errors import BasculeError
 from bascule.host.api import Clock
+from bascule.replica.failure_run import FailureRun
 
 CHECKPOINT_FILES_MIN: Final = 16
 """Segments whose indexes a checkpoint saves at least before it lets another sync go first."""
-
-CHECKPOINT_WAIT_SECONDS: Final = 0.01
-"""For the lock of a log whose segments are changed: no longer, since acks wait for the thread."""
 
 
 class Turn(NamedTuple):
@@ -41,6 +39,7 @@ class SyncState:
         """When a file was last synced or saved, on the monotonic clock: the disk works."""
         self._synced = self._saved = 0
         """Segments synced and saved in this turn."""
+        self.failed_checkpoints = FailureRun()
 
     def request(self, *, checkpoint: bool) -> bool:
         """Request a sync, and a checkpoint after it; whether one runs or waits already."""

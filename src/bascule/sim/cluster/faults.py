@@ -74,6 +74,7 @@ class ClusterFaults:
             ClusterFault.SLOW_DISK: self._slow_disk,
             ClusterFault.STALL_DISK: self._stall_disk,
             ClusterFault.FULL_DISK: self._fill_disk,
+            ClusterFault.RENAMES: self._fail_renames,
             ClusterFault.FLIP: lambda: self._damage(cuts=False),
             ClusterFault.CUT: lambda: self._damage(cuts=True),
             ClusterFault.CLOCK_JUMP: self._jump,
@@ -325,6 +326,13 @@ class ClusterFaults:
         machine = self._any()
         self._world.note(machine.node, "has a full disk")
         machine.times.free_bytes = self._prng.pick((0, 1_000, 100_000))
+        self._later(self._heal, machine)
+        return True
+
+    def _fail_renames(self) -> bool:
+        machine = self._any()
+        self._world.note(machine.node, "has a disk that cannot rename payloads")
+        machine.times.failed_renames = self._prng.pick((0.1, 0.5, 1.0))
         self._later(self._heal, machine)
         return True
 

@@ -54,6 +54,7 @@ THREADING: Final = (
     "bascule.replica.maintenance.cleaner",
     "bascule.replica.opening",
     "bascule.replica.partition",
+    "bascule.replica.roles.told_start",
     "bascule.replica.scrub.scrubber",
     "bascule.replica.roles.commitment",
     "bascule.replica.syncing.log_syncer",

@@ -109,6 +109,8 @@ class ClusterFault(Enum):
     """Replicas that lag copy slowly for some time."""
     NATS_LOSS = "loss of nats"
     """A leader cannot connect to the NATS server for so long that others lead."""
+    RENAMES = "failed renames"
+    """The disk of a node cannot rename some files of payloads for some time."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -139,6 +141,8 @@ WIDE: Final = (
     ClusterFault.THROTTLE, ClusterFault.NATS_LOSS,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
+CHOSEN: Final = (ClusterFault.RENAMES,)
+"""Only where they are chosen."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -218,9 +222,11 @@ def draw_plan(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES, *WIDE):
+        if fault not in (*DRAWN_LAST, *DRAWN_APART, *OF_PAYLOADS, *SCENES, *WIDE, *CHOSEN):
             draw_mean(fault, prng)
-    means.update((fault, FREQUENT_NS) for fault in (*SCENES, *WIDE) if fault.value in faults)
+    means.update(
+        (fault, FREQUENT_NS) for fault in (*SCENES, *WIDE, *CHOSEN) if fault.value in faults
+    )
     plan = ClusterPlan(
         seed=seed,
         nodes=count,

@@ -24,6 +24,8 @@ Promises:
   leaves a file that the next `sweep` removes.
 * A crash between the append of a link and the rename leaves a whole file; `PayloadLog.open` finds
   its record, which no checkpoint has passed, and renames it.
+* A rename that fails when records are appended or truncated stops neither. It is tried again, and
+  no checkpoint is written before it is done.
 * Who reads through `verified_file` gets the bytes that were sent, or `PayloadDamaged`. A damaged
   file is replaced by rename, so it is the old one or the new one after a crash.
 """

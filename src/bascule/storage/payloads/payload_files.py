@@ -79,8 +79,8 @@ class PayloadFiles:
         self._present: dict[str, FoundPayload] = {}
         """What `_whole` and `_linked` say together, for those without the lock: a payload changes
         its state with one assignment."""
-        self._unnamed: dict[str, None] = {}
-        """Linked ones whose files are not renamed yet."""
+        self._misnamed: dict[str, str] = {}
+        """The paths of files whose names do not say the state of their payloads yet, by id."""
         self._lost: set[str] = set()
         """Payloads that no replica has."""
         self._renames = self._renames_synced = 0
@@ -106,7 +106,11 @@ class PayloadFiles:
             if found := _LINKED.fullmatch(name):
                 offset, id, crc = int(found[1]), found[2], int(found[3], 16)
                 payload = Payload(id, self._files.size(path), crc)
-                self._linked[id], self._ids[offset] = PayloadLink(offset, payload), id
+                if offset in self._ids:
+                    # One of the two is of a record that was truncated: a rename has failed then.
+                    self._whole[id], self._misnamed[id] = payload, path
+                else:
+                    self._linked[id], self._ids[offset] = PayloadLink(offset, payload), id
                 self.bytes += payload.size
             elif found := _WHOLE.fullmatch(name):
                 payload = Payload(found[1], self._files.size(path), int(found[2], 16))
@@ -188,10 +192,18 @@ class PayloadFiles:
         return None if payload is None else FoundPayload(payload, -1, self._path_of(id))
 
     def _path_of(self, id: str) -> str:
+        """Where the file of a whole or linked payload is."""
+        return self._misnamed.get(id) or self._named_path(id)
+
+    def _unlinked_path(self, id: str) -> str:
+        """Where the whole file is that no record names. If it came again, a record names another
+        one of the same payload."""
+        return self._whole_path(self._whole[id]) if id in self._linked else self._path_of(id)
+
+    def _named_path(self, id: str) -> str:
+        """Where it is once its name says its state."""
         link = self._linked.get(id)
-        if link is None:
-            return self._whole_path(self._whole[id])
-        return self._whole_path(link.payload) if id in self._unnamed else self._linked_path(link)
+        return self._whole_path(self._whole[id]) if link is None else self._linked_path(link)
 
     def open_whole(self, id: str) -> tuple[Payload, File]:
         """A whole payload and its file, for reading. Raises: PayloadMissing, OSError."""
@@ -276,15 +288,18 @@ class PayloadFiles:
         file.sync()
         with self._lock:
             self._check_open()
-            earlier = self._whole.get(payload.id)
-            self._files.rename(self._open_path(payload.id), self._whole_path(payload))
+            earlier, path = self._whole.get(payload.id), self._whole_path(payload)
+            self._files.rename(self._open_path(payload.id), path)
             self._open.discard(payload.id)
+            former = path if earlier is None else self._unlinked_path(payload.id)
+            if payload.id not in self._linked:
+                self._misnamed.pop(payload.id, None)
             self._whole[payload.id] = payload
             self.bytes += payload.size
             if earlier is not None:
                 self.bytes -= earlier.size
-                if earlier.crc != payload.crc:
-                    self._remove(self._whole_path(earlier))
+            if former != path:
+                self._remove(former)
             self._note(payload.id)
             self._remove(self._marks_path(payload.id))
         self._files.sync_dir(self.directory)
@@ -307,8 +322,10 @@ class PayloadFiles:
             payload = self._whole.get(id)
             if payload is None or self._is_closed:
                 return 0
-            self._remove(self._whole_path(payload))
+            self._remove(self._unlinked_path(id))
             self._remove_sums(payload)
+            if id not in self._linked:
+                self._misnamed.pop(id, None)
             del self._whole[id]
             self._note(id)
             self.bytes -= payload.size
@@ -414,29 +431,31 @@ class PayloadFiles:
                     continue  # a second record of one payload: it lives with the first
                 if self._whole.get(id) != payload:
                     continue  # none, or one of another size: its file is damaged
+                self._misnamed[id] = self._path_of(id)
                 del self._whole[id]
                 self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
-                self._unnamed[id] = None
                 self._note(id)
-            self._rename_linked()
+            self._rename()
 
-    def _rename_linked(self) -> None:
-        for id in tuple(self._unnamed):
-            link = self._linked[id]
-            try:
-                self._files.rename(self._whole_path(link.payload), self._linked_path(link))
-            except OSError:
-                continue
-            del self._unnamed[id]
+    def _rename(self) -> None:
+        """Have names say the states of payloads, as far as the disk lets it."""
+        for id, path in tuple(self._misnamed.items()):
+            named = self._named_path(id)
+            if path != named:
+                try:
+                    self._files.rename(path, named)
+                except OSError:
+                    continue
+                self._renames += 1
+            del self._misnamed[id]
             self._note(id)
-            self._renames += 1
 
     def settle(self) -> None:
         """Sync the names. A checkpoint must not pass a link before. Raises: OSError."""
         with self._lock:
-            if self._unnamed:
-                self._rename_linked()
-            if self._unnamed:
+            if self._misnamed:
+                self._rename()
+            if self._misnamed:
                 raise OSError(EIO, "a payload cannot be renamed", self.directory)
             renames = self._renames
         # Whoever else syncs them now may not be done yet.
@@ -446,19 +465,19 @@ class PayloadFiles:
                 self._renames_synced = max(self._renames_synced, renames)
 
     def unlink_from(self, offset: int) -> None:
-        """The records from `offset` on are gone, and may come back. Raises: OSError."""
+        """The records from `offset` on are gone, and may come back.
+
+        A rename that fails is made up for by `settle`.
+        """
         with self._lock:
             self.changes += 1
             for at in [each for each in self._ids if each >= offset]:
                 id = self._ids[at]
-                link = self._linked[id]
-                if id not in self._unnamed:
-                    self._files.rename(self._linked_path(link), self._whole_path(link.payload))
-                    self._renames += 1
-                self._unnamed.pop(id, None)
+                self._misnamed[id] = self._path_of(id)
+                self._whole[id] = self._linked[id].payload
                 del self._ids[at], self._linked[id]
-                self._whole[id] = link.payload
                 self._note(id)
+            self._rename()
 
     def remove_linked(self, offsets: Iterable[int]) -> int:
         """Remove the payloads of records that are gone for good; return their bytes.
@@ -474,7 +493,7 @@ class PayloadFiles:
                 link = self._linked[id]
                 self._remove(self._path_of(id))
                 self._remove_sums(link.payload)
-                self._unnamed.pop(id, None)
+                self._misnamed.pop(id, None)
                 del self._ids[offset], self._linked[id]
                 self.changes += 1
                 self._note(id)

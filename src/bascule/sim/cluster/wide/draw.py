@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bascule.host.real import RealRandom
-from bascule.sim.cluster.plan import FREQUENT_NS, RARE, ClusterFault, ClusterPlan
+from bascule.sim.cluster.plan import CHOSEN, FREQUENT_NS, RARE, ClusterFault, ClusterPlan
 from bascule.sim.cluster.streams import PROBABILITIES, StreamTrait, draw_streams
 from bascule.sim.cluster.world.loop import NS
 from bascule.sim.prng import Prng
@@ -74,7 +74,7 @@ def draw_wide(
             means[fault] = mean_ns
 
     for fault in ClusterFault:
-        if fault not in DRAWN_LAST:
+        if fault not in (*DRAWN_LAST, *CHOSEN):
             draw_fault(fault)
     drawn = []
     for number in range(streams or count):

@@ -23,10 +23,12 @@ from bascule.sim.cluster.world.loop import NS, LoopProcess, process_now
 from bascule.sim.cluster.world.threads import Waiter, sleep
 from bascule.sim.disk import SimFile, SimFiles
 from bascule.sim.prng import Prng
+from bascule.storage.payloads import payload_files
 
 T = TypeVar("T")
 
 FREE_BYTES: Final = 1 << 40
+PAYLOADS: Final = f"/{payload_files.DIRECTORY}/"
 
 
 class MachineFiles(SimFiles):
@@ -49,6 +51,8 @@ class DiskTimes:
         self.free_bytes = FREE_BYTES
         self.is_stalled = False
         """Whether it hangs."""
+        self.failed_renames = 0.0
+        """The share of the renames of payloads that fail."""
         self._waiting: list[Waiter] = []
 
     def wait_sync(self) -> None:
@@ -67,9 +71,14 @@ class DiskTimes:
         """Answer nothing any more."""
         self.is_stalled = True
 
+    def rename(self, path: str) -> None:
+        """A file is about to be renamed. Raises: OSError where that fails."""
+        if self.failed_renames and PAYLOADS in path and self._prng.happens(self.failed_renames):
+            raise OSError(errno.EIO, "Input/output error", path)
+
     def heal(self) -> None:
         """Work as usual; answer what waits."""
-        self.factor, self.free_bytes = 1, FREE_BYTES
+        self.factor, self.free_bytes, self.failed_renames = 1, FREE_BYTES, 0.0
         self.is_stalled = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -221,6 +230,7 @@ class ProcessFiles:
 
     def rename(self, source: str, target: str) -> None:
         self.enter("rename", source)
+        self.times.rename(source)
         self._files.rename(source, target)
 
     def sync_dir(self, path: str) -> None:
