@@ -9,7 +9,8 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.sim.disk import Inode, SimFiles
-from bascule.storage.partition_log import LogConfig, PartitionLog
+from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
+from support.keyed_logs import Model, append_keyed, close_segment, compact
 from support.stored_batches import DIRECTORY, append, make_batch, open_log, read_batches
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
@@ -293,3 +294,66 @@ def test_no_synced_batch_is_removed_behind_one_that_passes_for_the_end_of_a_gap(
                     assert len(read_batches(log)) == 7, (offset, bit)
                     assert (offset, bit) == (2, 0), "only it fits into the gap"
     assert refused >= 64 * 4
+
+
+def test_a_batch_that_passes_for_the_end_of_a_gap_is_found_before_a_synced_empty_segment() -> None:
+    """It ends beyond all that was synced, and the damage is no torn tail."""
+    files, size = SimFiles(RealRandom(1)), len(make_batch(0, 1, leader_epoch=1))
+    log = open_log(files)
+    for offset in (0, 1, 2, 4, 5):
+        log.append_as_follower(make_batch(offset, 1, leader_epoch=1), gaps_allowed=True)
+    log.roll()
+    log.sync()
+    name = f"{DIRECTORY}/{0:020d}.log"
+    files._inode(name).data[4 * size + 6] ^= 1
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="was synced up to offset 6;"):
+            open_log(files)
+    assert files.size(name) == 5 * size
+    assert files.exists(f"{DIRECTORY}/{6:020d}.log")
+
+
+def test_a_batch_that_passes_for_the_end_of_a_gap_hides_no_lost_batches() -> None:
+    files = with_gaps(checkpoint_at=3)
+    data = files._inode(f"{DIRECTORY}/{0:020d}.log").data
+    size = len(data) // 7
+    data[5 * size + 6] ^= 1
+    del data[6 * size :]
+    with pytest.raises(CorruptData, match="found the end of the file"):
+        open_log(files)
+
+
+def test_the_name_of_an_empty_segment_may_be_lost() -> None:
+    """A power loss after the start that followed a kill may keep the mark alone of what that start
+    has found in the page cache: nothing is in the segment."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files)
+    batches = [append(log) for _ in range(3)]
+    log.sync()
+    log.checkpoint(high_watermark=3)
+    log.roll()
+    files.remove(f"{DIRECTORY}/synced")  # it could not be written
+    assert open_log(files).synced == LogPosition(3, 3, 0)
+    files.remove(f"{DIRECTORY}/{3:020d}.log")
+    log = open_log(files)
+    assert read_batches(log) == batches
+    assert append(log) == make_batch(3)
+
+
+def test_a_last_batch_beyond_the_mark_is_found_in_a_compacted_log_without_a_checkpoint() -> None:
+    """The mark is in the segment that is written, which was not compacted."""
+    files = SimFiles(RealRandom(1))
+    log, model = open_log(files), Model()
+    for _ in range(2):
+        append_keyed(log, model, [(b"k", b"v")])
+    close_segment(log)
+    assert compact(files, log, now_ms=1_000).records_removed == 1
+    for _ in range(3):
+        append_keyed(log, model, [(b"k", b"v")])
+    log.sync()
+    files.remove(f"{DIRECTORY}/checkpoint")
+    assert open_log(files).end.offset == 5
+    data = files._inode(f"{DIRECTORY}/{2:020d}.log").data
+    data[len(data) // 3 * 2 + 6] ^= 1
+    with pytest.raises(CorruptData, match=f"the last batch to end at offset 5, found {5 + 256}"):
+        open_log(files)

@@ -261,9 +261,9 @@ class LogRecovery:
         if self._lacks_synced(end, damage):
             raise self._synced_damage_error(damage, end)
         known = self.known_synced
-        is_at_known = not self.segments_have_gaps and end[1:] == known[1:]
-        if self.scan_allows_gaps and is_at_known and end.offset > known.offset:
-            # If gaps are allowed, no other check finds a last base offset that is too large.
+        if self.scan_allows_gaps and end[1:] == known[1:] and end.offset > known.offset:
+            # If gaps are allowed, no other check finds a last base offset that is too large. The
+            # last segment is never compacted: a mark in it refers to these bytes.
             path = segment_path(self.directory, end.segment_base)
             raise CorruptData(
                 path, end.position, f"the last batch to end at offset {known.offset}",
