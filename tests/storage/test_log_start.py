@@ -11,6 +11,7 @@ import pytest
 from bascule.errors import OffsetOutOfRange
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimClock, SimFile, SimFiles
+from bascule.storage.checkpoint import decode_checkpoint, encode_checkpoint, replace_file
 from bascule.storage.maintenance import RemovedSegments
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
@@ -68,6 +69,21 @@ def test_the_start_stays_within_what_is_synced_and_committed(files: SimFiles) ->
     assert log.start_offset == log.synced.offset == 20
     assert log.advance_start(3, high_watermark=22) == RemovedSegments(0, 0, 0)
     assert log.start_offset == 20
+
+
+@pytest.mark.parametrize(("written", "counts"), [(3, 8), (12, 12), (100, 20)])
+def test_the_high_watermark_of_a_checkpoint_counts_within_the_log(
+    files: SimFiles, written: int, counts: int
+) -> None:
+    """Who writes it may know of less than the start; earlier releases wrote more than the end."""
+    log = filled(files)
+    log.advance_start(8, high_watermark=20)
+    log.checkpoint(high_watermark=written)
+    assert log.checkpointed_high_watermark == counts
+    path = f"{DIRECTORY}/checkpoint"
+    saved = decode_checkpoint(files.read_bytes(path), path=path)
+    replace_file(files, path, encode_checkpoint(saved._replace(high_watermark=written)))
+    assert open_log(files, CONFIG).checkpointed_high_watermark == counts
 
 
 def test_times_below_the_start_are_not_found(files: SimFiles) -> None:

@@ -110,7 +110,7 @@ class LogMaintenance:
     def _write(self, synced: Tail, high_watermark: int, start_offset: int, clean: bool) -> None:
         end = synced.end
         # A loss of power may take what is not synced, and other records come in its place.
-        high_watermark = max(min(high_watermark, end.offset), start_offset)
+        high_watermark = min(high_watermark, end.offset)
         new = Checkpoint(
             clean, high_watermark, end.offset, end.segment_base, end.position,
             start_offset, synced.timestamp_max, self._clock.now_ms(),
