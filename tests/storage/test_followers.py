@@ -21,7 +21,7 @@ from bascule.storage.compaction.clean_offset import (
     read_clean_offset,
     write_clean_offset,
 )
-from bascule.storage.epochs import Epoch
+from bascule.storage.epochs import Epoch, LeaderEpochs
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.keyed_logs import (
     Model,
@@ -81,6 +81,28 @@ def test_gaps_of_a_compacted_leader_are_kept(files: SimFiles) -> None:
         assert piece is not None
         assert piece.file.read_at(piece.position, piece.length) == batches[2]
         verify_all(again)
+
+
+def test_told_epochs_from_below_the_start_of_a_copy_begin_where_it_does(files: SimFiles) -> None:
+    log = open_log(files)
+    log.start_at(50, 4)
+    told = LeaderEpochs((Epoch(1, 0), Epoch(2, 30), Epoch(3, 55)))
+    log.append_as_follower(make_batch(60, leader_epoch=3), told=told)
+    assert log.epochs.entries == (Epoch(2, 50), Epoch(3, 55))
+    assert log.epochs.end_of(1, end_offset=61) == (-1, -1)
+    log.sync()
+    assert open_log(files).epochs == log.epochs
+
+
+def test_an_epoch_that_is_told_to_begin_behind_its_first_batch_does_not(files: SimFiles) -> None:
+    """No CRC covers the epoch of a batch. The file must never say that an earlier one wrote it."""
+    log = open_log(files)
+    append(log, 10, leader_epoch=1)
+    told = LeaderEpochs((Epoch(1, 0), Epoch(2, 30)))
+    log.append_as_follower(make_batch(20, leader_epoch=2), told=told)
+    assert log.epochs.entries == (Epoch(1, 0), Epoch(2, 10))
+    log.sync()
+    assert read_batches(open_log(files))[1:] == [make_batch(20, leader_epoch=2)]
 
 
 def test_the_gaps_file_is_created_at_the_first_gap(files: SimFiles) -> None:

@@ -266,17 +266,23 @@ def test_no_batch_is_kept_whose_offset_cannot_be_right(
             assert len(held_batches(open_log(files, config))) == row
 
 
-def test_a_batch_whose_offset_is_too_small_costs_none_before_it() -> None:
+@pytest.mark.parametrize(
+    ("offsets", "flip"), [((0, 1, 3, 4, 8, 9), 8), ((0, 3, 4, 5), 1), ((0, 1, 2, 3), 1)]
+)
+def test_a_batch_whose_offset_is_too_small_costs_none_before_it(
+    offsets: tuple[int, ...], flip: int
+) -> None:
+    """Also if it is that of the batch before, which begins where the one before that ends."""
     files = SimFiles(RealRandom(1))
     log = open_log(files, LogConfig())
-    for offset in (0, 1, 3, 4, 8, 9):
+    for offset in offsets:
         log.append_as_follower(make_batch(offset, 1, size=20, leader_epoch=1), gaps_allowed=True)
     log.sync()
-    size = log.end.position // 6
-    files._inode(f"{DIRECTORY}/{0:020d}.log").data[5 * size + 7] ^= 8
-    end = salvaged(files)
+    size = log.end.position // len(offsets)
+    files._inode(f"{DIRECTORY}/{0:020d}.log").data[(len(offsets) - 1) * size + 7] ^= flip
+    end = salvaged(files, gaps_allowed=True)
     assert end is not None
-    assert end.offset == 9
+    assert end.offset == offsets[-1]
 
 
 def test_power_is_lost_while_a_batch_is_removed_that_passes_for_the_end_of_a_gap() -> None:
