@@ -81,5 +81,12 @@ def test_a_leader_reads_no_more_than_a_response_may_have(monkeypatch: pytest.Mon
         assert not found
 
 
+def test_a_leader_reads_from_the_segment_on_whose_batches_a_follower_gets_damaged() -> None:
+    assert asyncio.run(accuse(1 << 20, 0))[1]
+    answer, found = asyncio.run(accuse(2_500, 0))
+    assert answer == b"nothing is wrong on the disk of the leader"
+    assert not found
+
+
 def test_what_a_leader_reads_covers_a_response() -> None:
     assert FETCH_BYTES_MAX + LogConfig().index_interval_bytes <= module.CHECKED_BYTES

@@ -137,7 +137,6 @@ def _check(store: PartitionLog, offset: int) -> None:
     """
     at = store.verify(LogPosition(offset, offset, 0))
     while at is not None and (
-        at.offset <= offset
-        or store.bytes_from(offset) - store.bytes_from(at.offset) < CHECKED_BYTES
+        store.bytes_from(offset) - store.bytes_from(at.offset) < CHECKED_BYTES  # or not yet there
     ):
         at = store.verify(at)
