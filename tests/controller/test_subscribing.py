@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
+from bascule.controller.plan import plan
 from bascule.errors import Broken
 from bascule.host.real import RealRandom
 from bascule.model import StreamConfig, StreamDefinition
@@ -143,5 +145,24 @@ def test_a_deleted_stream_is_not_subscribed() -> None:
         await node.controller.create_stream("a", StreamConfig(subject="a"))
         await node.controller.delete_stream("a")
         assert ingest.subscribed == {}
+
+    run(scenario)
+
+
+def test_a_partition_that_is_routed_in_a_handover_is_not_routed_again() -> None:
+    """Its leader knows then over how many partitions it is to hash."""
+
+    async def scenario(node: ControlledNode, ingest: FakeIngest) -> None:
+        await node.controller.attach(ingest, None)
+        await node.controller.create_stream("a", StreamConfig(subject="a", partitions=2))
+        (partitions,) = node.partitions.streams().values()
+        streams = node.reconciler.state.streams
+        ((stream_id, held),) = streams.items()
+        streams[stream_id] = replace(held, subscribed=frozenset(), routed_count=0)  # led by others
+        for expected in ({"a": 2}, {}):
+            ingest.subscribed.clear()
+            await node.reconciler.route(partitions, to_here=True)
+            assert ingest.subscribed == expected
+            assert plan(node.reconciler.state, node.controller.image) == ()
 
     run(scenario)

@@ -13,7 +13,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.syncing import log_syncer
 from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.replica.syncing.log_syncer import LogSyncer
-from bascule.replica.syncing.sync_state import CHECKPOINT_FILES_MIN
+from bascule.replica.syncing.sync_state import CHECKPOINT_FILES_MIN, SyncState
 from bascule.replica.syncing.work_queue import WorkQueue
 from bascule.sim.disk import SimClock, SimFile, SimFiles
 from bascule.storage.partition_log import LogConfig
@@ -108,6 +108,27 @@ def test_stop_waits_for_the_syncs_that_are_queued(
     assert not stopping.is_alive()
     assert [partition.high_watermark.offset, other.high_watermark.offset] == [1, 1]
     assert len(sent) == 2
+
+
+def test_stop_waits_for_what_is_requested_while_its_partition_is_synced(
+    partition: Partition, blocked: BlockedSync
+) -> None:
+    """Nobody takes it from behind the ends of the threads."""
+    syncer = started()
+    partition.append(awaited_batch(b"in.0"))
+    syncer.request(partition)
+    assert blocked.began.wait(20)
+    partition.append(awaited_batch(b"in.1"))
+    syncer.request(partition)
+    stopping = threading.Thread(target=syncer.stop)
+    stopping.start()
+    while syncer._queue.empty():
+        stopping.join(0.001)
+    blocked.go_on.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert blocked.calls == ["sync", "sync"]
+    assert partition.high_watermark.offset == 2
 
 
 def test_wait_idle_returns_after_the_sync(partition: Partition, blocked: BlockedSync) -> None:
@@ -386,6 +407,22 @@ def test_a_checkpoint_gets_done_although_each_sync_has_new_segments(
     syncer.stop()
     assert partition.checkpointed_bytes > 0
     assert turns < 30
+
+
+@pytest.mark.parametrize("synced", [0, 1, 20])
+def test_a_checkpoint_saves_twice_as_many_segments_as_its_turn_has_synced(synced: int) -> None:
+    """Else it would never be done where each sync has as many new segments."""
+    state = SyncState(SimClock(1_000))
+    for _ in range(2):  # each turn counts its own
+        state.request(checkpoint=True)
+        state.begin_turn()
+        for _ in range(synced):
+            state.on_synced()
+        state.request(checkpoint=False)
+        saved = 1
+        while not state.on_saved():
+            saved += 1
+        assert saved == 2 * synced + CHECKPOINT_FILES_MIN
 
 
 def test_a_checkpoint_that_is_broken_off_is_not_counted(partition: Partition) -> None:
