@@ -548,6 +548,15 @@ def load(loaded: Preconditions, headers: list[dict[str, str]], *, base: int, now
     loaded.load_batch(read, base_offset=base, end_offset=base + len(headers), timestamp=now_ms)
 
 
+def test_a_replica_that_never_leads_holds_no_more_than_the_window() -> None:
+    loaded = preconditions(dedupe_window_ms=1_000, dedupe_messages_max=3)
+    for n in range(10):
+        load(loaded, [{"Nats-Msg-Id": f"{n}"}], base=n, now_ms=600 * n)
+        assert loaded.ids == min(n + 1, 2)
+    assert stored_at(loaded, "8", now_ms=5_400) == 8
+    assert loaded.counts.ids_dropped_early == 0
+
+
 def test_an_id_that_was_stored_again_after_the_window_is_known_from_then_on() -> None:
     loaded = preconditions(dedupe_window_ms=2_000)
     for offset, now_ms in ((0, 0), (1, 2_100)):

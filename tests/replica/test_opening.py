@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -27,6 +28,7 @@ from support.killed_files import FilesOfKilled, Killed
 DIRECTORY = "/data/streams/s/0"
 HASH_KEY = HashKey(bytes(16))
 DEFINITION = StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s"))
+WINDOW_MS = DEFINITION.config.dedupe_window_ms
 IMAGE = apply(Image(), CreateStream(DEFINITION, (PartitionState((1,), (1,), 1, 0, 0),)), index=1)
 OTHER = StreamDefinition("s", b"j" * 16, 0, StreamConfig(subject="s"))
 
@@ -76,6 +78,54 @@ def test_message_ids_within_the_window_are_known_after_a_restart(disk: Disk) -> 
     assert again.preconditions.counts.duplicates == 2
     publish(again, "too old")
     assert again.high_watermark.offset == 4
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("opened_ms", [-4 * WINDOW_MS, 0, WINDOW_MS])
+def test_an_id_counts_from_its_last_record_where_the_log_has_more_than_the_window(
+    disk: Disk, opened_ms: int, is_killed: bool
+) -> None:
+    """Also if the clock was set back before the restart."""
+    first, _ = disk.open()
+    for message_id in ("old", "a"):
+        publish(first, message_id)
+    first.checkpoint()
+    disk.clock.ms += WINDOW_MS + 1
+    for message_id in ("a", "b"):
+        publish(first, message_id)
+    stored_ms = disk.clock.ms
+    assert first.high_watermark.offset == 4
+    if not is_killed:
+        close_partition(first)
+    disk.clock.ms = stored_ms + opened_ms
+    again, _ = disk.open()
+    for later_ms, end in ((WINDOW_MS, 4), (WINDOW_MS + 1, 6)):
+        disk.clock.ms = stored_ms + later_ms
+        for message_id in ("b", "a"):
+            publish(again, message_id)
+        assert again.preconditions.counts.duplicates == 2
+        assert again.high_watermark.offset == end
+    publish(again, "old")
+    assert again.high_watermark.offset == 7
+
+
+def test_an_id_counts_from_its_last_record_where_it_was_forgotten_early(disk: Disk) -> None:
+    """The log has it twice within the window, which has room for more after the restart."""
+    config = replace(DEFINITION.config, dedupe_messages_max=2)
+    first, _ = disk.open(replace(DEFINITION, config=config))
+    for message_id in ("a", "b", "c"):
+        publish(first, message_id)
+    disk.clock.ms += WINDOW_MS - 1
+    for message_id in ("d", "a"):
+        publish(first, message_id)
+    assert first.high_watermark.offset == 5
+    close_partition(first)
+    again, _ = disk.open()
+    disk.clock.ms += WINDOW_MS
+    publish(again, "a")
+    assert again.high_watermark.offset == 5
+    publish(again, "b")
+    assert again.high_watermark.offset == 6
 
 
 def test_the_log_of_another_stream_fails(disk: Disk) -> None:
