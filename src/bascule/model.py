@@ -579,26 +579,3 @@ class PartHealth:
     state: Literal["ok", "degraded", "down"]
     reason: str
     """The cause, or the state in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """The committed offset of a consumer in one partition."""
-
-    consumer: str
-    stream: str
-    partition: int
-    offset: int
-    """The next offset that the consumer processes."""
-    leader_epoch: int
-    """As the consumer sent it; -1 for none."""
-    metadata: str
-    committed_ms: int
-    start_offset: int | None
-    """First offset in the partition's log; None if the partition does not exist."""
-    high_watermark: int | None
-
-    @property
-    def lag(self) -> int | None:
-        """Offsets from `offset` to the high watermark; None if the partition does not exist."""
-        return None if self.high_watermark is None else max(0, self.high_watermark - self.offset)

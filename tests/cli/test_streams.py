@@ -33,10 +33,13 @@ from bascule.cli.units import (
     parse_size,
 )
 from bascule.client import PurgedPartition
-from bascule.group_results import GroupListing, GroupOffset
+from bascule.group_results import (
+    CommittedOffset,
+    GroupListing,
+    GroupOffset,
+)
 from bascule.model import (
     Cleanup,
-    CommittedOffset,
     DuplicateStream,
     PartitionInfo,
     StreamConfig,

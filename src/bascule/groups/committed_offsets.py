@@ -17,6 +17,7 @@ from bascule.errors import (
     UnknownPartition,
     UnknownStream,
 )
+from bascule.group_results import CommittedOffset
 from bascule.groups.offset_appends import (
     STORE_SECONDS_MAX,
     OffsetAppends,
@@ -43,7 +44,7 @@ from bascule.groups.prepared_commits import (
 )
 from bascule.host.api import Clock
 from bascule.host.lasting_tasks import start_lasting
-from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig, StreamDefinition
+from bascule.model import Cleanup, KeyFrom, StreamConfig, StreamDefinition
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions

@@ -11,13 +11,17 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bascule.group_results import GroupInfo, GroupListing, OffsetReset
+from bascule.group_results import (
+    CommittedOffset,
+    GroupInfo,
+    GroupListing,
+    OffsetReset,
+)
 from bascule.groups.classic.messages import GroupState
 from bascule.groups.consumer.group import ConsumerGroupState
 from bascule.groups.described import GroupType
 from bascule.http.requests import MalformedRequest, decode_body, partition_number
 from bascule.http.responses import json_response
-from bascule.model import CommittedOffset
 
 GROUP_TYPES: Final = tuple(map(str, GroupType))
 GROUP_STATES: Final = tuple(dict.fromkeys(map(str, (*GroupState, *ConsumerGroupState))))

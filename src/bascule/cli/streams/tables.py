@@ -12,9 +12,9 @@ from rich.table import Table
 from bascule.cli.fitting_table import FittingTable
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.units import bytes_text, counted, duration_text, moment_text
+from bascule.group_results import CommittedOffset
 from bascule.model import (
     NO_LEADER,
-    CommittedOffset,
     DuplicateStream,
     PartitionInfo,
     StreamConfig,

@@ -23,10 +23,14 @@ from bascule.errors import (
     RemoteProtocolError,
     RequestFailed,
 )
-from bascule.group_results import GroupInfo, GroupListing, OffsetReset
+from bascule.group_results import (
+    CommittedOffset,
+    GroupInfo,
+    GroupListing,
+    OffsetReset,
+)
 from bascule.model import (
     ClusterInfo,
-    CommittedOffset,
     DuplicateStream,
     NodeInfo,
     Overlap,

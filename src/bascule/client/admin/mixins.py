@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
-from bascule.group_results import GroupInfo, GroupListing, OffsetReset
-from bascule.model import (
-    ClusterInfo,
+from bascule.group_results import (
     CommittedOffset,
-    NodeInfo,
-    StreamInfo,
+    GroupInfo,
+    GroupListing,
+    OffsetReset,
 )
+from bascule.model import ClusterInfo, NodeInfo, StreamInfo
 from bascule.operation_results import (
     BalancePlan,
     LeaderChange,

@@ -13,7 +13,8 @@ from bascule.client.consumers.delivery import BatchSource, Delivery
 from bascule.client.messages import Ack, Headers, Message
 from bascule.client.stream_reader import check_positions
 from bascule.errors import BasculeError, Closed
-from bascule.model import CommittedOffset, StreamInfo
+from bascule.group_results import CommittedOffset
+from bascule.model import StreamInfo
 from bascule.wire.offsets import (
     OFFSETS_STREAM,
     STREAM_ID_HEADER,

@@ -18,6 +18,7 @@ from bascule.errors import (
     UnknownEpoch,
     UnknownPartition,
 )
+from bascule.group_results import CommittedOffset
 from bascule.groups.administration import GroupOffsets
 from bascule.groups.classic import JoinAnswer, JoinRequest, SyncAnswer
 from bascule.groups.consumer import ConsumerGroup, MemberAnswer, MemberHeartbeat
@@ -28,7 +29,6 @@ from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
     NO_LEADER,
-    CommittedOffset,
     NodeRegistration,
     PartitionState,
     StreamConfig,

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 
 from bascule.errors import BasculeError
+from bascule.group_results import CommittedOffset
 from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
 from bascule.kafka.handlers.find_coordinator import is_coordinator
-from bascule.model import CommittedOffset
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_fetch import (
     OffsetFetchGroup,

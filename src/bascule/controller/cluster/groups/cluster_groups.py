@@ -24,6 +24,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.group_results import (
+    CommittedOffset,
     GroupInfo,
     GroupListing,
     GroupMemberInfo,
@@ -33,7 +34,7 @@ from bascule.group_results import (
 )
 from bascule.groups import CommittedOffsetStore, GroupAdministration
 from bascule.groups.described import DescribedGroup, GroupSummary, RunningGroups
-from bascule.model import NO_LEADER, CommittedOffset
+from bascule.model import NO_LEADER
 from bascule.replica.partitions import Partitions
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, check_consumer
