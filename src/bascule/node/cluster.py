@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
 from bascule.node.cluster_file import KeptCluster
 from bascule.node.cluster_id import KnownIdentity
-from bascule.node.founding import FOUNDING, Founding
+from bascule.node.founding import FOUNDING, Founding, founding_nodes
 from bascule.node.joining import JOIN, STANDING, Joining
 from bascule.node.last_run import KeptLastRun
 from bascule.node.refusal import Refusal
@@ -572,29 +572,3 @@ class ClusterNode:
             return ControlResponse(REFUSED, msgspec.msgpack.encode(to_plain(error)))
         succeeded, answer = await self.controller.handle_control(request.kind, body)
         return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
-
-
-def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
-    """Node id -> peer address of the founding nodes, from N@host:port each.
-
-    Raises: ConfigError for an entry of another form, or where this node is missing.
-    """
-    found: dict[int, tuple[str, int]] = {}
-    for entry in entries:
-        number, at, address = entry.partition("@")
-        if not (at and number.isascii() and number.isdigit()):
-            raise ConfigError(
-                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node"
-            )
-        if int(number) in found:
-            raise ConfigError(f"cluster.peers names node {number} twice")
-        try:
-            found[int(number)] = parse_address(address)
-        except ValueError as error:
-            raise ConfigError(f"the address of node {number} in cluster.peers {error}") from None
-    if node_id not in found:
-        raise ConfigError(
-            f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "
-            "give its number with --node-id"
-        )
-    return found

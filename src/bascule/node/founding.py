@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from bascule.config.addresses import format_address
+from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, ConfigError
 from bascule.node.cluster_file import ClusterFile, KeptCluster
@@ -191,3 +191,29 @@ class Founding:
                 "give all nodes the same --peers"
             )
         return said
+
+
+def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
+    """Node id -> peer address of the founding nodes, from N@host:port each.
+
+    Raises: ConfigError for an entry of another form, or where this node is missing.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for entry in entries:
+        number, at, address = entry.partition("@")
+        if not (at and number.isascii() and number.isdigit()):
+            raise ConfigError(
+                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node"
+            )
+        if int(number) in found:
+            raise ConfigError(f"cluster.peers names node {number} twice")
+        try:
+            found[int(number)] = parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"the address of node {number} in cluster.peers {error}") from None
+    if node_id not in found:
+        raise ConfigError(
+            f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "
+            "give its number with --node-id"
+        )
+    return found
