@@ -376,7 +376,7 @@ def test_errors_name_file_table_group_and_row(image: Images) -> None:
     assert (error.file, error.at) == (str(place / NAME), 24)
     assert error.place == "table runs, group 2, row 24"
     assert error.expected == "CRC 77"
-    assert "let this node join them" in str(error)
+    assert "only a node without others may restore" in str(error)
 
 
 def test_damage_found_while_writing_stops_the_database(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bascule.errors.system import BasculeError
+from bascule.errors.system import BasculeError, RemoteProtocolError
 
 
 class UnknownNode(BasculeError):
@@ -22,6 +22,21 @@ class NodeRefused(BasculeError):
         super().__init__(f"node {node} is refused: {why}")
         self.node = node
         self.why = why
+
+
+class LostEntries(RemoteProtocolError):
+    """The log of a member of a Raft group lacks entries that it has confirmed to its leader."""
+
+    def __init__(self, node: int, leader: int, confirmed: int, last: int) -> None:
+        super().__init__(
+            f"node {node} has confirmed entry {confirmed} to node {leader}, which leads, and its "
+            f"log ends at entry {last}: its data directory is an older copy; run `bascule node "
+            f"remove {node} --force --yes`, and start it with --join and an empty directory"
+        )
+        self.node = node
+        self.leader = leader
+        self.confirmed = confirmed
+        self.last = last
 
 
 class CannotDrain(BasculeError):

@@ -66,8 +66,10 @@ _ADVICE: Final = {
     "stream repair` with --accept-loss: purged records of the first segment are readable then",
     "table.db": "the table itself is not affected: `bascule table follow TABLE --to DIR --anew` "
     "gets all keys of this copy again, and keeps the writes that were made on it",
-    ".sqlite": "the data of streams is not affected; restore the file's directory from a copy, or, "
-    "where other nodes have the same metadata, let this node join them with an empty directory",
+    ".sqlite": "the data of streams is not affected; in a cluster, run `bascule node remove N "
+    "--force --yes` with the number of this node, and start it with --join and an empty data "
+    "directory: an older copy of its own would lose what it has confirmed; only a node without "
+    "others may restore the file's directory from a copy",
     "metadata.json": "the data of streams is not affected; restore the file from a copy, or move "
     "the data directory away to start without its streams",
     "node.json": "streams are not affected; restore the file from a copy, or start once with "

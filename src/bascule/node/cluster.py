@@ -50,7 +50,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.versions import check_release
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
-from bascule.node.cluster_file import KeptCluster
+from bascule.node.cluster_file import KeptCluster, KeptCommits
 from bascule.node.cluster_id import KnownIdentity
 from bascule.node.founding import FOUNDING, Founding, founding_nodes
 from bascule.node.joining import JOIN, STANDING, Joining
@@ -110,6 +110,7 @@ class ClusterNode:
         `send` takes NATS operations with acks. Raises: ConfigError."""
         self._config, self._data, self._files = config, data, files
         self._kept = KeptCluster(files, str(data), dice)
+        self._commits = KeptCommits(self._kept, config.node_id)
         self._founders: dict[int, tuple[str, int]] = {}  # empty where it began alone or joined
         self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
@@ -306,13 +307,17 @@ class ClusterNode:
         for node, (host, port) in addresses.items():
             self.peers.set_peer(node, host, port)
         addresses.pop(config.node_id, None)
-        await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
+        await self._driver.start(
+            directory=str(self._data / RAFT_DIRECTORY), peers=addresses, known=self._commits.known
+        )
         self._raft_runs.set()
+        await self._commits.on_opened(self._driver.commits)
         await self.refusal.guard(self._open_metadata())
         await self.refusal.guard(self._known_identity.keep())
         self._tasks += [
             start_lasting("standing", self._watch_standing),
             start_lasting("peer addresses", self._keep_addresses),
+            start_lasting("commits", partial(self._commits.follow, lambda: self._driver.commits)),
         ]
         opening = self.controller.open(
             self.registration("", ""), has_lost_writes=last_run.has_lost_writes
@@ -357,7 +362,7 @@ class ClusterNode:
             self._check_reachable()
             await self._joining.join(self.registration("", ""))
         elif kept is None:
-            await self._kept.keep(has_formed=True)
+            await self._kept.keep(has_formed=True, raft_commits=0)
         elif not kept.has_formed:
             raise ConfigError(
                 f"{self._kept.path} says that the node was not admitted to its cluster yet: "
@@ -455,6 +460,7 @@ class ClusterNode:
         self.peers.close()
         if self._raft_runs.is_set():
             await self._driver.stop()
+            await self._commits.keep(self._driver.commits)
 
     def _on_silent(self, leader: int, reason: str) -> None:
         """A leader does not answer. Called on the thread of its fetcher."""

@@ -108,7 +108,9 @@ class Founding:
         if not self._kept.known.has_formed:
             promises = await self._wait_for_all(peers)
             id, directories = self._identity(promises)
-            await self._kept.keep(has_formed=True, cluster_id=id, directories=directories)
+            await self._kept.keep(
+                has_formed=True, cluster_id=id, directories=directories, raft_commits=0
+            )
 
     async def _check_nobody_formed(self, peers: Peers) -> None:
         """Raises: ConfigError where the others have formed a cluster without this directory."""

@@ -160,6 +160,7 @@ class Joining:
             admitted_index=said.index,
             nodes=said.nodes,
             cluster_version=said.cluster_version,
+            raft_commits=0,
         )
         log.info("admitted to the cluster", extra={"cluster_id": said.cluster_id})
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from bascule.raft.membership import Members
+
+LOST_TERM: Final = 1 << 60
+"""In `AppendReply.hint_term`: no group has so many terms."""
 
 
 class EntryKind(IntEnum):
@@ -86,6 +89,9 @@ class AppendReply(RaftMessage, frozen=True, array_like=True, tag=4):
     Otherwise the sender's log does not have the append's previous entry at `index`. The last common
     entry is at `hint_index` or earlier, where the sender has an entry of `hint_term` (thesis 5.3,
     the optimization that skips whole terms).
+
+    With the `hint_term` `LOST_TERM` the sender's log ends at `hint_index`, although the leader says
+    that it has confirmed `index`. Earlier releases take that for a mismatch.
     """
 
     matched: bool

@@ -85,8 +85,8 @@ class RaftNode:
         assert node_id > 0, node_id
         self._core = Core(node_id, config, persistent, random)
         self._election = Election(self._core)
-        self._election.votes_from = votes_from
         self._as_follower = FollowerRole(self._core)
+        self._election.votes_from = self._as_follower.votes_from = votes_from
         self._as_leader: LeaderRole | None = None
         """Present exactly while `role` is LEADER."""
         self._transfer: tuple[int, int] | None = None
@@ -195,7 +195,7 @@ class RaftNode:
         """Handle a message from another member.
 
         Raises: RemoteProtocolError where a member that follows the protocol cannot have sent it;
-        the node is unchanged.
+        the node is unchanged. LostEntries says which member is not to go on.
         """
         if self.hibernating:
             self.wake()

@@ -25,7 +25,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from bascule.cluster_identity import ClusterIdentity
-from bascule.errors import BasculeError, Broken, Closed, ConfigError, RemoteProtocolError
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    ConfigError,
+    LostEntries,
+    RemoteProtocolError,
+)
 from bascule.host.api import Clock, Random
 from bascule.host.real import RealClock, RealRandom
 from bascule.raft.config import RaftConfig
@@ -40,7 +47,7 @@ from bascule.raft_driver.data_directory import DataDirectory
 from bascule.raft_driver.group import RaftGroup
 from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.peer_link import Address
-from bascule.raft_driver.sqlite_store import DatabaseStatistics
+from bascule.raft_driver.sqlite_store import NOTHING_KNOWN, DatabaseStatistics, KnownCommits
 from bascule.raft_driver.state_machine import FrozenChunks, StateMachine
 from bascule.raft_driver.ticker import Ticker
 from bascule.raft_driver.transport import QUEUE_BYTES_MAX, PeerTransport, TransportStatistics
@@ -163,16 +170,17 @@ class RaftDriver:
         directory: str | None = None,
         listen: Address | None = None,
         peers: Mapping[int, Address] | None = None,
+        known: KnownCommits = NOTHING_KNOWN,
     ) -> Address | None:
-        """Open the database in `directory` (created if missing), listen, and connect to the peers.
-        Returns the address of the listener.
+        """Open the database in `directory` (created if missing, unless commits of it are `known`),
+        listen, and connect to the peers. Returns the address of the listener.
 
         Raises: DataDirectoryInUse, CorruptData, OSError; nothing is left open then.
         """
         self._thread.start()
         try:
             if directory is not None:
-                await self._thread.run(lambda: self._open(directory))
+                await self._thread.run(lambda: self._open(directory, known))
             address = None if listen is None else await self.transport.listen(*listen)
         except BaseException:
             await self.stop()
@@ -182,9 +190,15 @@ class RaftDriver:
         self._on_timer()
         return address
 
-    def _open(self, directory: str) -> None:
+    def _open(self, directory: str, known: KnownCommits) -> None:
         """Runs on the write thread."""
-        self._directory = DataDirectory(directory, node_id=self.node_id)
+        self._directory = DataDirectory(directory, node_id=self.node_id, known=known)
+
+    @property
+    def commits(self) -> int:
+        """Commits of the database in the directory, which is open; see `KnownCommits`."""
+        assert self._directory is not None
+        return self._directory.commits
 
     async def open_group(
         self,
@@ -356,7 +370,13 @@ class RaftDriver:
         """A message of one group violates the protocol. The other groups do not depend on it."""
         self._messages_refused += 1
         text = str(error)
-        if self._refusals.get((number, peer)) != text:
+        if isinstance(error, LostEntries):
+            extra = {"group": number, "node": error.node, "error": text}
+            log.error("raft log lacks entries that its node has confirmed", extra=extra)
+            if error.node == self.node_id:
+                self._process_ready()  # the leader is told
+                self._on_failed(text)
+        elif self._refusals.get((number, peer)) != text:
             self._refusals[number, peer] = text
             log.warning(
                 "raft message refused", extra={"group": number, "peer": peer, "error": text}

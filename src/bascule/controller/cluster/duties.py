@@ -112,7 +112,7 @@ class ControllerDuties:
                 await self._metadata.submit(RegisterProcess(registration, has_lost_writes))
                 return
             except Indeterminate as error:
-                log.info("waiting for a controller", extra={"error": str(error)})
+                log.warning("waiting for a controller", extra={"error": str(error)})
 
     def on_image(self, image: Image) -> None:
         """The group has agreed on a new image."""

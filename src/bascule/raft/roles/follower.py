@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bascule.errors import RemoteProtocolError
+from bascule.errors import LostEntries, RemoteProtocolError
 from bascule.raft.messages import (
+    LOST_TERM,
     AppendReply,
     AppendRequest,
     ChunkReply,
@@ -25,10 +26,12 @@ class FollowerRole:
     It exists in every role, since a node in any role hands out the chunks of its snapshot.
     """
 
-    __slots__ = ("_core", "_promised", "fetcher")
+    __slots__ = ("_core", "_promised", "fetcher", "votes_from")
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.votes_from = 0
+        """See `Election.votes_from`."""
         self.fetcher: SnapshotFetcher | None = None
         """The snapshot that is being fetched, until it is installed or given up."""
         self._promised: dict[type, AppendReply | SnapshotReply] = {}
@@ -121,8 +124,22 @@ class FollowerRole:
         core.send_when_durable(reply)
 
     def on_heartbeat(self, message: Heartbeat) -> None:
+        """Commit as far as the leader says, and reply.
+
+        A leader says no more than it knows to be on this disk, and what is committed there is never
+        truncated. So a log that ends before that was replaced by an older copy: this node may have
+        forgotten votes, too. It stops; the leader is told why.
+
+        Raises: LostEntries.
+        """
         core = self._core
         log = core.log
+        if message.commit > log.last >= max(self.votes_from, 1):
+            leader, confirmed = message.source, message.commit
+            core.send(
+                AppendReply(core.id, leader, core.term, False, confirmed, log.last, LOST_TERM)
+            )
+            raise LostEntries(core.id, leader, confirmed, log.last)
         core.commit_to(max(log.commit, min(message.commit, log.last)))
         core.send(HeartbeatReply(core.id, message.source, core.term, message.round))
 

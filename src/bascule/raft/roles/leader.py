@@ -7,7 +7,13 @@ from collections.abc import Collection
 
 from msgspec import structs
 
-from bascule.errors import CannotReplicate, ConfigError, LimitExceeded, MembersChanged
+from bascule.errors import (
+    CannotReplicate,
+    ConfigError,
+    LimitExceeded,
+    LostEntries,
+    MembersChanged,
+)
 from bascule.raft.membership import (
     NOBODY,
     MemberChange,
@@ -17,6 +23,7 @@ from bascule.raft.membership import (
 )
 from bascule.raft.messages import (
     ENTRY_OVERHEAD_BYTES,
+    LOST_TERM,
     AppendReply,
     AppendRequest,
     Entry,
@@ -269,9 +276,12 @@ class LeaderRole:
     # -- replies ------------------------------------------------------------------------------
 
     def on_append_reply(self, message: AppendReply) -> None:
+        """Raises: LostEntries where the member says so; it counts as silent."""
         progress = self.progress.get(message.source)
         if progress is None:
             return
+        if message.hint_term == LOST_TERM and not message.matched:
+            raise LostEntries(message.source, self._core.id, message.index, message.hint_index)
         progress.recently_active = True
         if message.matched:
             self._on_matched(message.source, progress, message.index)

@@ -50,12 +50,13 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 class _Disk:
     """The contents that survive a power failure."""
 
-    __slots__ = ("chunks", "entries", "initial_members", "term", "voted_for")
+    __slots__ = ("chunks", "commits", "entries", "initial_members", "term", "voted_for")
 
     def __init__(self) -> None:
         self.initial_members: Members | None = None
         self.term = 0
         self.voted_for = NOBODY
+        self.commits = 0
         self.entries: list[Entry] = []
         self.chunks: dict[tuple[int, int], Chunk] = {}
 
@@ -189,6 +190,11 @@ class MemoryStore:
 
     # For tests and the simulator.
 
+    @property
+    def commits(self) -> int:
+        """How many times changes became durable; a copy keeps it."""
+        return self._disk.commits
+
     def crash(self, prng: Random) -> None:
         """Crash as by a power failure, and open again. Buffered calls are lost or kept at random;
         faults are cleared. The next call is `load`, by a new owner.
@@ -243,6 +249,7 @@ class MemoryStore:
         for change in self._buffered:
             disk.apply(change)
         self._buffered.clear()
+        disk.commits += 1
         self._syncs += 1
 
     def _raise_fault(self, kind: int) -> None:

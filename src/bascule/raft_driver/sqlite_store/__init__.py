@@ -9,7 +9,8 @@ Every row has a CRC-32C. Further checks find missing and outdated rows: a group'
 and last index of its log, the CRC of its last run of entries and a checksum over its chunks; the
 node's row has a checksum over the groups' rows and the number of commits; the commit mark beside
 the database has that number again. Missing rows, old rows that reappear, and a truncated
-write-ahead log are therefore found: flushed data is never missing silently. See docs/formats.md.
+write-ahead log are therefore found: flushed data is never missing silently. An older copy of
+database and mark is found by who keeps the number elsewhere (`KnownCommits`). See docs/formats.md.
 
 Rows are ordered by group and index, so that a truncation frees whole pages. The cost is that a
 flush of many groups writes more pages: one entry for each of 100 groups writes about 200 pages; in
@@ -20,6 +21,7 @@ Nothing is repeated after an error. A database that has failed refuses every cal
 again, and opening writes the contents of the write-ahead log into the file once more.
 """
 
+from bascule.raft_driver.sqlite_store.commit_mark import NOTHING_KNOWN, KnownCommits
 from bascule.raft_driver.sqlite_store.database import (
     DatabaseStatistics,
     SqliteDatabase,
@@ -28,7 +30,9 @@ from bascule.raft_driver.sqlite_store.database import (
 from bascule.raft_driver.sqlite_store.opening import restart_mark, stored_node_id
 
 __all__ = [
+    "NOTHING_KNOWN",
     "DatabaseStatistics",
+    "KnownCommits",
     "SqliteDatabase",
     "SqliteStore",
     "restart_mark",

@@ -15,6 +15,8 @@ import mmap
 import struct
 from typing import Final
 
+import msgspec
+
 from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.raft_driver.sqlite_store.schema import checksum
@@ -22,6 +24,28 @@ from bascule.raft_driver.sqlite_store.schema import checksum
 _SLOT: Final = struct.Struct(">4sIqq")
 _MAGIC: Final = b"BscR"
 _BYTES: Final = 2 * _SLOT.size
+
+
+class KnownCommits(msgspec.Struct, frozen=True):
+    """How many commits a database has had at least, by a file that is not beside it. The mark tells
+    nothing of an older copy of both, and of a directory that is gone: these would repeat votes, and
+    lack entries that this node has confirmed."""
+
+    count: int = 0
+    """0: it may be a new database."""
+    file: str = ""
+    """The file that says so."""
+
+    def check(self, path: str, commits: int) -> None:
+        """Check the one at `path`, which has so many; 0: there is none. Raises: CorruptData."""
+        if commits < self.count:
+            raise CorruptData(
+                path, commits, f"{self.count} commits or more, as {self.file} says",
+                f"{commits}: it is an older copy" if commits else "no database", place="its end",
+            )  # fmt: skip
+
+
+NOTHING_KNOWN: Final = KnownCommits()
 
 
 class CommitMark:

@@ -15,7 +15,7 @@ from bascule.raft.messages import Chunk, Entry
 from bascule.raft.recovery import StoreContents, recover
 from bascule.raft.store import PersistentState
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.commit_mark import CommitMark
+from bascule.raft_driver.sqlite_store.commit_mark import NOTHING_KNOWN, CommitMark, KnownCommits
 from bascule.raft_driver.sqlite_store.connection import GuardedConnection
 from bascule.raft_driver.sqlite_store.group_tables import RUN_BYTES_MAX, GroupTables, RunRow
 from bascule.raft_driver.sqlite_store.opening import MARK_SUFFIX, Opened, open_checked
@@ -88,8 +88,10 @@ class SqliteDatabase:
         files: Files | None = None,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
+        known: KnownCommits = NOTHING_KNOWN,
     ) -> SqliteDatabase:
-        """Open the database at `path`, or create it in an existing directory.
+        """Open the database at `path`, or create it in an existing directory, unless more commits
+        of it are `known`.
 
         Everything that was acknowledged is durable when this returns, even if the previous process
         ended within a commit.
@@ -99,7 +101,7 @@ class SqliteDatabase:
         UnsupportedFormat; LogFailed if the disk fails.
         """
         files = files or RealFiles()
-        opened = open_checked(files, path, node_id=node_id, factory=factory)
+        opened = open_checked(files, path, node_id=node_id, factory=factory, known=known)
         mark = CommitMark(files, path + MARK_SUFFIX, node_id)
         database = cls(
             opened,
@@ -116,6 +118,11 @@ class SqliteDatabase:
             database.close()
             raise
         return database
+
+    @property
+    def commits(self) -> int:
+        """How many it has had; these are durable. Any thread may read it."""
+        return self._commits
 
     def store(self, group: int) -> SqliteStore:
         """The store of `group`, which must not be open."""

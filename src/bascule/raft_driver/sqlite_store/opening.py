@@ -8,7 +8,7 @@ from typing import Any, Final
 from bascule.errors import BasculeError, ConfigError, CorruptData, LogFailed, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.commit_mark import CommitMark
+from bascule.raft_driver.sqlite_store.commit_mark import CommitMark, KnownCommits
 from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
 
 MARK_SUFFIX: Final = "-synced"
@@ -43,15 +43,22 @@ class Opened:
 
 
 def open_checked(
-    files: Files, path: str, *, node_id: int, factory: type[sqlite3.Connection]
+    files: Files,
+    path: str,
+    *,
+    node_id: int,
+    factory: type[sqlite3.Connection],
+    known: KnownCommits,
 ) -> Opened:
-    """Open and check the database at `path`.
+    """Open and check the database at `path`. One with fewer commits than are `known` is refused
+    before anything is written to it.
 
     Raises: CorruptData, DataDirectoryInUse, UnsupportedFormat, LogFailed; ConfigError if the
     database is another node's.
     """
     mark_path = path + MARK_SUFFIX
-    _check_header(files, path, has_mark=files.exists(mark_path))
+    if not _has_header(files, path, has_mark=files.exists(mark_path)):
+        known.check(path, 0)
     try:
         connection = sqlite3.connect(
             path, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
@@ -59,7 +66,7 @@ def open_checked(
     except sqlite3.Error as error:
         raise schema.translated(path, error) from error
     try:
-        return _checked(files, path, connection, node_id)
+        return _checked(files, path, connection, node_id, known)
     except schema.ERRORS as error:
         found = schema.translated(path, error)
         _close(files, path, connection, keep_log=isinstance(found, CorruptData))
@@ -98,7 +105,9 @@ def _close(files: Files, path: str, connection: sqlite3.Connection, *, keep_log:
         pass
 
 
-def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: int) -> Opened:
+def _checked(
+    files: Files, path: str, connection: sqlite3.Connection, node_id: int, known: KnownCommits
+) -> Opened:
     connection.text_factory = bytes
     mode = b""
     for pragma in _PRAGMAS:
@@ -115,6 +124,7 @@ def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: i
     _check_schema(path, connection)
     _read_node(path, opened, node_id)
     _check_mark(files, mark_path, opened, node_id)
+    known.check(path, opened.commits)
     _check_pages(path, connection)
     _check_groups(path, opened)
     # Parts of a failed commit may be in the kernel's cache only: write and sync them again.
@@ -125,18 +135,20 @@ def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: i
     return opened
 
 
-def _check_header(files: Files, path: str, *, has_mark: bool) -> None:
-    """Check the file before SQLite opens it, since SQLite removes the log of an empty file."""
+def _has_header(files: Files, path: str, *, has_mark: bool) -> bool:
+    """Check the file before SQLite opens it, since SQLite removes the log of an empty file. Returns
+    whether there is a database."""
     size = files.size(path) if files.exists(path) else 0
     if size == 0:
         if has_mark:
             raise CorruptData(path, 0, "the database of the commit mark", "no database")
-        return
+        return False
     file = files.open(path, write=False)
     found = file.read_at(0, len(_HEADER))
     file.close()
     if found != _HEADER:
         raise CorruptData(path, 0, f"{_HEADER!r}", f"{found!r}")
+    return True
 
 
 def _create(connection: sqlite3.Connection, node_id: int) -> None:

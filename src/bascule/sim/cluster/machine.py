@@ -189,6 +189,10 @@ class Machine:
         """The store of a Raft group, which is made if there is none."""
         return self._stores.setdefault(group, MemoryStore(f"{DATA}/raft/{group}"))
 
+    def raft_commits(self) -> int:
+        """Commits of all stores; 0: there is none."""
+        return sum(store.commits for store in self._stores.values())
+
     def config(self) -> Config:
         """The configuration of the node."""
         peers = {node: f"{host_of(node)}:{PEER_PORT}" for node in self.world.founders}

@@ -19,6 +19,8 @@ from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
 from bascule.raft.store import PersistentState
 from bascule.raft.testing.memory_store import MemoryStore
+from bascule.raft_driver.data_directory import DATABASE_NAME
+from bascule.raft_driver.sqlite_store import KnownCommits
 from bascule.sim.cluster.world.loop import NS, LoopProcess, process_now
 from bascule.sim.cluster.world.threads import Waiter, sleep
 from bascule.sim.disk import SimFile, SimFiles
@@ -295,8 +297,15 @@ class ProcessStore:
 class RaftDirectory:
     """In place of `raft_driver.data_directory.DataDirectory`, whose database needs real files."""
 
-    def __init__(self, path: str, *, node_id: int) -> None:
+    def __init__(self, path: str, *, node_id: int, known: KnownCommits) -> None:
         self._process = process_now()
+        known.check(f"{path}/{DATABASE_NAME}", self.commits)
+
+    @property
+    def commits(self) -> int:
+        """Of all stores of the machine."""
+        found: int = self._process.machine.raft_commits()
+        return found
 
     def store(self, group: int) -> ProcessStore:
         machine = self._process.machine
