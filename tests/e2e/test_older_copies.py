@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from e2e.test_cluster_founding import refused_start
 from support.clusters import RunningCluster
-from support.processes import wait_for
+from support.processes import Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -53,3 +54,24 @@ def test_an_older_copy_of_the_whole_directory_stops_by_what_the_leader_knows(
     assert "its data directory is an older copy" in said
     leader = cluster.nodes[controller]
     wait_for(lambda: LOST in leader.log.read_text() or None, leader.process, leader.log)
+
+
+def test_a_copy_that_runs_beside_the_original_is_refused(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    node = cluster.nodes[3]
+    node.stop()
+    shutil.copytree(node.directory / "data", tmp_path / "copy/data")
+    node.start()
+    cluster.wait_in_sync("_offsets")
+    options = [*node.options]
+    options[options.index("--peer-port") + 1] = "0"
+    clone = Node(tmp_path / "copy", node.nats, options)
+    said = refused_start(clone)
+    assert "another process of node 3 runs at " in said
+    assert said.count("raft peer disconnected") < 10, "it waits longer and longer"
+    assert node.process is not None
+    assert node.process.poll() is None
+    logs = [each.log.read_text() for number, each in cluster.nodes.items() if number != 3]
+    assert any("two processes use the number of one node" in each for each in logs)
+    cluster.wait_in_sync("_offsets")

@@ -155,6 +155,7 @@ class ClusterNode:
         self._nodes_changed, self._addresses_changed = asyncio.Event(), asyncio.Event()
         self._is_removed = False  # whether the Raft group may have: somebody has to be asked
         self.refusal = Refusal(self._driver.failed)
+        self._driver.transport.on_own_refusal = self._on_refused_process
         self._epoch = -1
         """Of this process, as the replicator knows it."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,7 +166,7 @@ class ClusterNode:
         """Keep what tells this cluster from others, and look for a way into it."""
         self._known_identity = KnownIdentity(
             self._identity, self._kept, self._metadata,
-            on_changed=self._on_identity, on_other=self._on_other_cluster,
+            on_changed=self._on_identity, on_other=self._on_refused_process,
         )  # fmt: skip
         seeds = self._config.cluster.join
         self._joining = Joining(self._kept, self._identity, self.peers, self._metadata, seeds)
@@ -518,7 +519,7 @@ class ClusterNode:
         self._driver.transport.check_again()
         self.replicator.renew()
 
-    def _on_other_cluster(self, why: str) -> None:
+    def _on_refused_process(self, why: str) -> None:
         self.refusal.set(NodeRefused(self._config.node_id, why))
 
     def _on_unsupported(self, version: int) -> None:

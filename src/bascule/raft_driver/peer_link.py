@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,6 +21,7 @@ from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     LENGTH_BYTES,
     Hello,
+    RefusedProcess,
     Settings,
     check_hello,
     decode_hello,
@@ -32,11 +34,17 @@ CONNECT_TIMEOUT_S: Final = 3.0
 """For the connection, and again for the peer's hello."""
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LAST_S: Final = 1.0
+LASTING_S: Final = 3.0
+"""A connection that has ended sooner counts as a failed attempt: it may end again and again."""
 USER_TIMEOUT_MS: Final = 5_000
 """The connection ends if sent bytes are not acknowledged for so long (TCP_USER_TIMEOUT). A machine
 that lost power closes nothing, and the kernel's default is a quarter of an hour."""
 
 Address = tuple[str, int]
+
+
+REFUSAL_SHOWN_MAX: Final = 400
+"""Characters of what a peer says."""
 
 
 class LinkEnds(msgspec.Struct, frozen=True):
@@ -59,6 +67,8 @@ class LinkEnds(msgspec.Struct, frozen=True):
             raise RemoteProtocolError(
                 f"node {answer.source} answers at the address of node {self.target}"
             )
+        if answer.refusal:
+            raise RefusedProcess(answer.refusal[:REFUSAL_SHOWN_MAX])
 
 
 class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +97,16 @@ class PeerLink:
         random: Random,
         queue_bytes_max: int,
         tls: ssl.SSLContext | None,
+        on_own_refusal: Callable[[str], None],
     ) -> None:
-        """The target of `ends` is the peer."""
+        """The target of `ends` is the peer. `on_own_refusal` is called where that says that this
+        process may not be its node, and why."""
         self._ends = ends
         self._address = address
         self._random = random
         self._queue_bytes_max = queue_bytes_max
         self._tls = tls
+        self._on_own_refusal = on_own_refusal
         self._wire: asyncio.Transport | None = None
         self._answer: Hello | None = None
         """The peer's last hello."""
@@ -181,11 +194,11 @@ class PeerLink:
         while True:
             self._retry.clear()
             try:
-                connected = await self._connect()
+                has_lasted = await self._connect()
             except (OSError, RemoteProtocolError, TimeoutError) as error:
-                connected = False
+                has_lasted = False
                 self._log_unreachable(error)
-            backoff = BACKOFF_FIRST_S if connected else min(2 * backoff, BACKOFF_LAST_S)
+            backoff = BACKOFF_FIRST_S if has_lasted else min(2 * backoff, BACKOFF_LAST_S)
             pause = self._random.uniform(0.5, 1.0) * backoff
             try:
                 async with asyncio.timeout(pause):
@@ -198,6 +211,8 @@ class PeerLink:
         address = f"{self._address[0]}:{self._address[1]}"
         if isinstance(error, ForeignPeer):
             self._ends.cluster.on_misled(error, node=self._ends.target, address=address)
+        elif isinstance(error, RefusedProcess):
+            self._on_own_refusal(f"node {self._ends.target} says: {error}")
         elif error_text != self._last_error:
             log.info(
                 "raft peer unreachable; retrying",
@@ -206,7 +221,7 @@ class PeerLink:
         self._last_error = error_text
 
     async def _connect(self) -> bool:
-        """Connect, and return when the connection has ended.
+        """Connect, and return when the connection has ended. Returns whether it has lasted.
 
         Raises: OSError, TimeoutError, RemoteProtocolError if there was no handshake.
         """
@@ -227,6 +242,7 @@ class PeerLink:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 self._answer = await asyncio.shield(outbound.handshake_done)
             self._wire, self._last_error = wire, ""
+            connected_at = loop.time()
             self._connections += 1
             log.info(
                 "raft peer connected", extra={"peer": ends.target, "address": f"{host}:{port}"}
@@ -236,7 +252,7 @@ class PeerLink:
                 "raft peer disconnected; retrying",
                 extra={"peer": ends.target, "error": str(error or "closed by the peer")},
             )
-            return True
+            return loop.time() - connected_at >= LASTING_S
         finally:
             self._wire = None
             wire.abort()

@@ -25,6 +25,8 @@ from bascule.raft_driver.framing import RaftFrameReader
 from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     Hello,
+    KnownProcesses,
+    RefusedProcess,
     Settings,
     check_hello,
     decode_hello,
@@ -96,6 +98,9 @@ class PeerTransport:
         self._client_tls = client_tls
         self._links: dict[int, PeerLink] = {}
         self._accepted: dict[int, _Accepted] = {}
+        self._processes = KnownProcesses()
+        self.on_own_refusal: Callable[[str], None] = lambda _: None
+        """Called with the reason where a peer says that this process may not be its node."""
         self._unauthenticated: set[_Accepted] = set()
         self._server: asyncio.Server | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -156,6 +161,7 @@ class PeerTransport:
             random=self._random,
             queue_bytes_max=self._queue_bytes_max,
             tls=self._client_tls,
+            on_own_refusal=lambda why: self.on_own_refusal(why),
         )
 
     def remove_peer(self, node: int) -> None:
@@ -221,10 +227,12 @@ class PeerTransport:
         return True
 
     def on_hello(self, accepted: _Accepted, hello: Hello) -> None:
-        """Raises: UnknownPeer."""
+        """Raises: UnknownPeer, RefusedProcess; RemoteProtocolError where it is to try again."""
         link = self._links.get(hello.source)
         if link is None:
             raise UnknownPeer(hello.source)
+        now = asyncio.get_running_loop().time()
+        self._processes.on_hello(hello.source, hello.incarnation, accepted.peer, now, accepted)
         self._unauthenticated.discard(accepted)
         before = self._accepted.get(hello.source)
         if before is not None:
@@ -251,6 +259,7 @@ class PeerTransport:
 
     def on_gone(self, accepted: _Accepted, node: int) -> None:
         self._unauthenticated.discard(accepted)
+        self._processes.on_gone(node, accepted)
         if self._accepted.get(node) is accepted:
             del self._accepted[node]
 
@@ -291,12 +300,17 @@ class _Accepted(asyncio.Protocol):
         except RemoteProtocolError as error:
             self._refuse(error)
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end."""
+        name = None if self._wire is None else self._wire.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else "?"
+
     def _refuse(self, error: RemoteProtocolError) -> None:
         wire = self._wire
         assert wire is not None
-        name = wire.get_extra_info("peername")
-        self._owner.on_refused(f"{name[0]}:{name[1]}" if name else "?", error, self._node)
-        if isinstance(error, ForeignPeer):
+        self._owner.on_refused(self.peer, error, self._node)
+        if isinstance(error, ForeignPeer | RefusedProcess):
             wire.close()  # once the answer is sent
         else:
             wire.abort()
@@ -331,6 +345,14 @@ class _Accepted(asyncio.Protocol):
         except ForeignPeer:
             if hello.cluster_id:  # so that the peer sees it, too; an earlier release would go on
                 wire.write(answer)
+            raise
+        except RefusedProcess as error:
+            wire.write(
+                encode_hello(
+                    owner.cluster, owner.node_id, hello.source, owner.incarnation,
+                    owner.settings, str(error),
+                )
+            )  # fmt: skip
             raise
         self._hello = hello
         self._frames.bytes_max = BODY_BYTES_MAX
