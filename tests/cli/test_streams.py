@@ -102,7 +102,9 @@ def test_what_is_no_time(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "10 apples", "GiB", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "10 apples", "GiB", "٣", "99999999999999999999GB", "8388608TiB"]
+)
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_size(text)

@@ -14,6 +14,9 @@ from bascule.errors.wording import counted as counted
 NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
 """Words for no limit, which is 0 on the node."""
 
+VALUE_MAX: Final = (1 << 63) - 1
+"""Requests and records have 64 bits for a number."""
+
 _NUMBER: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _PART: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 _DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
@@ -108,6 +111,8 @@ def _number(digits: str) -> Fraction:
 def _whole(value: Fraction | int, text: str, what: str, examples: str) -> int:
     if value.denominator != 1:
         raise typer.BadParameter(f"{text!r} is not {what} in whole units: expected {examples}")
+    if value > VALUE_MAX:
+        raise typer.BadParameter(f"{text!r} is too large for {what}: expected {examples}")
     return int(value)
 
 

@@ -291,6 +291,7 @@ class ClusterNode:
         """
         config = self._config
         await self._kept.load()
+        self._kept.check_name(config.cluster.name)
         self._known_identity.on_kept()
         check_release(self._kept.known.cluster_version, self.registration("", ""))
         self._founders = await asyncio.to_thread(self._choose_founders)
@@ -545,10 +546,10 @@ class ClusterNode:
             nodes = {n: each for n, each in founders.items() if n not in image.removed}
             nodes |= {number: node.peer for number, node in sorted(image.nodes.items())}
             try:
-                version = image.cluster_version
                 await self._kept.keep(
-                    nodes=nodes, cluster_id=image.cluster_id, cluster_version=version
-                )
+                    nodes=nodes, cluster_id=image.cluster_id, cluster_version=image.cluster_version,
+                    name=self._identity.name,
+                )  # fmt: skip
             except OSError as error:
                 log.warning("addresses of the nodes not kept", extra={"error": str(error)})
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bascule.errors import CorruptData
+from bascule.errors import ConfigError, CorruptData
 from bascule.host.api import Files, Random
 from bascule.raft_driver.sqlite_store import KnownCommits
 from bascule.storage.checkpoint import replace_file
@@ -60,6 +60,9 @@ class ClusterFile(msgspec.Struct, frozen=True):
     raft_commits: int | None = None
     """The database of the metadata has had so many commits at least; 0: the node has formed or
     joined its cluster, and voted in none of its elections. None: an earlier release wrote this."""
+    name: str | None = None
+    """Of the cluster, since the node was registered with it; None: it was not yet, or an earlier
+    release wrote this."""
 
 
 class KeptCluster:
@@ -88,6 +91,15 @@ class KeptCluster:
             return msgspec.json.decode(data, type=ClusterFile)
         except msgspec.MsgspecError as error:
             raise CorruptData(self.path, 0, "a cluster as JSON", str(error)) from None
+
+    def check_name(self, name: str) -> None:
+        """Raises: ConfigError where the directory belongs to a cluster of another name."""
+        kept = self.known.name
+        if kept is not None and kept != name:
+            raise ConfigError(
+                f"cluster.name is {name!r}, and {self.path} says that the node belongs to cluster "
+                f"{kept!r}: start it with --cluster {kept}, or name an empty directory with --data"
+            )
 
     async def keep(self, **changes: Any) -> None:
         """Change fields of the content; on the disk on return. Raises: OSError."""
