@@ -206,6 +206,18 @@ def test_a_leader_that_hears_of_no_other_one_refuses_nothing(seed: int) -> None:
     assert result.table_writes > 0
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_node_with_older_metadata_does_not_start(seed: int) -> None:
+    """It voted again, and was elected without what it had confirmed."""
+    lines: list[str] = []
+    options = ClusterOptions(
+        seconds=20, nodes=3, streams=1, groups=0, readers=0, traits="plain",
+        faults="older metadata,stream churn,loss of the controller",
+    )  # fmt: skip
+    assert run_seed(seed, options, write=lines.append).faults["older metadata"] > 0
+    assert any("CorruptData" in line and "commits or more" in line for line in lines)
+
+
 def test_a_controller_that_stops_has_another_one_elected_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

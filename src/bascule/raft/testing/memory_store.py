@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -189,6 +190,13 @@ class MemoryStore:
         self._closed = self._has_fault = True
 
     # For tests and the simulator.
+
+    def copied(self) -> MemoryStore:
+        """A store with what is durable here now."""
+        made, disk = MemoryStore(self._name), self._disk
+        for name in _Disk.__slots__:
+            setattr(made._disk, name, copy(getattr(disk, name)))
+        return made
 
     @property
     def commits(self) -> int:

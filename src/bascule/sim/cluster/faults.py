@@ -102,6 +102,7 @@ class ClusterFaults:
             ClusterFault.UNHEARD: self._scenes.return_unheard,
             ClusterFault.DEPOSED: self._scenes.depose_unheard,
             ClusterFault.NATS_LOSS: self._lose_nats,
+            ClusterFault.OLDER: self._scenes.copy_metadata,
         }
 
     def start(self) -> None:

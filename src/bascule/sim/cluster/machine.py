@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bascule.config.sections import (
     ClientConfig,
     ClusterConfig,
@@ -21,6 +23,8 @@ from bascule.controller.cluster.tables.cluster_tables import ClusterTables
 from bascule.errors import BasculeError, ConfigError, NodeRefused
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
+from bascule.node.cluster_file import FILE_NAME as CLUSTER_FILE
+from bascule.node.cluster_file import ClusterFile
 from bascule.node.node import Node
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.replica.partition import Partition
@@ -173,6 +177,8 @@ class Machine:
         self.databases = TableDatabases(self.files, self.world.prng)
         self.world.closing.append(self.databases.close)
         self._stores: dict[int, MemoryStore] = {}
+        self._own_stores: dict[int, MemoryStore] | None = None
+        """Those of the node, while others are in their place."""
         self.damaged_ms = 0
         """When a log on the disk was damaged last, by the machine's clock; 0: never. Such a machine
         loses no power: what was synced behind the last synced mark would count as torn."""
@@ -192,6 +198,22 @@ class Machine:
     def raft_commits(self) -> int:
         """Commits of all stores; 0: there is none."""
         return sum(store.commits for store in self._stores.values())
+
+    def copied_stores(self) -> dict[int, MemoryStore]:
+        """Copies of all stores, as they are on the disk."""
+        return {number: store.copied() for number, store in self._stores.items()}
+
+    def replace_stores(self, stores: dict[int, MemoryStore]) -> bool:
+        """Put others in the place of the stores, until the node has refused to start with them;
+        False where it does not know yet that it had more."""
+        path = f"{DATA}/{CLUSTER_FILE}"
+        if self._own_stores is not None or not self.files.exists(path):
+            return False
+        known = msgspec.json.decode(self.files.read_bytes(path), type=ClusterFile).raft_commits
+        if sum(store.commits for store in stores.values()) >= (known or 0):
+            return False
+        self._own_stores, self._stores = self._stores, stores
+        return True
 
     def config(self) -> Config:
         """The configuration of the node."""
@@ -261,6 +283,8 @@ class Machine:
         try:
             try:
                 await node.start()
+                if self._own_stores is not None:
+                    self.world.loop.report("nodes have what they confirmed", f"node {self.node}")
                 self.running = node
                 self.world.note(self.node, "is ready")
                 await node.run_until(self._stop)
@@ -272,6 +296,8 @@ class Machine:
             if isinstance(error, ConfigError | NodeRefused) and not self.is_leaving:
                 self.world.loop.report("nodes start", f"node {self.node}: {failure}")
         self.world.note(self.node, f"process {self.starts} has ended {failure}")
+        if self._own_stores is not None:
+            self._stores, self._own_stores = self._own_stores, None
         self._end(has_power=True)
         if failure:
             self.world.after(RESTART_NS, self.start_if_down)

@@ -97,6 +97,9 @@ class ClusterFault(Enum):
     """A replica leaves and comes back, and its node hears of neither meanwhile."""
     DEPOSED = "deposed unheard"
     """Other nodes do not reach a leader, which follows its image too late; NATS reaches it."""
+    OLDER = "older metadata"
+    """A node is started with an older copy of its metadata, or without, and refuses; then it gets
+    its own back."""
     GROW = "more partitions"
     """Of a stream that has several."""
     CUT_DOWN = "kill and truncation"
@@ -134,7 +137,9 @@ DRAWN_APART: Final = (
 OF_PAYLOADS: Final = (ClusterFault.RECEIVER,)
 """Drawn where payloads are."""
 
-SCENES: Final = (ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED)
+SCENES: Final = (
+    ClusterFault.COPIED, ClusterFault.UNHEARD, ClusterFault.DEPOSED, ClusterFault.OLDER,
+)  # fmt: skip
 """Only where they are chosen: see `scenes`."""
 WIDE: Final = (
     ClusterFault.GROW, ClusterFault.CUT_DOWN, ClusterFault.FLIP_HEADER, ClusterFault.FLIP_SMALL,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from bascule.model import PartitionState
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.replica.roles import PartitionRole
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.machine import Machine
@@ -31,6 +32,10 @@ TABLE_CLIENTS: Final = range(FIRST_CLIENT, FIRST_CLIENT + 40)
 """Their machines."""
 DEPOSED_NS: Final = 4 * NS
 """Another node leads after half of it."""
+OLDER_NS: Final = 4 * NS
+"""Mean age of a copy of metadata."""
+HAS_COPY: Final = 0.7
+"""How likely there is a copy."""
 MISSING: Final = 0.7
 """How likely a leader is lost only when another one lacks a tombstone that a copy needs."""
 
@@ -129,6 +134,28 @@ class Scenes:
         back = partial(self._move, name, [*others, node], self._restore)
         self._move(name, away, partial(self._world.after, REMOVED_NS, back))
         return True
+
+    # -- a node comes back with an older copy of its metadata -----------------------------------
+
+    def copy_metadata(self) -> bool:
+        """Copy the metadata of a node; later have it start with the copy, or with none."""
+        prng = self._world.prng
+        ready = [machine for machine in self._machines.values() if is_reached(machine)]
+        if not ready:
+            return False
+        machine = prng.pick(ready)
+        stores = machine.copied_stores() if prng.happens(HAS_COPY) else {}
+        self._world.after(prng.wait(OLDER_NS), self._start_older, machine, stores)
+        return True
+
+    def _start_older(self, machine: Machine, stores: dict[int, MemoryStore]) -> None:
+        is_leaving = machine.is_leaving or machine.is_kept_down
+        if not self.is_active or is_leaving or not is_reached(machine):
+            return
+        machine.kill()
+        if machine.replace_stores(stores):
+            self._world.note(machine.node, f"has {'an older copy' if stores else 'none'} of raft/")
+        machine.start()
 
     # -- a leader does not hear of its successor ------------------------------------------------
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.purges import Purges
 from bascule.controller.replica_removal import ReplicaRemoval
+from bascule.raft_driver.sqlite_store import KnownCommits
 from bascule.replica.maintenance import cleaner, retention
 from bascule.replica.maintenance.retention import Retention
 from bascule.replication.leader import LeaderReplication
@@ -23,6 +24,7 @@ from bascule.sim.mutants.cluster.base import (
 )
 from bascule.storage.retention import RetentionLimits
 
+CONFIRMED: Final = "nodes have what they confirmed"
 KEPT: Final = "retention keeps"
 EVERYTHING: Final = 1 << 62
 
@@ -87,6 +89,13 @@ def _compact_uncommitted(plan: Any) -> Any:
     return mutant
 
 
+def _start_without_votes(_: Any) -> Any:
+    def mutant(*_: Any) -> None:
+        """Start with whatever metadata there are."""
+
+    return mutant
+
+
 def _keep_data(_: Any) -> Any:
     def mutant(*_: Any) -> None:
         """Leave the data of a replica that has moved away."""
@@ -119,7 +128,13 @@ _COMPACTED: Final = ClusterOptions(
 _WITHOUT_NATS: Final = ClusterOptions(
     groups=0, seconds=4, streams=1, traits="plain", faults="loss of nats", wide=True
 )
+_OLDER: Final = ClusterOptions(
+    groups=0, seconds=20, nodes=3, streams=1, traits="plain", faults="older metadata,stream churn"
+)
 MUTANTS: Final = (
+    ClusterMutant(
+        "metadata of any age", (CONFIRMED,), KnownCommits, "check", _start_without_votes, _OLDER
+    ),
     ClusterMutant(
         "log start not followed", (PROGRESS,),
         Retention, "_has_to_follow", _follow_no_start, _LIMITED, first_seed=2,
