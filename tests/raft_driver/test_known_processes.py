@@ -78,3 +78,16 @@ def test_a_third_process_ends_the_trial_of_the_first() -> None:
         listener.connect(incarnation)
     listener.now += TRIAL_SECONDS
     listener.connect(THIRD)
+
+
+def test_a_process_of_a_removed_node_does_not_harm_who_has_its_number_now() -> None:
+    listener = Listener()
+    listener.connect(FIRST)
+    listener.processes.on_removed(NODE)
+    listener.connect(SECOND)
+    listener.connect(FIRST)
+    listener.connect(SECOND)
+    listener.now += TRIAL_SECONDS
+    with pytest.raises(RefusedProcess):
+        listener.connect(FIRST)
+    listener.connect(SECOND)

@@ -31,8 +31,9 @@ VERSION: Final = 1
 LENGTH_BYTES: Final = 4
 HELLO_BYTES_MAX: Final = 4_096
 """Limit of the first frame, and so of the bytes buffered for an unauthenticated peer."""
-TRIAL_SECONDS: Final = 1.0
-"""A process that comes back is taken for one that runs when it was connected for so long."""
+TRIAL_SECONDS: Final = 3.0
+"""A process that comes back is taken for one that runs when it was connected for so long. One whose
+node was removed meanwhile has found that out by then, and ended."""
 EARLIER_MAX: Final = 8
 """Processes of a node that are remembered, of those before and of those that are refused."""
 
@@ -192,6 +193,10 @@ class KnownProcesses:
             extra={"node": node, "kept": at, "refused": address},
         )
         raise RefusedProcess(text)
+
+    def on_removed(self, node: int) -> None:
+        """The node is no peer any more: another directory may get its number, and come first."""
+        self._nodes.pop(node, None)
 
     def on_gone(self, node: int, trial: object) -> None:
         """A connection has ended."""

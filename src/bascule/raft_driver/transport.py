@@ -166,6 +166,7 @@ class PeerTransport:
 
     def remove_peer(self, node: int) -> None:
         """Close the connections of the peer, in both directions, and accept none from it."""
+        self._processes.on_removed(node)
         link = self._links.pop(node, None)
         if link is not None:
             self._close_later(link)
