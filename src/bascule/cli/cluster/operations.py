@@ -164,9 +164,10 @@ def throttle(
     """
     import bascule
 
+    wanted = None if rate is None else parse_rate(rate)
     with bascule.connect_sync(server) as client:
-        if rate is not None:
-            client.throttle(parse_rate(rate))
+        if wanted is not None:
+            client.throttle(wanted)
         limit = client.cluster().catch_up_rate
     if json:
         print_json({"bytes_per_second": limit})
