@@ -120,7 +120,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="heartbeat commits beyond what matched",
-        found_by=(SAFETY, COMMIT),
+        found_by=(SAFETY, COMMIT, CRASHED),
         patch=replacing(LeaderRole, "_send_heartbeat", _heartbeat_commits_beyond_match),
     ),
     Mutant(
