@@ -150,7 +150,7 @@ def test_a_log_is_damaged_behind_the_scrubber_that_reads_it() -> None:
 def test_two_deletions_at_once_are_carried_out() -> None:
     """One of them was told while the other one was under way, and not again."""
     result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))
-    assert result.faults == {"slow link": 1, "stream churn": 2}
+    assert result.faults == {"slow link": 2, "stream churn": 2}
 
 
 def test_a_follower_of_small_segments_keeps_up() -> None:

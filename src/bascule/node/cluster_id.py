@@ -114,7 +114,7 @@ class KnownIdentity:
             if identity.id:
                 self._on_other(
                     f"{self._kept.path} says that it belongs to cluster {identity.id}, and its "
-                    f"metadata are those of cluster {image.cluster_id}: restore the data "
+                    f"metadata are those of cluster {image.cluster_id}: name the right data "
                     "directory; if it is lost, remove the node with --force and let it join with "
                     "an empty one"
                 )

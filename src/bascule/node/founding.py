@@ -155,8 +155,9 @@ class Founding:
     @property
     def _advice(self) -> str:
         return (
-            f"restore the directory; if it is lost, run `bascule node remove {self._node_id} "
-            "--force` and start the node with --join instead of --peers"
+            "name the directory with --data; if it is lost, run `bascule node remove "
+            f"{self._node_id} --force --yes`, and start the node with --join instead of --peers; "
+            "an older copy is no substitute"
         )
 
     async def _wait_for_all(self, peers: Peers) -> dict[int, FoundingPromise]:
