@@ -30,6 +30,8 @@ MEMBER_PAUSE_NS: Final = 6 * NS
 """Mean duration: some pauses outlast a session time-out."""
 NATS_LOSS_NS_MIN, NATS_LOSS_NS_MAX = 3 * NS, 10 * NS
 """From times after which nothing has moved yet to those after which others lead."""
+LIMITED_NS_MAX: Final = 20 * NS
+"""After the faults: every request for a limit of copying has taken effect, or never will."""
 JUMP_MS_MAX: Final = DEDUPE_MS // 4
 """No clock is further off. Two of them differ by less than message ids are kept."""
 
@@ -125,6 +127,10 @@ class ClusterFaults:
             member.go_on()
             member.start()
             member.end_double()
+        if ClusterFault.THROTTLE in self._world.plan.faults:
+            # A request for a limit can take effect after the one that should have lifted it.
+            for wait_ns in (0, LIMITED_NS_MAX):
+                self._world.after(wait_ns, self._operator.lift_limit)
 
     def _draw_next(self, kind: ClusterFault) -> None:
         self._world.after(self._prng.wait(self._world.plan.faults[kind]), self._begin, kind)
