@@ -54,7 +54,7 @@ class Leader:
         self.offset_of_id: int | None = None
         self._links = PayloadLinks(
             1, partitions, cast("Any", SimpleNamespace(states=lambda _: states)), cast("Any", None),
-            cast("Any", self), cast("Any", None),
+            cast("Any", self), cast("Any", None), cast("Any", None),
         )  # fmt: skip
 
     async def publish_message(self, partition: Partition, message: ClientMessage) -> int:
@@ -92,6 +92,8 @@ def test_the_ack_names_the_payload_that_is_stored() -> None:
 def test_a_message_without_payload_is_not_taken_for_one() -> None:
     leader = Leader()
     leader.offset_of_id = 3
+    plain = [Record(offset, 0, None, b"plain") for offset in range(4)]
+    leader.log.append_as_follower(memoryview(build_batch(plain, base_offset=0)))
     with pytest.raises(ConfigError, match="offset 3"):
         leader.link(ONE, b"first")
 

@@ -22,6 +22,7 @@ from bascule.record.builder import build_batch
 from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.replica.syncing.checkpointing import write_checkpoint
 from bascule.sim.disk import SimClock, SimFiles
 from support.killed_files import FilesOfKilled, Killed
 
@@ -89,7 +90,7 @@ def test_an_id_counts_from_its_last_record_where_the_log_has_more_than_the_windo
     first, _ = disk.open()
     for message_id in ("old", "a"):
         publish(first, message_id)
-    first.checkpoint()
+    write_checkpoint(first)
     disk.clock.ms += WINDOW_MS + 1
     for message_id in ("a", "b"):
         publish(first, message_id)

@@ -22,7 +22,10 @@ PLAN = GroupPlan(name="g", stream="s", partitions=2, members=2)
 WORLD = cast(
     Any,
     SimpleNamespace(
-        loop=SimpleNamespace(now_ns=0), note=lambda *_: None, coordinator=(0, "10.0.0.1")
+        loop=SimpleNamespace(now_ns=0),
+        note=lambda *_: None,
+        coordinator=(0, "10.0.0.1"),
+        knows_groups=lambda _: True,
     ),
 )
 

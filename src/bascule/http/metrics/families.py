@@ -159,7 +159,9 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "ingest.envelopes": MetricFamily("ingest_envelopes", "Messages unpacked from an envelope."),
     "ingest.header_blocks_malformed": MetricFamily(
-        "ingest_malformed_headers", "Messages whose headers could not be parsed."
+        "ingest_malformed_headers",
+        "Messages whose header block is malformed: stored with it as it is, or refused if it asks "
+        "for something.",
     ),
     "ingest.messages_refused": MetricFamily(
         "ingest_refused_messages", "Messages larger than their stream accepts."

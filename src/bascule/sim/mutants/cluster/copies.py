@@ -226,6 +226,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "torn tail by offset alone", (COMPACTION, *LOST),
-        LogRecovery, "_lacks_synced", _find_end_by_offset, _HEADER_FLIPS, first_seed=20,
+        LogRecovery, "_lacks_synced", _find_end_by_offset, _HEADER_FLIPS, first_seed=60,
     ),
 )  # fmt: skip

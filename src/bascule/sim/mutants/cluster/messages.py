@@ -107,7 +107,7 @@ _ELECTIONS: Final = ClusterOptions(
 MUTANTS: Final = (
     ClusterMutant(
         "ids of removed records kept", (*LOST, *TWICE),
-        Partition, "truncate_replicated", _keep_removed_ids, CUTS, first_seed=14,
+        Partition, "truncate_replicated", _keep_removed_ids, CUTS, first_seed=40,
     ),
     ClusterMutant(
         "message ids not loaded at a start", TWICE,

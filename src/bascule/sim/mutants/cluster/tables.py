@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from bascule.controller.cluster.confirmation import LeaderConfirmation, Refusals
+from bascule.controller.cluster.confirmation import LeaderConfirmation
 from bascule.controller.cluster.tables.cluster_watches import ClusterWatches
 from bascule.kafka.handlers import table_reads
 from bascule.sim.checkers.histories.linearizability import Linearizability
@@ -32,7 +32,7 @@ def _unconfirmed(_: Any) -> Any:
 
 
 def _taken_for_granted(_: Any) -> Any:
-    async def mutant(_: Any) -> bool:
+    async def mutant(*_: Any, **__: Any) -> bool:
         """Refuse what the last image that came here lets this node refuse."""
         return True
 
@@ -140,7 +140,8 @@ MUTANTS: Final = (
         LeaderConfirmation, "confirm", _unconfirmed, _DEPOSED,
     ),
     ClusterMutant(
-        "refusals unconfirmed", (HISTORY,), Refusals, "_confirm", _taken_for_granted, _DEPOSED,
+        "refusals unconfirmed", (HISTORY,),
+        LeaderConfirmation, "is_confirmed", _taken_for_granted, _DEPOSED,
     ),
     ClusterMutant(
         "session position not awaited", (OWN_WRITES, MONOTONIC, FOLLOWING),
