@@ -12,7 +12,7 @@ from typing import Final
 
 from bascule.controller.directories import StreamDirectories
 from bascule.host.api import Clock
-from bascule.model import StreamDefinition
+from bascule.model import Cleanup, StreamDefinition
 from bascule.replica.log_identity import LogIdentity, write_identity
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
@@ -44,6 +44,7 @@ def keep_readable(
         gaps_allowed=config.gaps_allowed,
         clock=clock,
         is_copied=is_copied,
+        others_compact=Cleanup.COMPACT in definition.config.cleanup,
     )
     if end is None:
         return False

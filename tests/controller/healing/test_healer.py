@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from bascule.errors import CorruptData, Indeterminate, PartitionFailed
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, Resign, decide
-from bascule.model import NO_LEADER, PartitionState, StreamDefinition
+from bascule.model import NO_LEADER, Cleanup, PartitionState, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -568,5 +569,28 @@ def test_a_log_that_may_be_compacted_is_copied_from_its_beginning(
         assert done.end_offset == (0 if may_be_compacted else 3)
         assert done.kept_bytes == len(second)
         assert open_log(files).end.offset == done.end_offset
+
+    play(scene, monkeypatch, leads=False)
+
+
+def test_a_log_that_others_may_have_compacted_is_copied_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This one was not compacted yet: its node was away."""
+
+    async def scene(tested: HealerUnderTest) -> None:
+        files = tested.files
+        log = open_log(files)
+        first = append(log, 3)
+        append(log, 2)
+        log.close()
+        files.open(f"{DIRECTORY}/{0:020d}.log").write_at(len(first) + 30, b"\xff")
+        part = readable_part(files, DIRECTORY, index_interval_bytes=4_096, gaps_allowed=False)
+        assert part is not None
+        assert not part.may_be_compacted
+        config = replace(tested.definition.config, cleanup=(Cleanup.COMPACT,))
+        tested.partition.configure(replace(tested.definition, config=config))
+        assert tested.healer._replace(tested.partition, DIRECTORY, part).end_offset == 0
+        assert open_log(files).end.offset == 0
 
     play(scene, monkeypatch, leads=False)

@@ -49,11 +49,12 @@ def salvage(
     gaps_allowed: bool,
     clock: Clock,
     is_copied: bool = False,
+    others_compact: bool = False,
 ) -> LogPosition | None:
     """Prepare the damaged log in `directory`, so that it opens up to its first damage.
 
     `is_copied`: it goes on with the records of another replica, so nothing is kept of one that may
-    be compacted.
+    be compacted, or may be so there: `others_compact`.
 
     Returns the end that it will have, or None, with nothing changed, where no record can be kept or
     a replacement of segments was under way and cannot be completed. Raises: OSError.
@@ -65,7 +66,7 @@ def salvage(
     )
     if part is None:
         return None
-    if is_copied and part.may_be_compacted:
+    if is_copied and (others_compact or part.may_be_compacted):
         keep_nothing(files, directory, clock)
         return LogPosition(0, 0, 0)
     keep_part(files, directory, part, clock)

@@ -21,7 +21,7 @@ from bascule.host.api import Clock
 from bascule.host.lasting_tasks import start_lasting
 from bascule.metadata.image import state_of
 from bascule.metadata.requests import Resign
-from bascule.model import NO_LEADER, PartitionState
+from bascule.model import NO_LEADER, Cleanup, PartitionState
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.syncing.log_syncer import LogSyncer
@@ -406,8 +406,9 @@ class Healer:
             return _Done(0, moved_to or "", 0)
         files, aside = self._directories.files, self._directories.aside
         kept, size = keep_evidence(files, aside, directory, part.end, _cause(partition))
-        if part.may_be_compacted:
-            # All replicas had the tombstones behind the damage, so these may be gone elsewhere.
+        if part.may_be_compacted or Cleanup.COMPACT in definition.config.cleanup:
+            # All replicas had the tombstones behind the damage, so these may be gone elsewhere,
+            # also where this log was not compacted yet.
             keep_nothing(files, directory, self._clock)
             return _Done(0, kept, size)
         keep_part(files, directory, part, self._clock)
