@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
 import typer
 
@@ -15,7 +15,39 @@ from bascule.cli.payloads.bars import byte_bar
 from bascule.cli.payloads.part_file import PartFile, PartOf
 from bascule.errors import ConfigError, PayloadDamaged
 
+if TYPE_CHECKING:
+    from bascule.client.client import Client
+    from bascule.client.payloads import PayloadReader
+
 STDOUT: Final = ("-", "/dev/stdout")
+
+
+class _Wanted(NamedTuple):
+    """A range of the payload of one record."""
+
+    stream: str
+    partition: int
+    offset: int
+    start: int
+    end: int | None
+    """None: that of the payload."""
+
+    def read(self, client: Client, *, have: int = 0) -> PayloadReader:
+        """A reader of it behind the first `have` bytes."""
+        return client.read_payload(
+            self.stream,
+            self.offset,
+            partition=self.partition,
+            start=self.start + have,
+            end=self.end,
+        )
+
+    def check(self, size: int) -> None:
+        """Raises: ConfigError for a range behind the end of a payload of `size` bytes."""
+        start, end = self.start, self.end
+        if start > size or (start == size and start and end != start):
+            shown = "" if end is None else end
+            raise ConfigError(f"--bytes {start}-{shown}: it has {size:,} bytes")
 
 
 def get(
@@ -45,19 +77,19 @@ def get(
     says that it is of the same payload and range. Where FILE is a link, that is done to what it
     leads to. A device or a pipe is written to as it is.
     """  # fmt: skip
-    start, end = _range(bytes)
+    wanted = _Wanted(stream, partition, offset, *_range(bytes))
     if output in STDOUT:
-        asyncio.run(_to_open(server, stream, partition, offset, start, end, sys.stdout.buffer))
+        asyncio.run(_to_open(server, wanted, sys.stdout.buffer))
         return
     target = Path(output or f"{stream}-{partition}-{offset}")
     if target.is_dir():
         raise ConfigError(f"--output {target} is a directory, expected a file")
     if target.exists() and not target.is_file():  # nothing can take its place
         with target.open("wb") as file:
-            size = asyncio.run(_to_open(server, stream, partition, offset, start, end, file))
+            size = asyncio.run(_to_open(server, wanted, file))
     else:
         file_path = Path(os.path.realpath(target))  # a link stays, and so does FILE.part beside it
-        size = asyncio.run(_to_file(server, stream, partition, offset, start, end, file_path))
+        size = asyncio.run(_to_file(server, wanted, file_path))
     out.print(f"{size:,} bytes in {target}", markup=False)
 
 
@@ -74,30 +106,16 @@ def _range(text: str | None) -> tuple[int, int | None]:
     return start, end
 
 
-def _check_start(start: int, end: int | None, size: int) -> None:
-    """Raises: ConfigError for a range behind the end of a payload."""
-    if start > size or (start == size and start and end != start):
-        raise ConfigError(f"--bytes {start}-{'' if end is None else end}: it has {size:,} bytes")
-
-
-async def _to_open(
-    server: str | None,
-    stream: str,
-    partition: int,
-    offset: int,
-    start: int,
-    end: int | None,
-    file: BinaryIO,
-) -> int:
+async def _to_open(server: str | None, wanted: _Wanted, file: BinaryIO) -> int:
     """The bytes that were written. Raises: as `PayloadReader`; ConfigError, OSError."""
     import bascule
 
     size = 0
     async with (
         bascule.connect(server) as client,
-        client.read_payload(stream, offset, partition=partition, start=start, end=end) as payload,
+        wanted.read(client) as payload,
     ):
-        _check_start(start, end, payload.size)
+        wanted.check(payload.size)
         async for chunk in payload:
             await asyncio.to_thread(file.write, chunk)
             size += len(chunk)
@@ -105,22 +123,17 @@ async def _to_open(
     return size
 
 
-async def _to_file(
-    server: str | None,
-    stream: str,
-    partition: int,
-    offset: int,
-    start: int,
-    end: int | None,
-    target: Path,
-) -> int:
+async def _to_file(server: str | None, wanted: _Wanted, target: Path) -> int:
     """The bytes of the file. Raises: as `PayloadReader`; ConfigError, OSError."""
     import bascule
 
     async with bascule.connect(server) as client:
-        async with client.read_payload(stream, offset, partition=partition) as found:
+        async with client.read_payload(
+            wanted.stream, wanted.offset, partition=wanted.partition
+        ) as found:
             id, whole, crc32c = found.id, found.size, found.crc32c
-        _check_start(start, end, whole)
+        wanted.check(whole)
+        start, end = wanted.start, wanted.end
         total = max((whole if end is None else min(end, whole)) - start, 0)
         part = PartFile(
             target, PartOf(id, start, end), total, is_whole=(start, total) == (0, whole)
@@ -132,9 +145,7 @@ async def _to_file(
             err.print(f"going on behind {have:,} bytes of {part.path}", markup=False)
         try:
             if have < total or not total:
-                async with client.read_payload(
-                    stream, offset, partition=partition, start=start + have, end=end
-                ) as payload:
+                async with wanted.read(client, have=have) as payload:
                     with byte_bar(target.name, total=total) as (bar, task):
                         bar.update(task, completed=have)
                         async for chunk in payload:
