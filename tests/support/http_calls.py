@@ -6,6 +6,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -44,3 +45,8 @@ def get(request: str | urllib.request.Request, *, seconds: float = 30.0) -> str:
 def told(error: Exception) -> str:
     """The exception and the end of what the node answered with it."""
     return " ".join([repr(error), *(note[-400:] for note in getattr(error, "__notes__", ()))])
+
+
+def troubled_parts(health: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Parts of a node's health that are not ok, but the disk, which other programs may fill."""
+    return [p for p in health["parts"] if p["state"] != "ok" and p["part"] != "disk"]
