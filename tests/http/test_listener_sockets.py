@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bascule.host.real import RealFiles
+from bascule.http import listener as listener_module
 from bascule.http.listener import HttpListener
 from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
 from bascule.http.payloads.sendfile import SENDFILE
@@ -75,3 +77,51 @@ def counted(app: ASGIApp, method: str) -> int:
 
     asyncio.run(scene())
     return statistics.bytes_out
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("GET", "closing"), ("POST", "indeterminate"), ("BEGUN", "")],
+)
+def test_requests_that_are_not_answered_in_time_are_told_so(
+    method: str, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "CLOSE_SECONDS_MAX", 0.1)
+    runs = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if method == "BEGUN":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"some", "more_body": True})
+        runs.set()
+        await asyncio.Event().wait()
+
+    async def scene() -> bytes:
+        listener = HttpListener(app)
+        reader, writer = await asyncio.open_connection(*await listener.start("127.0.0.1", 0))
+        try:
+            word = "GET" if method == "BEGUN" else method
+            writer.write(f"{word} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n".encode())
+            await runs.wait()
+            answer, _ = await asyncio.gather(_until_closed(reader), listener.close())
+            return answer
+        finally:
+            writer.close()
+
+    answer = asyncio.run(scene())
+    if method == "BEGUN":
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert not answer.endswith(b"0\r\n\r\n")
+    else:
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert f'"code":"{expected}"'.encode() in answer
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
+    assert "requests are not answered in time" in caplog.text
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> bytes:
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while some := await reader.read(1 << 16):
+            received += some
+    return bytes(received)

@@ -23,7 +23,10 @@ from bascule.http.metrics.http_statistics import HttpStatistics
 from bascule.http.payloads.sendfile import SENDFILE, send_file
 from bascule.http.responses import json_response
 from bascule.http.schemas import ErrorBody, ErrorDetail
+from bascule.http.unfinished_requests import ABORT, UnfinishedRequests
 
+CLOSE_SECONDS_MAX: Final = 5.0
+"""For the answers of requests when the listener closes."""
 SWEEP_SECONDS: Final = 1.0
 """Time between checks for expired connections."""
 WATCHED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -153,7 +156,8 @@ class _Config(uvicorn.Config):
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=5,
+            # Unfinished requests have ended by then.
+            timeout_graceful_shutdown=int(CLOSE_SECONDS_MAX) + 5,
         )
         self.limits = limits
         self.statistics = statistics
@@ -182,7 +186,10 @@ class _Connection(H11Protocol):
         super().handle_events()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle is not before:  # its task begins after this
-            extensions: dict[str, Any] = {SENDFILE: partial(self._send_file, cycle)}
+            extensions: dict[str, Any] = {
+                SENDFILE: partial(self._send_file, cycle),
+                ABORT: partial(self._abort, cycle),
+            }
             cycle.scope["extensions"] = extensions
 
     async def _send_file(
@@ -196,6 +203,11 @@ class _Connection(H11Protocol):
             stall_seconds_max=self.config.limits.write_stall_ms_max / 1000,
         )  # fmt: skip
         self.config.statistics.bytes_out += length
+
+    def _abort(self, cycle: RequestResponseCycle) -> None:
+        """See `Abort`."""
+        cycle.disconnected = True
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
@@ -271,7 +283,8 @@ class HttpListener:
     ) -> None:
         limits = limits or HttpLimits()
         shared = ReservedShare(app, requests_max=limits.requests_max)
-        config = _Config(shared, limits, statistics or HttpStatistics())
+        self._requests = UnfinishedRequests(shared)
+        config = _Config(self._requests, limits, statistics or HttpStatistics())
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
@@ -294,6 +307,7 @@ class HttpListener:
         """Stop accepting, answer requests in flight for at most 5 s, close."""
         if self._task is not None:
             self._server.should_exit = True
+            await self._requests.end_after(CLOSE_SECONDS_MAX)
             await self._task
             self._task = None
         if self._sweep is not None:
