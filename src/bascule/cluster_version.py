@@ -12,8 +12,9 @@ supports, and it never goes down. What a version brings is used only when it is 
 A node reads and answers everything that it supports, whatever is in force: it may hear of a new
 version later than its peers.
 
-To bring something with a new version: add it to `HISTORY`, give it a name here, and ask for that
-number where it is used. `metadata.versions` has the rules, `metadata.command_codec` the fields.
+To bring something with a new version: add it to `HISTORY` and to the table in docs/operations.md,
+give it a name here, and ask for that number where it is used. `metadata.versions` has the rules,
+`metadata.command_codec` the fields.
 """
 
 from __future__ import annotations
@@ -25,17 +26,26 @@ class VersionNotes(NamedTuple):
     """One version, and what it brings."""
 
     number: int
-    brings: str
+    brings: tuple[str, ...]
+    """As operators see it, each with a name below, in the same order."""
 
 
 HISTORY: Final = (
-    VersionNotes(1, "what releases had before there were cluster versions, and these"),
+    VersionNotes(1, ("what releases had before there were cluster versions, and these",)),
     VersionNotes(
         2,
-        "ReplicaFetch says whether a log may have gaps, and where a follower's starts; drains have "
-        "a reason; operators recover partitions without a setting of the stream; PeerHello has the "
-        "cluster id; groups of the consumer protocol; tables; which version of a partition's state "
-        "made a node its replica; which nodes lack NATS",
+        (
+            "followers know whether their leader's log may have gaps, and refuse those that it "
+            "must not have",
+            "`bascule stream recover NAME --accept-loss`",
+            "`bascule node drain N --reason TEXT`",
+            "nodes say the id of their cluster in every connection",
+            "groups of the consumer protocol",
+            "coordinators of groups ask the controller whether they still lead",
+            "tables",
+            "a replica that leaves a node and comes back is told from the one before",
+            "others lead for nodes that lose their NATS connection",
+        ),
     ),
 )
 """Ascending, without a gap. A node of an earlier release registers no range, and supports 1."""
@@ -57,7 +67,8 @@ CLUSTER_IDS: Final = 2
 CONSUMER_GROUPS: Final = 2
 """Groups of the consumer protocol (KIP-848), and their records in `_offsets`."""
 CONFIRMATIONS: Final = 2
-"""The controller confirms to a leader that it leads: linearizable reads of tables brought that."""
+"""The controller confirms to a leader that it leads: linearizable reads of tables brought that,
+and coordinators of groups ask, too."""
 TABLES: Final = 2
 """`StreamConfig.table` and `table_ttl_ms`."""
 REPLICAS_SINCE: Final = 2
