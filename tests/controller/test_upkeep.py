@@ -19,6 +19,7 @@ from bascule.controller.cluster.upkeep import (
     next_change,
 )
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate
+from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ControllerRequest,
@@ -29,8 +30,10 @@ from bascule.metadata.requests import (
     Stay,
     decide,
 )
+from bascule.model import StreamConfig
 from bascule.raft.membership import MemberChange, Members
-from bascule.sim.disk import SimClock
+from bascule.sim.disk import SimClock, SimFiles
+from support.controlled_node import ControlledNode
 from support.deciding_controller import DecidingController, registration
 
 LOOKS = 6
@@ -73,10 +76,12 @@ class Group:
         self.controller = node
 
 
-def look(group: Group, times: int = LOOKS) -> None:
+def look(group: Group, times: int = LOOKS, *, balances_replicas: bool = False) -> None:
     async def run() -> None:
         lacking = LackingNodes(cast(Any, group), dict, SimClock())
-        upkeep = ClusterUpkeep(1, cast(Any, group), lacking, balance_ms=1)
+        upkeep = ClusterUpkeep(
+            1, cast(Any, group), lacking, balance_ms=1, balances_replicas=balances_replicas
+        )
         for number in range(times):
             await upkeep._look(now=float(number))
 
@@ -277,3 +282,33 @@ def test_a_voter_that_is_lost_leaves_also_if_it_was_to_leave_as_planned() -> Non
     group = Group(deciding, Members((1, 3, 4)))
     look(group)
     assert (deciding.image.removed, group.members.voters) == ({4}, (1, 3))
+
+
+# -- the balance of replicas -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("balances_replicas", [False, True])
+def test_replicas_move_to_a_new_node_without_a_request_only_where_that_is_set(
+    balances_replicas: bool,
+) -> None:
+    deciding = DecidingController()
+    deciding.register(1, 3)
+    deciding.create("a", replicas=2, partitions=6)
+    deciding.register(4)
+    look(Group(deciding, Members((1, 3, 4))), balances_replicas=balances_replicas)
+    moving = [*deciding.image.moving_states()]
+    assert bool(moving) == balances_replicas
+    assert not deciding.image.is_balancing, "nobody has asked for it"
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_the_setting_of_the_node_reaches_its_upkeep(setting: bool) -> None:
+    async def run() -> None:
+        async with ControlledNode(SimFiles(RealRandom(1)), balance_replicas=setting) as node:
+            await node.controller.create_stream("a", StreamConfig("a.>", partitions=4))
+            await node.metadata.submit(RegisterProcess(registration(2)))
+            await node.controller._upkeep._balance_replicas()
+            moving = [*node.metadata.image.moving_states()]
+            assert bool(moving) == setting
+
+    asyncio.run(run())

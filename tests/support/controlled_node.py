@@ -54,7 +54,7 @@ class NoPeers:
 class ControlledNode:
     """Made and used on one event loop; NATS is not connected yet."""
 
-    def __init__(self, files: SimFiles) -> None:
+    def __init__(self, files: SimFiles, *, balance_replicas: bool = False) -> None:
         self.files = files
         self.boots = files.boots
         self.clock = SimClock(1_000)
@@ -100,7 +100,7 @@ class ControlledNode:
             random=dice,
             process_loss=lambda *_: "",
             on_nodes=lambda _: None,
-            settings=ClusterConfig(leader_balance_ms=0),
+            settings=ClusterConfig(leader_balance_ms=0, balance_replicas=balance_replicas),
         )
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
 
