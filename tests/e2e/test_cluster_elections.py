@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bascule
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, PublishRejected
 from support import commands
 from support.clusters import RunningCluster, running_cluster
 from support.processes import Node, running_nats, wait_for
@@ -181,3 +181,42 @@ def test_the_longest_log_of_those_out_of_sync_leads(tmp_path: Path) -> None:
         with bascule.connect_sync(servers) as client:
             values = [int(message.value) for message in client.read("flights")]
         assert values == [*range(2 * SIZE)]
+
+
+def test_a_replica_that_left_when_nothing_could_be_committed_leads(tmp_path: Path) -> None:
+    """Without it fewer than `min_isr` were in sync, so it lacks nothing that was acknowledged."""
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(tmp_path / "nodes", nats=nats.url) as cluster,
+    ):
+        cluster.nodes[1].create("flights", "flights.>", replicas=2, min_isr=2)
+        cluster.wait_in_sync("flights")
+        assert publish(cluster, range(SIZE)) == [*range(SIZE)]
+        cluster.wait_in_sync("flights")
+        state = cluster.partition("flights")
+        last = state["leader"]
+        eligible = next(node for node in state["replicas"] if node != last)
+        cluster.nodes[eligible].stop(signal.SIGKILL)
+        wait_until(cluster, lambda: cluster.partition("flights")["isr"] == [last] or None)
+        with (
+            pytest.raises(PublishRejected, match="20008"),
+            bascule.connect_sync(cluster.nodes[last].addresses["http"]) as client,
+        ):
+            client.publish("flights.a", b"refused")
+
+        cluster.nodes[last].stop(signal.SIGKILL)
+        cluster.nodes[eligible].start()
+        wait_until(cluster, lambda: cluster.leader("flights") == eligible or None)
+        state = cluster.partition("flights")
+        assert (state["isr"], state["waits"], state["unclean_epoch"]) == ([eligible], "", 0)
+        assert not events(cluster, "unclean election")
+
+        cluster.nodes[last].start()
+        cluster.wait_in_sync("flights")
+        assert publish(cluster, range(SIZE, 2 * SIZE)) == [*range(SIZE, 2 * SIZE)]
+        with bascule.connect_sync(cluster.nodes[eligible].addresses["http"]) as client:
+            values = [int(message.value) for message in client.read("flights")]
+        assert values == [*range(2 * SIZE)]
+        assert not events(cluster, "records removed after an unclean election")
+        cluster.stop()
+        assert cluster.log_bytes(last, "flights") == cluster.log_bytes(eligible, "flights")
