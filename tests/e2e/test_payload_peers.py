@@ -104,6 +104,15 @@ OTHERS = {
         frames.FAILED,
         PayloadFailed("RemoteProtocolError", "data streaming protocol version 1, supported: 7"),
     ),
+    "has too many payloads": encode_message(frames.HELLO, StreamHello())
+    + encode_message(
+        frames.FAILED,
+        PayloadFailed(
+            "LimitExceeded",
+            "open payloads is 4096, asked for 4097",
+            {"name": "open payloads", "limit": 4096, "asked": 4097},
+        ),
+    ),
     "another protocol": b"\0\0\0\4\0\x23\0\0",
     "closes": None,
 }

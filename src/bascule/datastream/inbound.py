@@ -93,6 +93,7 @@ class InboundOwner(PayloadReceiver, Protocol):
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
     ) -> None: ...
+    def on_moved(self, connection: InboundConnection, count: int) -> None: ...
     def on_refused(self, connection: InboundConnection, error: Exception) -> None: ...
 
 
@@ -110,6 +111,8 @@ class InboundConnection:
         self._session: Session | None = None
         self._sink: _Sink | None = None
         self._sender: PayloadSender | None = None
+        self._bytes_out = 0
+        """What the connection had sent when that was last counted."""
         self._fetches = 0
         self._is_linking = False
         self._timer = reactor.call_later(HELLO_SECONDS_MAX, self._expire)
@@ -130,6 +133,18 @@ class InboundConnection:
     def close(self) -> None:
         """End it now."""
         self._connection.close()
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether only the other side can bring it forward."""
+        if self._is_opening or self._is_linking:
+            return False
+        return self._session is None or self._session.waits_for_sender
+
+    def give_way(self) -> None:
+        """Another connection takes its place, at once. What was received stays in its file."""
+        self._fail(Broken("the node has too many connections, and this one moved too little"))
+        self.close()
 
     def _expire(self) -> None:
         """ClosePayload a connection that has done nothing for long."""
@@ -211,6 +226,8 @@ class InboundConnection:
     def on_drained(self) -> None:
         self._send_ack()
         if self._sender is not None:
+            self._service.on_moved(self, self._connection.bytes_out - self._bytes_out)
+            self._bytes_out = self._connection.bytes_out
             self._sender.on_drained()
 
     def on_closed(self, error: Exception | None) -> None:
@@ -289,6 +306,8 @@ class InboundConnection:
     def acknowledge(self, reached: Reached) -> None:
         """Of the session: the tree has what is below."""
         self._used = self._has_acknowledged = True
+        if reached.written > self._reached.written:
+            self._service.on_moved(self, reached.written - self._reached.written)
         self._reached = reached
         self._owes_ack = True
         if self._connection.is_drained:

@@ -10,9 +10,10 @@ class DataStreamLimits:
     """Bounds on what senders of payloads may cost the node."""
 
     connections_max: int = 8_192
-    """Further ones are closed at once."""
+    """A further one takes the place of the longest silent or the slowest one; see `Occupants`."""
     sessions_max: int = 4_096
-    """Payloads that are received at once; each has a file and, while it is sent, a connection."""
+    """Payloads that are received at once; each has a file and, while it is sent, a connection. A
+    further one takes a place in the same way."""
     window_bytes: int = 16 << 20
     """What a sender may be ahead of the tree. It is in files, not in memory."""
     unlinked_ms_max: int = 600_000
@@ -49,6 +50,8 @@ class DataStreamCounts:
     repairs_failed: int = 0
     successors_lost: int = 0
     refused: int = 0
+    gave_way: int = 0
+    """Connections and payloads that have lost their places to others."""
     abandoned: int = 0
     nats_payloads: int = 0
     """Now."""

@@ -16,6 +16,7 @@ from bascule.datastream.disk.pacing import Pacing
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
+from bascule.datastream.occupants import Occupants
 from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
 from bascule.datastream.protocol import routes
 from bascule.datastream.protocol.routes import PlannedRoute, Route
@@ -25,7 +26,6 @@ from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import (
     BasculeError,
     Broken,
-    LimitExceeded,
     PayloadDamaged,
     PayloadMissing,
     RemoteProtocolError,
@@ -94,7 +94,10 @@ class DataStreams:
         self._sessions: dict[Key, Session] = {}
         self._loading: dict[Key, list[Callable[[], None]]] = {}
         """The sessions whose part is read from the disk, and what is to be called afterwards."""
-        self._connections: set[InboundConnection] = set()
+        self._receiving: Occupants[Session] = Occupants(clock, self._may_yield)
+        self._connections: Occupants[InboundConnection] = Occupants(
+            clock, lambda each: each.may_yield
+        )
         self._fetching = PayloadFetches(
             self, self._reactor, self.pool, clock, self._sessions, self._loading
         )
@@ -114,9 +117,13 @@ class DataStreams:
 
         def begin() -> None:
             if len(self._connections) >= self._limits.connections_max:
-                self.counts.refused += 1
-                sock.close()
-                return
+                silent = self._connections.next_to_yield()
+                if silent is None:
+                    self.counts.refused += 1
+                    sock.close()
+                    return
+                self.counts.gave_way += 1
+                silent.give_way()
             connection = InboundConnection(self, self._reactor, sock, peer)
             self._connections.add(connection)
             self.counts.connections = len(self._connections)
@@ -179,7 +186,7 @@ class DataStreams:
     def _end_all(self) -> None:
         for session in tuple(self._sessions.values()):
             session.end()
-        for connection in tuple(self._connections):
+        for connection in self._connections:
             connection.close()
         for fetching in self._fetches.values():
             fetching.close()
@@ -328,7 +335,7 @@ class DataStreams:
 
     def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
-        this raised: LimitExceeded, CorruptData, OSError."""
+        this raised: Broken, CorruptData, OSError."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
         if (waiting := self._loading.get(key)) is not None:
@@ -352,24 +359,23 @@ class DataStreams:
             return
         if session is not None:
             session.end()
-        if len(self._sessions) >= self._limits.sessions_max:
-            self._end_oldest_detached()
-        if len(self._sessions) >= self._limits.sessions_max:
-            asked = len(self._sessions) + 1
-            ready(None, LimitExceeded("open payloads", self._limits.sessions_max, asked))
+        if len(self._sessions) >= self._limits.sessions_max and not self._make_room():
+            ready(None, Broken(f"this node receives {len(self._sessions)} payloads already"))
             return
         session = Session(
             self, self._reactor, self.pool, place, opening, payloads, window=self.window
         )
         session.used_at_ns = self._clock.monotonic_ns()
         self._sessions[key] = session
+        self._receiving.add(session)
         self.counts.opened += 1
         self.counts.sessions = len(self._sessions)
         self._sweep_later()
         self._load(session, payloads, ready)
 
-    def _end_oldest_detached(self) -> None:
-        """Make room for a payload that somebody sends now. What was received stays in its file."""
+    def _make_room(self) -> bool:
+        """Have a payload give way to one that somebody sends now; whether there is one. What was
+        received of it stays in its file, and its sender, if it has one, may go on with that."""
         detached = [
             each
             for each in self._sessions.values()
@@ -377,6 +383,15 @@ class DataStreams:
         ]
         if detached:
             min(detached, key=lambda each: each.used_at_ns).end()
+            return True
+        session = self._receiving.next_to_yield()
+        if session is not None:
+            self.counts.gave_way += 1
+            session.fail(Broken("the node has too many payloads, and too little came of this one"))
+        return session is not None
+
+    def _may_yield(self, session: Session) -> bool:
+        return session.waits_for_sender and session.key not in self._loading
 
     def _load(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
         """Take over what the disk has of a payload."""
@@ -421,6 +436,7 @@ class DataStreams:
 
     def on_ended(self, session: Session) -> None:
         """Of a session."""
+        self._receiving.remove(session)
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             if not session.is_whole:
@@ -472,6 +488,15 @@ class DataStreams:
             opening=forwarded, reactor=self._reactor, on_lost=on_lost,
         )  # fmt: skip
 
+    def on_received(self, session: Session, count: int) -> None:
+        """So many new bytes of a payload have come."""
+        self.counts.bytes_received += count
+        self._receiving.on_bytes(session, count)
+
+    def on_moved(self, connection: InboundConnection, count: int) -> None:
+        """So many new bytes of a payload were acknowledged to a connection, or sent to it."""
+        self._connections.on_bytes(connection, count)
+
     def on_rate(self, node: int, bytes_per_s: int) -> None:
         """So much went to a node in a second in which there was more to send to it. The best of
         the last ones counts: others share the way."""
@@ -494,7 +519,7 @@ class DataStreams:
 
     def on_connection_closed(self, connection: InboundConnection, error: Exception | None) -> None:
         """Of a connection."""
-        self._connections.discard(connection)
+        self._connections.remove(connection)
         self.counts.connections = len(self._connections)
 
     def on_refused(self, connection: InboundConnection, error: Exception) -> None:
@@ -562,5 +587,7 @@ class DataStreams:
                 session.used_at_ns = now_ns
             elif now_ns - session.used_at_ns > DETACHED_SECONDS_MAX * 1e9:
                 session.end()
+        self._receiving.on_look()
+        self._connections.on_look()
         if self._sessions or self._connections:
             self._sweep_later()

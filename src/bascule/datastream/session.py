@@ -71,6 +71,7 @@ class SessionOwner(Protocol):
         """Raises: Broken, OSError."""
         ...
 
+    def on_received(self, session: Session, count: int) -> None: ...
     def on_rate(self, node: int, bytes_per_s: int) -> None: ...
     def on_whole(self, key: Key) -> None: ...
     def on_ended(self, session: Session) -> None: ...
@@ -200,6 +201,14 @@ class Session:
         """Whether nobody sends."""
         return self._upstream is None
 
+    @property
+    def waits_for_sender(self) -> bool:
+        """Whether only its sender can bring it forward: all nodes of the tree have written what
+        has come, and nobody has said that this is all."""
+        if self.closing is not None or self._is_paused:
+            return False
+        return self._acknowledged.written >= self.received.position
+
     def skip(self, head: DataHead) -> int:
         """How much of a packet is here already.
 
@@ -233,7 +242,7 @@ class Session:
         start = self.received.position
         if self.received.on_packet(head, crc=crc, new_crc=new_crc):
             length = self.received.position - start
-            self._service.counts.bytes_received += length
+            self._service.on_received(self, length)
             self._packets[start] = DataHead(head.flags, start, new_crc, length)
             if len(self._packets) > PACKETS_KEPT:
                 del self._packets[next(iter(self._packets))]

@@ -178,7 +178,7 @@ class PayloadWriter:
         """Send bytes; waits while too many are not acknowledged. The memory may be used again.
 
         Raises: Broken if no node takes them within the timeout; PayloadDamaged if what was sent
-        before under this id has other content; LimitExceeded, DiskFull.
+        before under this id has other content; DiskFull.
         """
         if self._closed is not None or self._attempt < 0:
             raise Closed(f"payload {self.id} is closed")
@@ -398,7 +398,8 @@ class PayloadWriter:
                     if await self._open_at(address):
                         return
                     break  # it has said which nodes have replicas
-                except (Broken, DiskFull, PayloadGap, UnknownStream) as caught:
+                except (Broken, DiskFull, LimitExceeded, PayloadGap, UnknownStream) as caught:
+                    # A node of a release before says so that it receives too many payloads.
                     error = caught
                     behind += isinstance(caught, UnknownStream)
                     self._on_failed(address, caught)

@@ -62,6 +62,10 @@ PAYLOAD_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "datastream.refused": MetricFamily(
         "payload_refusals", "Requests of data streaming that were refused."
     ),
+    "datastream.gave_way": MetricFamily(
+        "payload_gave_way",
+        "Connections and payloads that have lost their places to others, as silent or slow ones.",
+    ),
     "datastream.abandoned": MetricFamily(
         "payload_abandoned",
         "Payloads removed because the connection that sent them has begun many others.",
