@@ -23,7 +23,7 @@ FAILED_MAX: Final = 4_096
 
 
 class PayloadFetches:
-    """Belongs to the thread of the reactor."""
+    """Belongs to the thread of the reactor, but for `repair_found`."""
 
     def __init__(
         self,
@@ -107,6 +107,28 @@ class PayloadFetches:
             )
 
         self._begin(place, link, on_fetched, is_repair=True)
+
+    def repair_found(self, place: PayloadPlace, id: str) -> None:
+        """Repair the payload with this id, as its record says what it is. On a thread of the
+        pool: it reads the disk."""
+        store = place.store
+        assert store is not None
+        found = store.payloads.find(id)
+        if found is None:
+            return
+        try:
+            if found.offset < 0:  # no record names it: it is fetched when one does
+                store.payloads.discard_whole(id)
+                return
+            link = store.link_at(found.offset)
+        except (BasculeError, OSError) as caught:
+            log.warning(
+                "data streaming: the record of a damaged payload cannot be read",
+                extra={"stream": place.stream, "payload": id, "error": str(caught)},
+            )
+            return
+        if link is not None and link.payload.id == id:
+            self._reactor.call(lambda: self.repair(place, link))
 
     def _begin(
         self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched, *, is_repair: bool

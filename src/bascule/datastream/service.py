@@ -548,28 +548,7 @@ class DataStreams:
         """Somebody could not read a payload here. If its file is damaged or lost, it is replaced.
         Any thread may call it."""
         if is_damage(error):
-            self.pool.submit(self._find_damaged, place, id, error)
-
-    def _find_damaged(self, place: PayloadPlace, id: str, error: Exception) -> None:
-        """What the record says of a damaged payload. On a thread of the pool."""
-        store = place.store
-        assert store is not None
-        found = store.payloads.find(id)
-        if found is None:
-            return
-        try:
-            if found.offset < 0:  # no record names it: it is fetched when one does
-                store.payloads.discard_whole(id)
-                return
-            link = store.link_at(found.offset)
-        except (BasculeError, OSError) as caught:
-            log.warning(
-                "data streaming: the record of a damaged payload cannot be read",
-                extra={"stream": place.stream, "payload": id, "error": str(caught)},
-            )
-            return
-        if link is not None and link.payload.id == id:
-            self.repair(place, link)
+            self.pool.submit(self._fetching.repair_found, place, id)
 
     # -- what nobody goes on with ---------------------------------------------------------------
 
