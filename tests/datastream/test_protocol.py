@@ -24,7 +24,7 @@ from bascule.wire.datastream.frames import (
     encode_data_head,
     encode_message,
 )
-from bascule.wire.datastream.messages import ClosePayload, OpenPayload
+from bascule.wire.datastream.messages import ClosePayload, OpenPayload, StreamHello
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
@@ -204,6 +204,25 @@ def test_impossible_frames_are_refused(data: bytes, why: str | None) -> None:
         return
     with pytest.raises(RemoteProtocolError, match=why):
         reader.feed(data)
+
+
+@pytest.mark.parametrize("kind", [frames.HELLO, frames.ACK, frames.CLOSE, frames.FETCH])
+def test_frames_of_numbers_and_names_are_small(kind: int) -> None:
+    most = frames.SMALL_FRAME_BYTES_MAX
+    assert StreamFrameReader().feed(frames.HEAD.pack(most, kind, 0)) is None
+    with pytest.raises(RemoteProtocolError, match="at most 4096 bytes"):
+        StreamFrameReader().feed(frames.HEAD.pack(most + 1, kind, 0))
+
+
+@pytest.mark.parametrize("kind", [frames.OPEN, frames.DATA, frames.ACK])
+def test_a_connection_begins_with_a_hello(kind: int) -> None:
+    reader = StreamFrameReader(awaits_hello=True)
+    with pytest.raises(RemoteProtocolError, match=f"kind {kind:#04x} before a hello"):
+        reader.feed(frames.HEAD.pack(100, kind, 0))
+    reader = StreamFrameReader(awaits_hello=True)
+    assert reader.feed(encode_message(frames.HELLO, StreamHello())[: frames.HEAD.size]) is None
+    assert reader.feed(encode_message(frames.HELLO, StreamHello())[frames.HEAD.size :]) is not None
+    assert reader.feed(frames.HEAD.pack(100, kind, 0)) is None or kind == frames.DATA
 
 
 def test_impossible_packets_are_refused() -> None:

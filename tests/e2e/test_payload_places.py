@@ -131,3 +131,69 @@ def test_connections_that_do_nothing_give_way(tmp_path: Path) -> None:
         assert node.streams.counts.gave_way == 1
         for sender in senders:
             sender.close()
+
+
+LARGE = [("Note", b"n" * 40_000)]
+LITTLE = DataStreamLimits(requests_bytes_max=100_000)
+
+
+def test_large_headers_share_a_memory(tmp_path: Path) -> None:
+    """Beyond it the longest silent ones give way; a payload without large headers needs none."""
+    clock, data = ShiftedClock(), content(2 * MIB)
+    with payload_nodes(tmp_path, 1, limits=LITTLE, clock=clock) as nodes:
+        node, held = nodes[1], nodes[1].streams._admission.sessions
+        senders = [RawSender(node.port) for _ in IDS]
+        for sender, id in zip(senders[:2], IDS, strict=False):
+            sender.open(id, headers=LARGE)
+            sender.until(frames.OPENED)
+        senders[2].open(IDS[2], headers=LARGE)
+        failed = decode_message(senders[2].until(frames.FAILED), PayloadFailed)
+        assert (failed.name, failed.text) == (
+            "Broken", "this node has too many large requests already",
+        )  # fmt: skip
+        asyncio.run(stored(data, writer(node.address)))
+        assert whole(node) == data
+        advance(clock, node, 1.5)
+        senders[3].open(IDS[3], headers=LARGE)
+        senders[3].until(frames.OPENED)
+        senders[0].until(frames.FAILED)
+        assert node.streams.counts.gave_way == 1
+        assert 80_000 < held.held < 100_000
+        senders[1].packet(0, b"x")
+        senders[3].finish(b"")
+        senders[3].until(frames.CLOSED)
+        assert node.openings[-1].headers == LARGE
+        for sender in senders:
+            sender.close()
+        wait_until("it is given back", lambda: held.held == 0)
+        assert node.streams.counts.sessions == 1, "its bytes are kept for its sender"
+
+
+def test_many_small_headers_count_for_what_they_take(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 1, limits=LITTLE) as nodes:
+        sender = RawSender(nodes[1].port)
+        sender.open(IDS[0], headers=[("A", b"")] * 1_000)
+        sender.until(frames.FAILED)
+        sender.close()
+
+
+def test_requests_that_come_in_part_share_the_memory(tmp_path: Path) -> None:
+    clock = ShiftedClock()
+    with payload_nodes(tmp_path, 1, limits=LITTLE, clock=clock) as nodes:
+        node, held = nodes[1], nodes[1].streams._admission.connections
+        senders = [RawSender(node.port) for _ in range(4)]
+        for count, sender in enumerate(senders[:2], start=1):
+            sender.send(frames.HEAD.pack(40_000, frames.OPEN, 0), bytes(10_000))
+            wait_until("it has come", lambda count=count: held.held == 40_004 * count)
+        senders[2].send(frames.HEAD.pack(40_000, frames.OPEN, 0))
+        senders[2].until(frames.FAILED)
+        advance(clock, node, 1.5)
+        senders[1].send(bytes(10_000))  # that is no use of the place
+        senders[3].send(frames.HEAD.pack(80_000, frames.OPEN, 0))
+        for sender in senders[:2]:
+            sender.until(frames.FAILED)
+        wait_until("it has come", lambda: held.held == 80_004)
+        senders[3].close()
+        wait_until("it is given back", lambda: held.held == 0)
+        for sender in senders[:3]:
+            sender.close()

@@ -15,7 +15,7 @@ small record goes through the log: the link (`storage.payloads`).
     chunked_...  payloads that NATS clients send in chunks, and one of them: this node leads the
                  partition, and is their primary
     left_sess... sessions whose sender went on to another payload
-    occupants    which connection or payload gives its place to a new one
+    admission    which connection or payload gives its place to a new one
     disk         write_back, paced_thread, pacing: what of payloads is in memory only goes to the
                  disk in small steps, more slowly while syncs of logs are delayed by it
     fetching     gets a payload from a node that has it
@@ -28,9 +28,10 @@ Promises:
 
 * A payload is acknowledged to its client when its record is committed. So it is whole and synced
   on every in-sync replica: a replica appends a link only when it has the payload.
-* Memory does not depend on what clients send. A node holds one buffer; bytes that a successor
-  cannot take yet stay in the file, and what exceeds the window stays in the sender's socket. So
-  does what the disk cannot take: the page cache has 128 MiB of payloads that are not written.
+* Memory does not depend on what clients send. A node holds one buffer, and at most 64 MiB of keys
+  and headers. Bytes that a successor cannot take yet stay in the file, and what exceeds the window
+  stays in the sender's socket. So does what the disk cannot take: the page cache has 128 MiB of
+  payloads that are not written.
 * What one connection does ends that connection at most. Whoever takes all places and sends nothing,
   or little, loses them to others. What is never linked is removed after a timeout, and counted.
 """

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from bascule.datastream.chunked_payload import ChunkedPayload, TakenChunk
-from bascule.datastream.inbound import PayloadReceiver
+from bascule.datastream.inbound import HEADER_OVERHEAD_BYTES, PayloadReceiver
 from bascule.datastream.left_sessions import LeftSessions
 from bascule.datastream.ports import PayloadCluster, PayloadPlace
 from bascule.datastream.protocol.chunk_messages import (
@@ -31,9 +31,7 @@ QUEUE_BYTES_MAX: Final = 64 << 20
 """Chunks that have come and are not written yet, and answers that are owed; further ones are not
 taken."""
 CHUNK_OVERHEAD_BYTES: Final = 1_024
-"""What a chunk counts for beside its bytes,"""
-HEADER_OVERHEAD_BYTES: Final = 160
-"""and each of its headers: measured 115 to 150, for headers of a few bytes."""
+"""What a chunk counts for beside its bytes and headers."""
 PAYLOADS_MAX: Final = 512
 """Payloads that come in chunks at once; each has a file, and a connection to each successor."""
 YIELD_SECONDS: Final = 1.0

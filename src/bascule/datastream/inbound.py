@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 HELLO_SECONDS_MAX: Final = 10.0
 IDLE_SECONDS_MAX: Final = 600.0
+HEADER_OVERHEAD_BYTES: Final = 160
+"""What each header of a message counts for beside its bytes: measured 115 to 150, for headers of a
+few bytes."""
 LEFT_MAX: Final = 8
 """Payloads that a connection may leave unfinished for others. Bascule's clients leave none."""
 
@@ -65,7 +68,12 @@ class PayloadReceiver(Protocol):
         self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
     ) -> PlannedRoute | ReplicaAddress: ...
     def prepare_session(
-        self, place: PayloadPlace, opening: OpenPayload, ready: OnSession
+        self,
+        place: PayloadPlace,
+        opening: OpenPayload,
+        ready: OnSession,
+        *,
+        request_bytes: int = 0,
     ) -> None: ...
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
@@ -93,6 +101,7 @@ class InboundOwner(PayloadReceiver, Protocol):
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
     ) -> None: ...
+    def hold_request(self, connection: InboundConnection, count: int) -> None: ...
     def on_moved(self, connection: InboundConnection, count: int) -> None: ...
     def on_refused(self, connection: InboundConnection, error: Exception) -> None: ...
 
@@ -106,7 +115,9 @@ class InboundConnection:
         self.peer = peer
         self._service = service
         self._reactor = reactor
-        self._connection = StreamConnection(reactor, sock, self)
+        self._connection = StreamConnection(
+            reactor, sock, self, awaits_hello=True, on_large_frame=self._on_large_frame
+        )
         self._hello: StreamHello | None = None
         self._session: Session | None = None
         self._sink: _Sink | None = None
@@ -175,22 +186,28 @@ class InboundConnection:
 
     # -- Handler --------------------------------------------------------------------------------
 
+    def _on_large_frame(self, size: int) -> None:
+        """A part of a request: memory is kept for all of it."""
+        try:
+            self._service.hold_request(self, size)
+        except BasculeError as error:
+            self._fail(error)
+
     def on_frame(self, kind: int, frame: bytearray) -> None:
         """A request. Whatever is wrong with it is answered, and ends this connection."""
         self._used = True
         try:
+            self._service.hold_request(self, 0)
             self._answer(kind, frame)
         except (BasculeError, OSError) as error:
             self._fail(error)
 
     def _answer(self, kind: int, frame: bytearray) -> None:
-        if self._hello is None:
-            if kind != frames.HELLO:
-                raise RemoteProtocolError(f"a frame of kind {kind:#04x} before a hello")
+        if self._hello is None:  # the first frame is HELLO
             self._hello = self._service.check_hello(decode_message(frame, StreamHello))
             self._say_hello()
         elif kind == frames.OPEN:
-            self._open(decode_message(frame, OpenPayload))
+            self._open(decode_message(frame, OpenPayload), len(frame))
         elif kind == frames.CLOSE and self._session is not None:
             close = decode_message(frame, ClosePayload)
             self._session.on_close(close.size, close.crc)
@@ -242,7 +259,7 @@ class InboundConnection:
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def _open(self, opening: OpenPayload) -> None:
+    def _open(self, opening: OpenPayload, frame_bytes: int) -> None:
         if self._session is not None:
             self._leave(self._session)
         place = self._service.place(opening, is_node=self._is_node)
@@ -273,7 +290,9 @@ class InboundConnection:
             except (BasculeError, OSError) as caught:
                 self._fail(caught)
 
-        self._service.prepare_session(place, opening, ready)
+        entries = len(opening.headers) + len(opening.route)
+        request_bytes = frame_bytes + HEADER_OVERHEAD_BYTES * entries
+        self._service.prepare_session(place, opening, ready, request_bytes=request_bytes)
 
     def _leave(self, session: Session) -> None:
         """Another one is opened without the end of this one. The oldest of many is removed."""

@@ -10,10 +10,13 @@ class DataStreamLimits:
     """Bounds on what senders of payloads may cost the node."""
 
     connections_max: int = 8_192
-    """A further one takes the place of the longest silent or the slowest one; see `Occupants`."""
+    """A further one takes the place of the longest silent or the slowest one; see `admission`."""
     sessions_max: int = 4_096
     """Payloads that are received at once; each has a file and, while it is sent, a connection. A
     further one takes a place in the same way."""
+    requests_bytes_max: int = 64 << 20
+    """Memory for the keys and headers of payloads that are received, and for requests that have
+    come in part, together; small ones, of at most 4 KiB each, count for nothing."""
     window_bytes: int = 16 << 20
     """What a sender may be ahead of the tree. It is in files, not in memory."""
     unlinked_ms_max: int = 600_000

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
+from bascule.datastream.admission import PayloadAdmission
 from bascule.datastream.chunked_payloads import ChunkedPayloads
 from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.pacing import Pacing
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
-from bascule.datastream.occupants import Occupants
 from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
 from bascule.datastream.protocol import routes
 from bascule.datastream.protocol.routes import PlannedRoute, Route
@@ -94,10 +94,8 @@ class DataStreams:
         self._sessions: dict[Key, Session] = {}
         self._loading: dict[Key, list[Callable[[], None]]] = {}
         """The sessions whose part is read from the disk, and what is to be called afterwards."""
-        self._receiving: Occupants[Session] = Occupants(clock, self._may_yield)
-        self._connections: Occupants[InboundConnection] = Occupants(
-            clock, lambda each: each.may_yield
-        )
+        self._admission = PayloadAdmission(clock, self._limits, self.counts, self._loading)
+        self._connections = self._admission.connections
         self._fetching = PayloadFetches(
             self, self._reactor, self.pool, clock, self._sessions, self._loading
         )
@@ -116,14 +114,10 @@ class DataStreams:
         """Serve a connection whose first bytes, still unread, are those of this protocol."""
 
         def begin() -> None:
-            if len(self._connections) >= self._limits.connections_max:
-                silent = self._connections.next_to_yield()
-                if silent is None:
-                    self.counts.refused += 1
-                    sock.close()
-                    return
-                self.counts.gave_way += 1
-                silent.give_way()
+            if not self._admission.admits_connection():
+                self.counts.refused += 1
+                sock.close()
+                return
             connection = InboundConnection(self, self._reactor, sock, peer)
             self._connections.add(connection)
             self.counts.connections = len(self._connections)
@@ -333,14 +327,24 @@ class DataStreams:
         )
         return planned
 
-    def prepare_session(self, place: PayloadPlace, opening: OpenPayload, ready: OnSession) -> None:
+    def prepare_session(
+        self,
+        place: PayloadPlace,
+        opening: OpenPayload,
+        ready: OnSession,
+        *,
+        request_bytes: int = 0,
+    ) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
-        this raised: Broken, CorruptData, OSError."""
+        this raised: Broken, CorruptData, OSError. `request_bytes`: what `opening` takes of the
+        memory."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
         if (waiting := self._loading.get(key)) is not None:
             # Who reads the part cuts off what is behind it, so nobody may write meanwhile.
-            waiting.append(lambda: self.prepare_session(place, opening, ready))
+            waiting.append(
+                lambda: self.prepare_session(place, opening, ready, request_bytes=request_bytes)
+            )
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not payloads:
@@ -348,6 +352,11 @@ class DataStreams:
             session = None
         if session is not None and session.closing is None and not opening.begins_anew:
             session.used_at_ns = self._clock.monotonic_ns()
+            try:
+                self._admission.hold_opening(session, request_bytes)
+            except Broken as error:
+                ready(None, error)
+                return
             session.place, session.opening = place, opening
             ready(session, None)
             return
@@ -359,39 +368,27 @@ class DataStreams:
             return
         if session is not None:
             session.end()
-        if len(self._sessions) >= self._limits.sessions_max and not self._make_room():
-            ready(None, Broken(f"this node receives {len(self._sessions)} payloads already"))
+        try:
+            self._admission.admit_session()
+        except Broken as error:
+            ready(None, error)
             return
         session = Session(
             self, self._reactor, self.pool, place, opening, payloads, window=self.window
         )
         session.used_at_ns = self._clock.monotonic_ns()
         self._sessions[key] = session
-        self._receiving.add(session)
+        self._admission.sessions.add(session)
         self.counts.opened += 1
         self.counts.sessions = len(self._sessions)
         self._sweep_later()
+        try:
+            self._admission.hold_opening(session, request_bytes)
+        except Broken as error:
+            session.end()
+            ready(None, error)
+            return
         self._load(session, payloads, ready)
-
-    def _make_room(self) -> bool:
-        """Have a payload give way to one that somebody sends now; whether there is one. What was
-        received of it stays in its file, and its sender, if it has one, may go on with that."""
-        detached = [
-            each
-            for each in self._sessions.values()
-            if each.is_detached and each.key not in self._loading
-        ]
-        if detached:
-            min(detached, key=lambda each: each.used_at_ns).end()
-            return True
-        session = self._receiving.next_to_yield()
-        if session is not None:
-            self.counts.gave_way += 1
-            session.fail(Broken("the node has too many payloads, and too little came of this one"))
-        return session is not None
-
-    def _may_yield(self, session: Session) -> bool:
-        return session.waits_for_sender and session.key not in self._loading
 
     def _load(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
         """Take over what the disk has of a payload."""
@@ -436,7 +433,7 @@ class DataStreams:
 
     def on_ended(self, session: Session) -> None:
         """Of a session."""
-        self._receiving.remove(session)
+        self._admission.sessions.remove(session)
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             if not session.is_whole:
@@ -491,7 +488,18 @@ class DataStreams:
     def on_received(self, session: Session, count: int) -> None:
         """So many new bytes of a payload have come."""
         self.counts.bytes_received += count
-        self._receiving.on_bytes(session, count)
+        self._admission.sessions.on_bytes(session, count)
+
+    def on_detached(self, session: Session) -> None:
+        """Nobody sends it: who goes on with it says again what the message has."""
+        opening = session.opening
+        if session.closing is None:
+            session.opening = OpenPayload(opening.id, opening.stream, size=opening.size)
+            self._admission.hold_opening(session, 0)
+
+    def hold_request(self, connection: InboundConnection, count: int) -> None:
+        """A request has come in part, and has so many bytes; 0: none. Raises: Broken."""
+        self._admission.hold_request(connection, count)
 
     def on_moved(self, connection: InboundConnection, count: int) -> None:
         """So many new bytes of a payload were acknowledged to a connection, or sent to it."""
@@ -566,7 +574,6 @@ class DataStreams:
                 session.used_at_ns = now_ns
             elif now_ns - session.used_at_ns > DETACHED_SECONDS_MAX * 1e9:
                 session.end()
-        self._receiving.on_look()
-        self._connections.on_look()
+        self._admission.on_look()
         if self._sessions or self._connections:
             self._sweep_later()

@@ -71,6 +71,7 @@ class SessionOwner(Protocol):
         """Raises: Broken, OSError."""
         ...
 
+    def on_detached(self, session: Session) -> None: ...
     def on_received(self, session: Session, count: int) -> None: ...
     def on_rate(self, node: int, bytes_per_s: int) -> None: ...
     def on_whole(self, key: Key) -> None: ...
@@ -189,6 +190,8 @@ class Session:
                 self._successors.clear()
                 if not self.received.position and not self.has_ended:
                     self.abandon()  # there is nothing to go on with
+                else:
+                    self._service.on_detached(self)
 
     def abandon(self) -> None:
         """End it, and remove what was received."""

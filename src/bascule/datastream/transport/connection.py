@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -13,7 +14,13 @@ from crc32c import crc32c
 from bascule.datastream.transport.reactor import READ, WRITE, Reactor
 from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.host.api import File
-from bascule.wire.datastream.frames import DATA, DataHead, StreamFrameReader, decode_data_head
+from bascule.wire.datastream.frames import (
+    DATA,
+    SMALL_FRAME_BYTES_MAX,
+    DataHead,
+    StreamFrameReader,
+    decode_data_head,
+)
 
 PIECES_AT_ONCE: Final = 16
 """Reads of one connection before others have their turn."""
@@ -71,12 +78,25 @@ class _FileRange:
 class StreamConnection:
     """Belongs to the thread of the reactor."""
 
-    def __init__(self, reactor: Reactor, sock: socket.socket, handler: Handler) -> None:
-        """`sock` is connected, or about to be. Nothing is read before `start`."""
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        handler: Handler,
+        *,
+        awaits_hello: bool = False,
+        on_large_frame: Callable[[int], None] | None = None,
+    ) -> None:
+        """`sock` is connected, or about to be. Nothing is read before `start`.
+
+        `on_large_frame` is called with the size of a frame that is not small before more of it than
+        its head is kept; it may end the connection.
+        """
         self._reactor = reactor
         self._socket = sock
         self._handler = handler
-        self._reader = StreamFrameReader()
+        self._reader = StreamFrameReader(awaits_hello=awaits_hello)
+        self._on_large_frame = on_large_frame
         self._out: deque[memoryview | _FileRange] = deque()
         self._head: DataHead | None = None
         """That of the packet whose bytes are read now."""
@@ -274,6 +294,9 @@ class StreamConnection:
             return False
         found = self._reader.feed(room[:count])
         if found is None:
+            size, told = self._reader.frame_bytes, self._on_large_frame
+            if told is not None and size > SMALL_FRAME_BYTES_MAX:
+                told(size)
             return True
         kind, frame = found
         if kind != DATA:

@@ -35,6 +35,9 @@ SIZE_BYTES: Final = 4
 DATA_EXTRA: Final = DATA_HEAD.size - SIZE_BYTES
 FRAME_BYTES_MAX: Final = 1 << 20
 """Of frames other than DATA. The headers of a message may take most of it."""
+SMALL_FRAME_BYTES_MAX: Final = 4 << 10
+"""Of those that have only numbers and names."""
+_SMALL: Final = frozenset({HELLO, ACK, CLOSE, FETCH})
 PACKET_BYTES: Final = 1 << 20
 """What a sender puts into one DATA frame."""
 PACKET_BYTES_MAX: Final = 16 << 20
@@ -106,10 +109,17 @@ class StreamFrameReader:
     DATA frame the caller reads the frame's bytes itself, and goes on here behind them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaits_hello: bool = False) -> None:
+        """`awaits_hello`: whether the first frame has to be HELLO."""
+        self._awaits_hello = awaits_hello
         self._frame = bytearray()
         self._size = 0
         """Of the whole frame, 0 while it is not known."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of the frame that has come in part, once its size is known; else 0."""
+        return self._size
 
     @property
     def wanted(self) -> int:
@@ -120,13 +130,17 @@ class StreamFrameReader:
         """Take at most `wanted` bytes; return the kind and the frame, once it is whole. Of a DATA
         frame it is the head.
 
-        Raises: RemoteProtocolError for an unknown kind or an impossible size.
+        Raises: RemoteProtocolError for an unknown kind, an impossible size, or no HELLO.
         """
         frame = self._frame
         frame += data
         if not self._size:
             if len(frame) < HEAD.size:
                 return None
+            if self._awaits_hello and frame[SIZE_BYTES] != HELLO:
+                kind = frame[SIZE_BYTES]
+                raise RemoteProtocolError(f"a frame of kind {kind:#04x} before a hello")
+            self._awaits_hello = False
             self._size = _size_of(frame)
         if len(frame) < self._size:
             return None
@@ -145,8 +159,7 @@ def _size_of(head: bytearray) -> int:
         if size < DATA_EXTRA:
             raise RemoteProtocolError(f"a packet frame of {size} bytes, expected {DATA_EXTRA}")
         return DATA_HEAD.size
-    if not HEAD.size - SIZE_BYTES <= size <= FRAME_BYTES_MAX:
-        raise RemoteProtocolError(
-            f"a frame of {size} bytes, expected at most {FRAME_BYTES_MAX} bytes"
-        )
+    most = SMALL_FRAME_BYTES_MAX if kind in _SMALL else FRAME_BYTES_MAX
+    if not HEAD.size - SIZE_BYTES <= size <= most:
+        raise RemoteProtocolError(f"a frame of {size} bytes, expected at most {most} bytes")
     return SIZE_BYTES + int(size)

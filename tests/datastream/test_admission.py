@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.datastream.occupants import SLOW_BYTES_PER_S, Occupants
+from bascule.datastream.admission import SLOW_BYTES_PER_S, Occupants
 from bascule.host.real import RealClock
 
 
