@@ -94,6 +94,7 @@ class PayloadNode:
         self.port: int = self._listener.getsockname()[1]
         self.is_running = False
         self._frozen: list[threading.Event] = []
+        self.has_replica = True
         self.is_behind = False
         """Whether it does not know of the stream yet, as after its start."""
         self.sync_seconds = 0.0
@@ -176,8 +177,9 @@ class PayloadNode:
             raise UnknownStream(stream)
         replicas = tuple(ReplicaAddress(each.number, each.address) for each in self.alive)
         return PayloadPlace(
-            stream, STREAM_ID, partition, self.leader, replicas, self.replica_count, self.store,
-            tuple(range(1, self.replica_count + 1)), self.high_watermark,
+            stream, STREAM_ID, partition, self.leader, replicas, self.replica_count,
+            self.store if self.has_replica else None, tuple(range(1, self.replica_count + 1)),
+            self.high_watermark,
         )  # fmt: skip
 
     def peer_address(self, node: int) -> tuple[str, int] | None:

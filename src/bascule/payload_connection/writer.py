@@ -25,7 +25,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.payload_connection.connection import PayloadConnection
-from bascule.payload_connection.places import Places
+from bascule.payload_connection.places import Answers, Places
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import (
@@ -40,6 +40,7 @@ from bascule.wire.datastream.messages import (
     OpenPayload,
     PayloadClosed,
     PayloadOpened,
+    ReplicaAddress,
     ReplicasElsewhere,
 )
 
@@ -391,22 +392,26 @@ class PayloadWriter:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
-            error: BasculeError = Broken("no node is known")
-            order, behind = self._places.order, 0
+            order = self._places.order
+            answers = Answers(order)
             for address in order:
                 try:
-                    if await self._open_at(address):
-                        return
-                    break  # it has said which nodes have replicas
+                    elsewhere = await self._open_at(address)
                 except (Broken, DiskFull, LimitExceeded, PayloadGap, UnknownStream) as caught:
                     # A node of a release before says so that it receives too many payloads.
-                    error = caught
-                    behind += isinstance(caught, UnknownStream)
+                    answers.on_failed(address, caught)
                     self._on_failed(address, caught)
-            is_unknown = behind == len(order) and self._attempt == 0
-            if isinstance(error, DiskFull) or is_unknown:
+                    continue
+                if elsewhere is None:
+                    return
+                answers.on_elsewhere(elsewhere)
+                break
+            error = answers.last
+            if answers.is_full or (answers.is_unknown and self._attempt == 0):
                 raise error
             if loop.time() > deadline:
+                if answers.full is not None:
+                    raise answers.full  # others are lost
                 raise Broken(f"no replica takes payload {self.id}: {error}") from error
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -419,8 +424,9 @@ class PayloadWriter:
             self._replanned = f"the route cannot begin at its first node ({error}); "
             self._opening.route, self._opening.topology = [], "auto"
 
-    async def _open_at(self, address: str) -> bool:
-        """Whether the payload is open there. Raises: Broken; what the node says."""
+    async def _open_at(self, address: str) -> list[ReplicaAddress] | None:
+        """Open the payload there; None, or the nodes to ask instead. Raises: Broken; what the node
+        says."""
         assert self._places is not None
         connection = await PayloadConnection.connect(address, timeout=CONNECT_SECONDS_MAX)
         try:
@@ -433,7 +439,7 @@ class PayloadWriter:
                 self._places.learn(opened.replicas, leader_last=True)
                 self._opening.partition = opened.partition
                 connection.close()
-                return False
+                return opened.replicas
             self._check(opened)
         except BaseException:
             connection.close()
@@ -451,7 +457,7 @@ class PayloadWriter:
         self._silent_watches = 0
         self._listening = asyncio.create_task(self._listen(connection))
         self._watching = asyncio.create_task(self._watch(connection))
-        return True
+        return None
 
     async def _answer(self, connection: PayloadConnection) -> PayloadOpened | ReplicasElsewhere:
         """What a node says to OPEN. It may read what it has first, and says that it is alive.
