@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -98,6 +99,30 @@ def test_http_stores_a_body_of_any_size(node: Node, client: SyncClient) -> None:
     empty = httpx.post(url(node, "?subject=models.a"), headers=OCTETS)
     assert empty.status_code == 201
     assert empty.json()["bytes"] == 0
+
+
+def test_http_sends_from_the_file_to_the_socket(node: Node, client: SyncClient) -> None:
+    """The kernel counts what `sendfile` writes to a socket, and not what `send` does."""
+    data = content(8 * MIB, seed=5)
+    client.create_stream("sent", "sent")
+    with client.open_payload("sent") as out:
+        out.write(data)
+    assert node.process is not None
+    written = Path(f"/proc/{node.process.pid}/io")
+
+    def got(**headers: str) -> int:
+        where = f"{node.addresses['http']}/v1/streams/sent/partitions/0/payloads/0"
+        before = re.search(r"wchar: (\d+)", written.read_text())
+        found = httpx.get(where, headers=headers)
+        start = 3 if headers else 0
+        assert found.content == data[start:]
+        after = re.search(r"wchar: (\d+)", written.read_text())
+        assert before is not None
+        assert after is not None
+        return int(after[1]) - int(before[1])
+
+    assert len(data) <= got() < len(data) + MIB
+    assert len(data) - 3 <= got(range="bytes=3-") < len(data) + MIB
 
 
 def test_a_repeated_put_is_stored_once(node: Node, client: SyncClient) -> None:

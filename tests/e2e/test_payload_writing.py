@@ -449,6 +449,32 @@ def test_connections_that_open_and_go_leave_nothing(tmp_path: Path) -> None:
         assert len(node.files()) == 1
 
 
+def test_a_sender_that_goes_takes_the_connections_between_nodes_along(tmp_path: Path) -> None:
+    """Without a byte, within a packet, and behind one that all nodes have, which they keep for
+    whoever goes on. RATIS-2197: streams between nodes stayed open."""
+    with payload_nodes(tmp_path, 3) as nodes:
+        asyncio.run(stored(b"first", writer(nodes[1], id="0" * 32)))
+        before = open_files()
+        for number in range(60):
+            sender = RawSender(nodes[1].port)
+            sender.open(f"{number + 1:032x}")
+            opened(sender)
+            if number % 3:
+                sender.packet(0, b"confirmed")
+                while frames.decode_ack(sender.until(frames.ACK))[0] < len(b"confirmed"):
+                    pass
+            if number % 3 == 2:
+                sender.send(frames.encode_data_head(9, 100, 0), b"part")
+            sender.close()
+        for node in nodes.values():
+            counts = node.streams.counts
+            wait_until("connections are closed", lambda counts=counts: not counts.connections)
+            wait_until("40 are kept", lambda counts=counts: counts.sessions == 40)
+            node.forget_sessions()
+            wait_until("they are forgotten", lambda counts=counts: not counts.sessions)
+        wait_until("files and sockets are closed", lambda: open_files() <= before + 2)
+
+
 def test_packets_that_overlap_are_compared_once(tmp_path: Path) -> None:
     """Bytes that are there are not overwritten, also by a packet whose own checksum is right."""
     with payload_nodes(tmp_path, 1) as nodes:
