@@ -15,6 +15,7 @@ from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import (
     DATA_HEAD,
+    HEAD,
     DataHead,
     StreamFrameReader,
     decode_ack,
@@ -24,7 +25,12 @@ from bascule.wire.datastream.frames import (
     encode_data_head,
     encode_message,
 )
-from bascule.wire.datastream.messages import ClosePayload, OpenPayload, StreamHello
+from bascule.wire.datastream.messages import (
+    ClosePayload,
+    OpenPayload,
+    PayloadFailed,
+    StreamHello,
+)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
@@ -223,6 +229,20 @@ def test_a_connection_begins_with_a_hello(kind: int) -> None:
     assert reader.feed(encode_message(frames.HELLO, StreamHello())[: frames.HEAD.size]) is None
     assert reader.feed(encode_message(frames.HELLO, StreamHello())[frames.HEAD.size :]) is not None
     assert reader.feed(frames.HEAD.pack(100, kind, 0)) is None or kind == frames.DATA
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x93\xa1\xff\xa1a\x80",  # text that is not UTF-8
+        b"\x93\xa1a\xa1b\x81\xa1c" + b"\x91" * 100_000,  # too deep
+        b"\x93\xa1a\xa1b\x81\xa1c\x81\x80\x00",  # a map as a key
+        b"",
+    ],
+)
+def test_bodies_that_no_sender_makes_are_refused(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="malformed PayloadFailed"):
+        decode_message(HEAD.pack(2 + len(body), frames.FAILED, 0) + body, PayloadFailed)
 
 
 def test_impossible_packets_are_refused() -> None:

@@ -97,7 +97,7 @@ def decode_message(frame: bytes | bytearray | memoryview, type: type[MessageT]) 
     """The message of a whole frame. Raises: RemoteProtocolError."""
     try:
         return msgspec.msgpack.decode(memoryview(frame)[HEAD.size :], type=type)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = getattr(type, "__name__", str(type))
         raise RemoteProtocolError(f"malformed {name}: {error}") from None
 
