@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import pty
 import random
 import signal
+import struct
 import subprocess
+import termios
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ from crc32c import crc32c
 import bascule
 from bascule.client.messages import Message
 from support import commands
-from support.processes import BIN, Node, running_node
+from support.processes import BIN, Node, running_node, wait_for
 
 with warnings.catch_warnings():
     # It reads its own schema files in a way that Python 3.11 deprecates.
@@ -173,6 +178,92 @@ def test_a_put_that_is_killed_can_be_resumed(node: Node, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert id in done.stdout.decode()
+
+
+@pytest.mark.parametrize("way", ["put", "get"])
+def test_a_terminal_shows_how_far_a_payload_is(node: Node, tmp_path: Path, way: str) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    arguments = (
+        ["put", "files", "data", "--subject", "files.shown"]
+        if way == "put"
+        else ["get", "files", "0", "-o", "copy"]
+    )
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(
+        [str(BIN / "bascule"), *arguments, "--server", node.addresses["http"]],
+        stderr=theirs, cwd=tmp_path, env=environment,
+    ) as command:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal whose other side is closed
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        os.close(ours)
+    assert command.returncode == 0
+    assert b"3.0/3.0 MiB" in shown
+
+
+def test_clients_are_told_of_progress(node: Node) -> None:
+    async def test() -> None:
+        async with (
+            bascule.connect(node.addresses["http"]) as client,
+            client.open_payload("files", subject="files.told", on_progress=told.append) as out,
+        ):
+            await out.write(DATA)
+
+    told: list[int] = []
+    asyncio.run(test())
+    assert told[-1] == len(DATA)
+    told.clear()
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        with client.open_payload("files", subject="files.told", on_progress=told.append) as out:
+            out.write_from(DATA[at : at + MIB] for at in range(0, len(DATA), MIB))
+        assert told[-1] == len(DATA)
+        assert told == sorted(set(told))
+
+
+def test_payloads_go_with_their_stream(node: Node) -> None:
+    """Also one that is being sent; nothing of them is left, and a stream that is made anew under
+    the name has none."""
+
+    def left() -> list[str]:
+        """Files with an id of the two, also deleted ones that the node has open."""
+        assert node.process is not None
+        names = [name for _, _, files in os.walk(node.directory / "data") for name in files]
+        for each in Path(f"/proc/{node.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                names.append(os.readlink(each))
+        return [name for name in names if any(id in name for id in ids)]
+
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_stream("gone", "gone")
+        with client.open_payload("gone") as out:
+            out.write(DATA)
+        ids = [out.id]
+        stored = list(client.read("gone", end="latest"))
+        with (
+            pytest.raises(bascule.errors.BasculeError),
+            client.open_payload("gone", timeout=1) as out,
+        ):
+            ids.append(out.id)
+            out.write(DATA)
+            out.sync()
+            folder = node.directory / "data/streams/gone"
+            files = [each.suffix for each in (folder / "0/payloads").iterdir()]
+            assert {".linked", ".open"} <= {*files}
+            assert len(left()) >= 3, "one of them is open"
+            client.delete_stream("gone")
+            wait_for(lambda: True if not folder.exists() else None, node.process, node.log)
+            out.write(DATA)
+        wait_for(lambda: True if not left() else None, node.process, node.log)
+        with pytest.raises(bascule.errors.UnknownStream), client.read_payload("gone", stored[0]):
+            pass
+        client.create_stream("gone", "gone")
+        with pytest.raises(bascule.errors.UnknownPayload), client.read_payload("gone", stored[0]):
+            pass
+        assert not list((folder / "0").glob("payloads/*"))
 
 
 def test_messages_open_their_payloads(node: Node) -> None:

@@ -233,7 +233,8 @@ def _chunk_seeds() -> list[bytes]:
         ),
         operation(b"a.b", b"plain", reply=b"r"),
     ]
-    return [b"".join(parts), *parts[:3]]
+    both = b"Bascule-Payload-Offset: 6\r\nBascule-Payload-Close: 6\r\n\r\n"  # refused
+    return [b"".join(parts), *parts[:3], operation(b"a.b", b"", reply=b"r", block=session + both)]
 
 
 TARGETS = [
