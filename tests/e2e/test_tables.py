@@ -299,6 +299,39 @@ def test_the_command_line(node: Node, capfd: pytest.CaptureFixture[str]) -> None
     assert "no stream is named 'nope'" in printed
 
 
+def test_a_session_begins_at_the_position_of_anothers_write(
+    node: Node, client: SyncClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.create_table("handed")
+    version = client.table("handed").set("a", b"1", content_type="text/plain")
+    found = client.table("handed", at_least=version + 1).get("a")
+    assert found is not None
+    assert found.value == b"1"
+    for command in (("get", "handed", "a"), ("keys", "handed"), ("range", "handed")):
+        code, printed = run(node, capfd, *command, "--at-least", str(version + 1))
+        assert (code, printed[:1] in "1a{") == (0, True), command
+        code, printed = run(node, capfd, *command, "--at-least", str(version + 9))
+        assert "offset 9 is outside [0, 1)" in printed, command
+        assert code != 0
+    code, printed = run(
+        node, capfd, "get", "handed", "a", "--at-least", "1", "--consistency", "eventual"
+    )
+    assert (code, "at_least is for a session" in printed) == (2, True)
+    for wrong in (-1, 1 << 63):
+        with pytest.raises(ConfigError, match="a position from 0 on"):
+            client.table("handed", at_least=wrong)
+
+
+def test_the_size_of_values_has_the_name_that_tables_give_it(
+    node: Node, client: SyncClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for flag, size in (("--value-bytes-max", 2_000), ("--message-bytes", 3_000)):
+        name = f"sized{size}"
+        assert run(node, capfd, "create", name, flag, str(size))[0] == 0
+        assert client.stream(name).definition.config.message_bytes_max == size
+    assert "--value-bytes-max" in run(node, capfd, "create", "--help")[1]
+
+
 def test_a_killed_node_has_its_tables_again(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         with bascule.connect_sync(node.addresses["http"]) as client:

@@ -28,7 +28,7 @@ from bascule.client.stream_reader import Order, StreamReader
 from bascule.client.subject_inquiry import SubjectInquiry
 from bascule.client.tables import TableClient
 from bascule.client.tables.read_connection import TableReader
-from bascule.client.tables.replica import Conflicts, LocalReplica, open_replica
+from bascule.client.tables.replica import Conflicts, LocalReplica, RefusedWrite, open_replica
 from bascule.client.tables.table import Consistency
 from bascule.errors import Closed, ConfigError
 from bascule.model import NodeInfo
@@ -330,13 +330,18 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
         finally:
             await batches.aclose()
 
-    def table(self, name: str, *, consistency: Consistency = "session") -> TableClient:
+    def table(
+        self, name: str, *, consistency: Consistency = "session", at_least: int = 0
+    ) -> TableClient:
         """A table: the latest value of each key of a stream, read at any replica and written at
         the leader.
 
         With "session" a read has what this object has written and read before; with "eventual" it
         has what the replica has that is asked; with "linearizable" it is one of the leader, and has
-        every write that was acknowledged before. Raises: ConfigError.
+        every write that was acknowledged before. With `at_least` the session begins with everything
+        below that position, such as the version + 1 of a write of another program.
+
+        Raises: ConfigError.
         """
         return TableClient(
             name,
@@ -344,20 +349,29 @@ class Client(AdminMixin, ColumnarMixin, PayloadMixin):
             self.publish,
             lambda: self.table_reader,
             consistency=consistency,
+            at_least=at_least,
         )
 
     def replica(
-        self, table: str, directory: str | Path, *, conflicts: Conflicts = "reject"
+        self,
+        table: str,
+        directory: str | Path,
+        *,
+        follow: bool = True,
+        conflicts: Conflicts = "reject",
+        on_refused: Callable[[RefusedWrite], None] | None = None,
+        anew: bool = False,
     ) -> LocalReplica:
         """A copy of a table in a directory of this machine, which is read and written offline, too:
         `async with client.replica("prices", "prices") as replica: ...`
 
-        It has connections of its own. `bascule.open_replica` needs no client, and says what
-        `conflicts` is. Raises: ConfigError.
+        It has connections of its own. `bascule.open_replica` needs no client, and says what the
+        options are. Raises: ConfigError.
         """
         return open_replica(
-            table, directory, self._server, conflicts=conflicts, timeout=self._timeout
-        )
+            table, directory, self._server, timeout=self._timeout,
+            follow=follow, conflicts=conflicts, on_refused=on_refused, anew=anew,
+        )  # fmt: skip
 
     @overload
     def consume(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -30,7 +31,8 @@ from bascule.client.loop_thread import LoopThread
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
 from bascule.client.payloads import SyncPayloadMixin
 from bascule.client.stream_reader import Order, StreamReader
-from bascule.client.tables import SyncTableClient
+from bascule.client.tables import SyncLocalReplica, SyncTableClient
+from bascule.client.tables.replica import Conflicts, RefusedWrite
 from bascule.client.tables.table import Consistency
 
 T = TypeVar("T")
@@ -180,9 +182,31 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin, SyncPayloadMixin):
             for batch in batches:
                 yield from messages_of(batch, new_message)
 
-    def table(self, name: str, *, consistency: Consistency = "session") -> SyncTableClient:
+    def table(
+        self, name: str, *, consistency: Consistency = "session", at_least: int = 0
+    ) -> SyncTableClient:
         """See `Client.table`."""
-        return SyncTableClient(self._client.table(name, consistency=consistency), self._run)
+        table = self._client.table(name, consistency=consistency, at_least=at_least)
+        return SyncTableClient(table, self._run)
+
+    def replica(
+        self,
+        table: str,
+        directory: str | Path,
+        *,
+        follow: bool = True,
+        conflicts: Conflicts = "reject",
+        on_refused: Callable[[RefusedWrite], None] | None = None,
+        anew: bool = False,
+    ) -> SyncLocalReplica:
+        """See `Client.replica`. It is open, with a loop and a thread of its own: use it as `with`,
+        also beyond the client. Functions are called on that thread."""
+        return SyncLocalReplica(
+            lambda: self._client.replica(
+                table, directory,
+                follow=follow, conflicts=conflicts, on_refused=on_refused, anew=anew,
+            )
+        )  # fmt: skip
 
     @overload
     def consume(

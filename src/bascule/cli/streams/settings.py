@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -137,10 +137,11 @@ SETTINGS: Final = (
 
 
 def with_settings(
-    *, alterable_only: bool, without: Collection[str] = ()
+    *, alterable_only: bool, without: Collection[str] = (), named: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add an option for each setting to a command, except for the fields `without`. It receives the
-    given values as `settings`."""
+    given values as `settings`. Fields in `named` have that flag before their own."""
+    names = named or {}
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         offered = [
@@ -161,7 +162,7 @@ def with_settings(
             for name, parameter in inspect.signature(command).parameters.items()
             if name != "settings"
         ]
-        added = [_parameter(item) for item in offered]
+        added = [_parameter(item, names.get(item.field)) for item in offered]
         given = [item for item in parameters if item.name not in ("yes", "server", "json")]
         every = given + added + [item for item in parameters if item not in given]
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -173,15 +174,16 @@ def with_settings(
     return give
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: Setting, name: str | None = None) -> inspect.Parameter:
+    flags = [setting.flag] if name is None else [name, setting.flag]
     if setting.kind == "switch":
         option = typer.Option(
-            setting.flag, help=setting.about, rich_help_panel=setting.panel, show_default=False
+            *flags, help=setting.about, rich_help_panel=setting.panel, show_default=False
         )
         annotation: Any = Annotated[bool | None, option]
     else:
         option = typer.Option(
-            setting.flag,
+            *flags,
             metavar=setting.metavar,
             help=setting.about,
             rich_help_panel=setting.panel,

@@ -33,6 +33,8 @@ from bascule.table_results import TableEntry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bascule.client import SyncClient
+    from bascule.client.tables import SyncTableClient
     from bascule.client.tables.table import Consistency
     from bascule.table_results import TableChange
 
@@ -59,13 +61,26 @@ ConsistencyOption = Annotated[
     typer.Option(
         "--consistency",
         metavar="WHICH",
-        help="linearizable: with every write that was acknowledged before; session; or eventual.",
+        help="linearizable: with every write that was acknowledged before. eventual: what the "
+        "replica has that is asked. session: that too, as each command is a session of its own, "
+        "unless --at-least says more.",
+    ),
+]
+AtLeastOption = Annotated[
+    int | None,
+    typer.Option(
+        "--at-least",
+        metavar="POSITION",
+        min=0,
+        help="With everything below this position: the version + 1 of a write, to read it.",
     ),
 ]
 
 
 @tables.command("create")
-@with_settings(alterable_only=False, without=("table",))
+@with_settings(
+    alterable_only=False, without=("table",), named={"message_bytes_max": "--value-bytes-max"}
+)
 def create_table(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="Name of the new table.")],
     settings: dict[str, Any],
@@ -154,6 +169,7 @@ def get_values(
     table: TableArgument,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys to read.")],
     consistency: ConsistencyOption = "session",
+    at_least: AtLeastOption = None,
     replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -168,10 +184,11 @@ def get_values(
     if len(keys) > 1 and not json:
         raise typer.BadParameter("several keys need --json: values may have any bytes")
     if replica is not None:
+        _refuse_with_copy(at_least)
         found = values_of_copy(table, replica, keys)
     else:
         with bascule.connect_sync(server) as client:
-            opened = client.table(table, consistency=cast("Consistency", consistency))
+            opened = _opened(client, table, consistency, at_least)
             if len(keys) == 1:
                 one = opened.get(keys[0])
                 found = {} if one is None else {one.key: one}
@@ -187,6 +204,20 @@ def get_values(
         raise typer.Exit(1)
     if len(keys) == 1:
         _print_value(found[keys[0].encode()], json=json)
+
+
+def _opened(
+    client: SyncClient, table: str, consistency: str, at_least: int | None
+) -> SyncTableClient:
+    return client.table(table, consistency=cast("Consistency", consistency), at_least=at_least or 0)
+
+
+def _refuse_with_copy(at_least: int | None) -> None:
+    if at_least is not None:
+        raise typer.BadParameter(
+            "a copy has what has come to it: `bascule table info --replica` shows its position",
+            param_hint="--at-least",
+        )
 
 
 def _print_value(entry: TableEntry, *, json: bool) -> None:
@@ -379,6 +410,7 @@ def list_keys(
     ] = "",
     limit: LimitOption = None,
     consistency: ConsistencyOption = "session",
+    at_least: AtLeastOption = None,
     replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -397,10 +429,11 @@ def list_keys(
                 out.print(Text(key.decode("utf-8", "backslashreplace")), soft_wrap=True)
 
     if replica is not None:
+        _refuse_with_copy(at_least)
         show(keys_of_copy(table, replica, pattern))
         return
     with bascule.connect_sync(server) as client:
-        opened = client.table(table, consistency=cast("Consistency", consistency))
+        opened = _opened(client, table, consistency, at_least)
         show(opened.keys(pattern))
 
 
@@ -413,13 +446,14 @@ def list_range(
     ] = None,
     limit: LimitOption = None,
     consistency: ConsistencyOption = "session",
+    at_least: AtLeastOption = None,
     server: ServerOption = None,
 ) -> None:
     """Print the keys from FIRST on and below END with their values, a JSON object on each line."""
     import bascule
 
     with bascule.connect_sync(server) as client:
-        opened = client.table(table, consistency=cast("Consistency", consistency))
+        opened = _opened(client, table, consistency, at_least)
         for entry in opened.range(first, end, limit):
             print_json(_entry_as_json(entry), indent=False)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers, is_header_value
 from bascule.client.tables.read_connection import TableReader
-from bascule.client.tables.watch import WATCH_TIMEOUT_S, WatchStart, watch_table
+from bascule.client.tables.watch import OFFSET_MAX, WATCH_TIMEOUT_S, WatchStart, watch_table
 from bascule.errors import (
     ConfigError,
     Indeterminate,
@@ -90,12 +90,17 @@ class TableClient:
         reader: Callable[[], TableReader],
         *,
         consistency: Consistency,
+        at_least: int = 0,
     ) -> None:
         if consistency not in CONSISTENCIES:
             chosen = ", ".join(CONSISTENCIES[:-1])
             raise ConfigError(
                 f"consistency is {chosen} or {CONSISTENCIES[-1]}, got {consistency!r}"
             )
+        if not 0 <= at_least <= OFFSET_MAX:
+            raise ConfigError(f"at_least is a position from 0 on, got {at_least}")
+        if at_least and consistency != "session":
+            raise ConfigError(f"at_least is for a session, not for {consistency} reads")
         self.name = name
         self._admin = admin
         self._publish = publish
@@ -105,7 +110,9 @@ class TableClient:
         self._keys: TableKeys | None = None
         self._loading: asyncio.Task[TableKeys] | None = None
         """The request for the settings of the stream, which all first writes wait for."""
-        self._seen = 0
+        self._at_least = at_least
+        """Where the session was asked to begin."""
+        self._seen = at_least
         """A position of a session: everything below was written or read here."""
 
     async def get(self, key: Key) -> TableEntry | None:
@@ -304,10 +311,14 @@ class TableClient:
         self, read: Callable[[dict[str, Any]], Awaitable[T]], asked: dict[str, Any]
     ) -> T:
         """Read with a query. The position of the session may be one of another table that had the
-        name, since deleted: a new session begins, with what the leader has."""
+        name, since deleted: a new session begins, with what the leader has.
+
+        Raises: OffsetOutOfRange if nothing was read or written beyond the position asked for."""
         try:
             return await read(asked)
         except OffsetOutOfRange:
+            if 0 < self._seen <= self._at_least:
+                raise
             self._seen = 0
             return await read({"at_least": None, "consistency": "linearizable"})
 
