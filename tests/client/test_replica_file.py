@@ -9,12 +9,8 @@ import pytest
 
 from bascule.client.tables.replica import replica_file
 from bascule.client.tables.replica.conflicts import RemoteState
-from bascule.client.tables.replica.replica_file import (
-    PendingWrite,
-    ReplicaEntry,
-    ReplicaFile,
-    digest_of,
-)
+from bascule.client.tables.replica.copy_rows import PendingWrite, ReplicaEntry, digest_of
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import ConfigError, LogFailed, RemoteProtocolError
 from bascule.wire.tables.sync_pages import SyncPage, checksum, decode_page, encode_page
 from support.table_copies import NOW, TABLE, page, values, write

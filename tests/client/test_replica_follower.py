@@ -14,9 +14,10 @@ import pytest
 
 from bascule.client.tables.replica import follower as follower_module
 from bascule.client.tables.replica.conflicts import LocalWrite, Resolver, newer
+from bascule.client.tables.replica.copy_rows import CopyState
 from bascule.client.tables.replica.follower import FAILED_AT_ONCE, ReplicaFollower
 from bascule.client.tables.replica.local_replica import open_replica
-from bascule.client.tables.replica.replica_file import CopyState, ReplicaFile
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import Broken, ConfigError, RequestFailed, WrongVersion
 from bascule.table_results import PageAsked, TableValues
 from bascule.wire.tables.sync_pages import SyncPage, SyncRow

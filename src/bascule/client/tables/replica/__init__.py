@@ -4,6 +4,7 @@ local_replica   `LocalReplica`: reads, writes and waits; `open_replica`
 follower        asks a node for pages of changes, and offers the writes that were made here
 conflicts       what becomes of a write when others have changed the key
 replica_file    the SQLite file: rows, their position, writes to be offered and refused ones
+copy_rows       what is in it
 statements      its SQL
 rescue          a copy begun anew in the place of a damaged one
 blocking        `SyncLocalReplica`
@@ -22,12 +23,12 @@ from __future__ import annotations
 
 from bascule.client.tables.replica.blocking import SyncLocalReplica, open_replica_sync
 from bascule.client.tables.replica.conflicts import Conflict, Conflicts, LocalWrite, RemoteState
+from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry
 from bascule.client.tables.replica.local_replica import (
     LocalReplica,
     ReplicaStatus,
     open_replica,
 )
-from bascule.client.tables.replica.replica_file import RefusedWrite, ReplicaEntry
 
 __all__ = [
     "Conflict",

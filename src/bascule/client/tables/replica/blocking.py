@@ -9,6 +9,7 @@ from typing import Final
 
 from bascule.client.loop_thread import LoopThread, iterate
 from bascule.client.tables.replica.conflicts import Conflicts
+from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry
 from bascule.client.tables.replica.local_replica import (
     REQUEST_TIMEOUT_S,
     WAIT_TIMEOUT_S,
@@ -16,7 +17,6 @@ from bascule.client.tables.replica.local_replica import (
     LocalReplica,
     ReplicaStatus,
 )
-from bascule.client.tables.replica.replica_file import RefusedWrite, ReplicaEntry
 
 SCANNED_AT_ONCE: Final = 500
 """Items of a scan. Each change to the other thread costs some 50 us."""

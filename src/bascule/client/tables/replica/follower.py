@@ -20,11 +20,8 @@ from bascule.client.tables.replica.conflicts import (
     checked_choice,
     checked_value,
 )
-from bascule.client.tables.replica.replica_file import (
-    PendingWrite,
-    RefusedWrite,
-    ReplicaFile,
-)
+from bascule.client.tables.replica.copy_rows import PendingWrite, RefusedWrite
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import (
     BasculeError,
     Broken,

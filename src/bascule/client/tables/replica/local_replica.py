@@ -18,13 +18,9 @@ from bascule.client.tables.replica.conflicts import (
     checked_value,
     resolver_of,
 )
+from bascule.client.tables.replica.copy_rows import CopyState, RefusedWrite, ReplicaEntry
 from bascule.client.tables.replica.follower import ReplicaFollower
-from bascule.client.tables.replica.replica_file import (
-    CopyState,
-    RefusedWrite,
-    ReplicaEntry,
-    ReplicaFile,
-)
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.client.tables.replica.rescue import begin_anew, finish_begun, is_begun
 from bascule.errors import (
     Closed,

@@ -10,13 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.client.tables.replica.conflicts import LocalWrite
-from bascule.client.tables.replica.replica_file import (
-    BUSY_SECONDS,
-    PendingWrite,
-    RefusedWrite,
-    ReplicaFile,
-    row_crc,
-)
+from bascule.client.tables.replica.copy_rows import PendingWrite, RefusedWrite, row_crc
+from bascule.client.tables.replica.replica_file import BUSY_SECONDS, ReplicaFile
 from bascule.errors import BasculeError, ConfigError, LogFailed
 from bascule.host.real import RealFiles
 
