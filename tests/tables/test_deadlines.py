@@ -84,7 +84,7 @@ def test_purged_keys_are_given_up(file: TableFile) -> None:
 
 def test_the_lookups_use_the_indexes(file: TableFile) -> None:
     """A table of many keys is not read through every time one may be due."""
-    from bascule.tables import deadlines
+    from bascule.tables.ageing import deadlines
 
     file.index_ages(TTL_MS)
     with file._reading() as reader:

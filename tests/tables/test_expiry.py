@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bascule.model import Cleanup, StreamConfig
-from bascule.tables.deadlines import ExpiredKey
-from bascule.tables.expiry import ExpiryCounts, TableExpiry
+from bascule.tables.ageing.deadlines import ExpiredKey
+from bascule.tables.ageing.expiry import ExpiryCounts, TableExpiry
 from support.virtual_time import elapse, run_virtually
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.storage.epochs import Epoch, LeaderEpochs
 from bascule.table_results import TableKey
-from bascule.tables import table_file
+from bascule.tables import key_ranges
+from bascule.tables.key_ranges import PageRange
 from bascule.tables.key_state import KeyPart
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.rows import Row, Rows
-from bascule.tables.table_file import PageRange, TableFile, TablePosition
+from bascule.tables.table_file import TableFile, TablePosition
 from bascule.wire.tables.patterns import KeyPattern
 
 
@@ -178,7 +179,7 @@ def test_scans_are_those_of_a_sorted_dict(
 
 
 def test_pages_have_the_keys_that_match(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_file, "SCANNED_KEYS", 4)
+    monkeypatch.setattr(key_ranges, "SCANNED_KEYS", 4)
     file = open_file(tmp_path)
     keys = [b"k.%d.%s" % (n, b"a" if n in (1, 2, 7, 8) else b"b") for n in range(10)]
     file.apply(rows(*[(key, key) for key in keys], (keys[3], None)), 0)

@@ -15,14 +15,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from bascule.errors import CorruptData, LimitExceeded, LogFailed
+from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
 from bascule.table_results import TableKey
-from bascule.tables import _hot, deadlines
-from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.ageing import deadlines
+from bascule.tables.ageing.deadlines import ExpiredKey
+from bascule.tables.key_ranges import (
+    KEYS_AT_ONCE,
+    PageRange,
+    is_one_key,
+    key_parts,
+    key_range,
+    page_keys,
+    shown_since,
+)
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.oplog.changes import Bounds, ChangesReader, Page
 from bascule.tables.oplog.file_header import Mark
@@ -38,11 +47,8 @@ CACHE_KIB: Final = 8 << 10
 """Of each connection; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
-SCANNED_KEYS: Final = 20_000
-"""Keys that are compared with a pattern at a time, some 20 ms; other scans wait meanwhile."""
 COUNTED_KEYS: Final = 200_000
-KEYS_AT_ONCE: Final = 500
-"""Keys of one statement. SQLite takes at least 999 variables."""
+_SUFFIXES: Final = ("", "-wal", "-shm")
 
 _SCHEMA: Final = f"""
 create table entries (
@@ -79,7 +85,6 @@ _POSITION: Final = (
 )
 _FIRST_STATE: Final = "insert into state values (1, ?, ?, 0, -1, null, null, null)"
 _VERSIONS: Final = "select key, version, value is not null from entries where key in "
-_KEY: Final = "select key from entries where "
 _SIZE: Final = "select sum(length(value)) from entries where "
 _HEAD: Final = "select key, version, timestamp, length(value), content_type from entries where "
 _AT_ONCE: Final = (
@@ -101,49 +106,13 @@ def _rows_at_once(keys: int) -> str:
     return f"{_AT_ONCE}({','.join('?' * keys)})"
 
 
-_HAS_VALUE: Final = "value is not null"
-
-
-def _range(
-    first: bytes, end: bytes | None, oldest: int, *, which: str = _HAS_VALUE
-) -> tuple[str, tuple[object, ...]]:
-    """The condition for rows from `first` on and below `end`, and its variables; `which` is a
-    condition without variables."""
-    where = f"{which} and version >= ? and key >= ? "
-    if end is None:
-        return where, (oldest, first)
-    return f"{where} and key < ? ", (oldest, first, end)
-
-
-def _shown_since(removed_since: int | None) -> str:
-    """The condition for rows with a value, and for removals of that Unix time (ms) or later."""
-    if removed_since is None:
-        return _HAS_VALUE
-    return (
-        f"({_HAS_VALUE} or (timestamp >= {removed_since:d} "
-        f"and content_type is not '{_hot.FORGOTTEN}'))"
-    )
-
-
-def is_one_key(patterns: Sequence[KeyPattern]) -> bool:
-    """Whether only one key can match."""
-    return len(patterns) == 1 and patterns[0].literal is not None
-
-
 def _position(reader: sqlite3.Connection) -> int:
     return int(reader.execute("select position from state").fetchone()[0])
 
 
-def _parts(keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], str]]:
-    """The keys in parts for a statement each, and the condition for a part."""
-    for at in range(0, len(keys), KEYS_AT_ONCE):
-        some = keys[at : at + KEYS_AT_ONCE]
-        yield some, f"key in ({','.join('?' * len(some))})"
-
-
 def _rows(reader: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Row]:
     found: dict[bytes, Row] = {}
-    for some, where in _parts(keys):
+    for some, where in key_parts(keys):
         found |= {row[0]: Row(*row) for row in reader.execute(_ROW + where, some)}
     return found
 
@@ -151,28 +120,10 @@ def _rows(reader: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Row]
 def _check_size(reader: sqlite3.Connection, keys: Sequence[bytes], bytes_max: int) -> None:
     """Raises: LimitExceeded. Does not read the values."""
     size = 0
-    for some, where in _parts(keys):
+    for some, where in key_parts(keys):
         size += reader.execute(_SIZE + where, some).fetchone()[0] or 0
     if size > bytes_max:
         raise LimitExceeded("bytes of the values of one request", bytes_max, size)
-
-
-def _page_keys(
-    reader: sqlite3.Connection, asked: PageRange, limit: int, oldest: int
-) -> tuple[list[bytes], bytes | None]:
-    """The keys of a page, and the last one that was looked at if there may be more."""
-    pattern = asked.pattern
-    looked_max = limit if pattern is None else max(limit, SCANNED_KEYS)
-    where, bounds = _range(asked.first, asked.end, oldest)
-    found = reader.execute(f"{_KEY}{where} order by key limit ?", (*bounds, looked_max))
-    keys = [key for (key,) in found]
-    after = keys[-1] if len(keys) == looked_max else None
-    if pattern is not None:
-        keys = list(islice(filter(pattern.matches, keys), limit + 1))
-        if len(keys) > limit:
-            keys.pop()
-            after = keys[-1]
-    return keys, after
 
 
 @contextmanager
@@ -184,13 +135,11 @@ def _transaction(reader: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         reader.execute("commit")
 
 
-class PageRange(NamedTuple):
-    """Which keys are asked for."""
-
-    first: bytes
-    end: bytes | None = None
-    """Keys are below it."""
-    pattern: KeyPattern | None = None
+def remove_file(files: Files, path: str) -> None:
+    """Remove the file of a table that is closed, if it is there. Raises: OSError."""
+    for suffix in _SUFFIXES:
+        if files.exists(each := f"{path}{suffix}"):
+            files.remove(each)
 
 
 class TableFile:
@@ -414,7 +363,7 @@ class TableFile:
 
         Raises: CorruptData, LogFailed.
         """
-        where, bounds = _range(first, end, oldest)
+        where, bounds = key_range(first, end, oldest)
         rows: list[Row] = []
         size = 0
         with self._scanning() as reader:
@@ -439,7 +388,7 @@ class TableFile:
         rows: list[Row] = []
         size = 0
         with self._scanning() as reader:
-            keys, after = _page_keys(reader, asked, limit, oldest)
+            keys, after = page_keys(reader, asked, limit, oldest)
             for key in keys:
                 row = Row(*reader.execute(_ROW + "key = ?", (key,)).fetchone())
                 size += len(row.value or b"")
@@ -455,8 +404,8 @@ class TableFile:
         """As `page`, without reading the values. Raises: CorruptData, LogFailed."""
         found: list[TableKey] = []
         with self._scanning() as reader:
-            keys, after = _page_keys(reader, asked, limit, oldest)
-            for some, where in _parts(keys):
+            keys, after = page_keys(reader, asked, limit, oldest)
+            for some, where in key_parts(keys):
                 rows = reader.execute(f"{_HEAD}{where} order by key", some)
                 found += (TableKey(*row) for row in rows)
             return _position(reader), found, after
@@ -506,8 +455,8 @@ class TableFile:
         Has a connection of its own, so that only its like waits. Raises: CorruptData, LogFailed.
         """
         prefix = patterns[0].prefix if len(patterns) == 1 else b""
-        which = _shown_since(removed_since)
-        where, bounds = _range(prefix, prefix_end(prefix), oldest, which=which)
+        which = shown_since(removed_since)
+        where, bounds = key_range(prefix, prefix_end(prefix), oldest, which=which)
         reading = self._scanning if is_one_key(patterns) else self._apart
         found = KeyState()
         with reading() as reader:

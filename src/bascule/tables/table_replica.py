@@ -19,8 +19,9 @@ from bascule.replica.partition import Partition
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import PartitionLog
 from bascule.table_results import TableEntry, TableKey
+from bascule.tables.ageing.deadlines import ExpiredKey, NextDeadline
 from bascule.tables.completeness import Completeness
-from bascule.tables.deadlines import ExpiredKey, NextDeadline
+from bascule.tables.key_ranges import PageRange, is_one_key
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.log_rows import (
@@ -35,7 +36,7 @@ from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.pace import Pace
 from bascule.tables.rows import NOTHING_SEEN, Row, TablePosition
-from bascule.tables.table_file import PageRange, TableFile, is_one_key
+from bascule.tables.table_file import TableFile, remove_file
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
@@ -53,7 +54,6 @@ KEYS_NOW_MAX: Final = 512
 READ_NOW_SECONDS_MAX: Final = 0.005
 """Of a read on the event loop; above that its pages were not in memory."""
 SLOW_SECONDS: Final = 1.0
-FILE_SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class TableReplica:
@@ -593,8 +593,6 @@ class TableReplica:
 
     def _remove_file(self) -> None:
         self._close_file()
-        for suffix in FILE_SUFFIXES:
-            if self._files.exists(path := f"{self._path}{suffix}"):
-                self._files.remove(path)
+        remove_file(self._files, str(self._path))
         if self._oplog is not None and self._files.exists(self._oplog.directory):
             self._files.remove_tree(self._oplog.directory)

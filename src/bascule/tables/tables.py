@@ -16,7 +16,7 @@ from bascule.model import StreamDefinition
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.tables.expiry import ExpiryCounts, TableExpiry
+from bascule.tables.ageing.expiry import ExpiryCounts, TableExpiry
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchCounts

@@ -18,7 +18,7 @@ from bascule.errors import BasculeError, PublishRejected
 from bascule.host.lasting_tasks import start_lasting
 from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
 from bascule.replica.partition import Partition
-from bascule.tables.deadlines import ExpiredKey
+from bascule.tables.ageing.deadlines import ExpiredKey
 from bascule.tables.table_replica import TableReplica
 from bascule.wire.ack_codes import last_sequence
 from bascule.wire.tables.conditions import EXPIRY_HEADERS, SEQUENCE_HEADER
