@@ -158,6 +158,7 @@ SECTIONS = {
     "WatchCounts": "table_watches",
     "FollowerCounts": "table_followers",
     "ExpiryCounts": "table_expiry",
+    "ForgettingCounts": "table_forgetting",
     "ConsumerCounts": "key_value",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""

@@ -133,6 +133,7 @@ def test_tables_are_read_written_and_watched(seed: int, seconds: int, faults: st
     assert sum(result.faults.values()) > 0
     assert "purge" not in faults or result.faults["purge"] > 0
     assert min(result.table_reads, result.table_writes, result.watched) > 0
+    assert result.forgotten > 0
 
 
 def test_an_operator_purges_no_table_whose_log_is_damaged() -> None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from bascule.config.sections import TablesConfig
 from bascule.host.real import RealFiles
 from bascule.model import Cleanup, PartitionState
 from bascule.record.batch import Record
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
-from support.served_stream import NODE, TIMESTAMP, append, open_stream
+from support.served_stream import NODE, TIMESTAMP, ManualClock, append, open_stream
 
 OTHER_NODE: Final = NODE.node_id + 1
 
@@ -24,7 +25,11 @@ class TablesHarness:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.partitions = Partitions()
-        self.partition = open_stream(directory, self.partitions, "t", segment_bytes_max=1_000)
+        self.config: TablesConfig | None = None
+        self.clock = ManualClock()
+        self.partition = open_stream(
+            directory, self.partitions, "t", clock=self.clock, segment_bytes_max=1_000
+        )
         self.open()
 
     def open(self, *, table: bool = True) -> None:
@@ -60,7 +65,7 @@ class TablesHarness:
     def run(self, test: Callable[[Tables], Awaitable[None]]) -> None:
         async def run_test() -> None:
             self.partitions.bind(asyncio.get_running_loop())
-            tables = Tables(self.partitions, self.directory, RealFiles())
+            tables = Tables(self.partitions, self.directory, RealFiles(), self.config)
             await tables.start()
             try:
                 await test(tables)

@@ -234,7 +234,7 @@ def test_more_keys_than_one_statement_takes(tmp_path: Path) -> None:
 
 def test_a_file_of_another_partition_or_format_is_refused(tmp_path: Path) -> None:
     open_file(tmp_path).close()
-    with pytest.raises(CorruptData, match=r"format 3 of u 0, found \(3, 't 0'"):
+    with pytest.raises(CorruptData, match=r"format 4 of u 0, found \(4, 't 0'"):
         open_file(tmp_path, "u 0")
 
 

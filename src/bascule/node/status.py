@@ -240,6 +240,7 @@ class NodeStatus:
             "scrub": _counters(self.scrub),
             "table_watches": _counters(self.tables and self.tables.watch_counts),
             "table_expiry": _counters(self.tables and self.tables.expiry_counts),
+            "table_forgetting": _counters(self.tables and self.tables.forgetting_counts),
             "table_followers": _counters(self.table_followers and self.table_followers.counts),
             "key_value": _counters(self.key_value and self.key_value.consumers.counts),
             "announcements": self.announcer.statistics(streams) if self.announcer else {},

@@ -49,6 +49,7 @@ COUNTED: Final = (
     "table_reads",
     "table_writes",
     "watched",
+    "forgotten",
 )
 """Fields of `ClusterResult` that are added up."""
 

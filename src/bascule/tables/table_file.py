@@ -5,7 +5,8 @@ but by checkpoints: after a power loss the file is as it was some transactions b
 has the rest. That holds since the log removes no tombstone before the file was synced behind it
 (`TombstoneReader`). A file that is damaged is made anew from the log.
 
-A key that was removed stays as a row without value. The id of a row is the key id of the oplog.
+A key that was removed stays as a row without value until it is forgotten (`ageing.forgotten`). The
+id of a row is the key id of the oplog.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from bascule.errors import CorruptData, LimitExceeded, LogFailed
 from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
 from bascule.table_results import TableKey
-from bascule.tables.ageing import deadlines
+from bascule.tables.ageing import deadlines, forgotten
 from bascule.tables.ageing.deadlines import ExpiredKey
+from bascule.tables.ageing.forgotten import ForgetLimits, Forgotten, Walk
 from bascule.tables.key_ranges import (
     KEYS_AT_ONCE,
     PageRange,
@@ -41,8 +43,8 @@ from bascule.tables.rows import Row, Rows, TablePosition
 from bascule.wire.tables.keys import prefix_end
 from bascule.wire.tables.patterns import KeyPattern
 
-FORMAT: Final = 3
-"""A file of another format is made anew from the log. 3 has times to live."""
+FORMAT: Final = 4
+"""A file of another format is made anew from the log. 3 has times to live, 4 what it forgot."""
 CACHE_KIB: Final = 8 << 10
 """Of each connection; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
@@ -60,7 +62,7 @@ create table entries (
     content_type text,
     {deadlines.COLUMN}
 );
-{deadlines.SCHEMA}
+{deadlines.SCHEMA}{forgotten.SCHEMA}
 create table state (
     one integer primary key check (one = 1),
     format integer not null,
@@ -69,7 +71,8 @@ create table state (
     epoch integer not null,
     oplog_first integer,
     oplog_slots integer,
-    oplog_crc integer
+    oplog_crc integer,
+    {forgotten.COLUMNS}
 );
 """
 _UPSERT: Final = (
@@ -83,7 +86,7 @@ _UPSERT: Final = (
 _POSITION: Final = (
     "update state set position = ?, epoch = ?, oplog_first = ?, oplog_slots = ?, oplog_crc = ?"
 )
-_FIRST_STATE: Final = "insert into state values (1, ?, ?, 0, -1, null, null, null)"
+_FIRST_STATE: Final = "insert into state values (1, ?, ?, 0, -1, null, null, null, 0, 0, 0)"
 _VERSIONS: Final = "select key, version, value is not null from entries where key in "
 _SIZE: Final = "select sum(length(value)) from entries where "
 _HEAD: Final = "select key, version, timestamp, length(value), content_type from entries where "
@@ -135,11 +138,13 @@ def _transaction(reader: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         reader.execute("commit")
 
 
-def remove_file(files: Files, path: str) -> None:
-    """Remove the file of a table that is closed, if it is there. Raises: OSError."""
+def remove_files(files: Files, path: str, oplog: Oplog | None) -> None:
+    """Remove the file of a table that is closed, and its oplog. Raises: OSError."""
     for suffix in _SUFFIXES:
         if files.exists(each := f"{path}{suffix}"):
             files.remove(each)
+    if oplog is not None and files.exists(oplog.directory):
+        files.remove_tree(oplog.directory)
 
 
 class TableFile:
@@ -188,6 +193,7 @@ class TableFile:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = normal")
+        connection.execute("pragma secure_delete = on")  # what is removed can be read no more
         connection.execute(f"pragma cache_size = -{CACHE_KIB}")
         connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
         return connection
@@ -203,7 +209,7 @@ class TableFile:
             raise CorruptData(
                 self.path, 0, f"format {FORMAT} of {partition}", str(found and found[1:])
             )
-        mark = None if found[5] is None else Mark(*found[5:])
+        mark = None if found[5] is None else Mark(*found[5:8])
         return TablePosition(*found[3:5]), mark
 
     def apply(self, rows: Rows, epoch: int) -> None:
@@ -416,8 +422,7 @@ class TableFile:
         Raises: CorruptData, LogFailed.
         """
         with self._scanning() as reader:
-            largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
-            if largest >= COUNTED_KEYS:
+            if forgotten.row_count(reader) >= COUNTED_KEYS:
                 return None
             found = reader.execute(f"{_ROW}version = ?", (version,)).fetchone()
         return None if found is None else Row(*found)
@@ -433,13 +438,31 @@ class TableFile:
             return int(found.fetchone()[0])
 
     def count_quickly(self, *, oldest: int = 0) -> int:
-        """As `count`; from COUNTED_KEYS on the number of keys that were ever set.
+        """As `count`; from COUNTED_KEYS rows on purged ones count until they are forgotten, and
+        only the rows of removed keys are read.
 
         Raises: CorruptData, LogFailed.
         """
         with self._scanning() as reader:
-            largest = reader.execute("select max(id) from entries").fetchone()[0] or 0
-        return self.count(oldest=oldest) if largest < COUNTED_KEYS else int(largest)
+            rows = forgotten.row_count(reader)
+            if rows >= COUNTED_KEYS:
+                return rows - forgotten.removal_count(reader)
+        return self.count(oldest=oldest)
+
+    def forget(self, limits: ForgetLimits, walk: Walk | None, rows_max: int) -> Forgotten:
+        """Delete about `rows_max` rows that nobody needs; see `ageing.forgotten`.
+
+        `walk` is that of the call before. Raises: CorruptData, LogFailed.
+        """
+        with self._write_lock:
+            first = self._recorder.first
+            named_from = self.position.offset if first is None else first - 1
+        with self._scanning() as reader:
+            found = forgotten.find_forgettable(
+                reader, limits, walk, named_from=named_from, rows_max=rows_max
+            )
+        with self._write_lock, self._failing():
+            return found.remove(self._writer)
 
     def state(
         self,

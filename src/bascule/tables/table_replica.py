@@ -20,6 +20,7 @@ from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.partition_log import PartitionLog
 from bascule.table_results import TableEntry, TableKey
 from bascule.tables.ageing.deadlines import ExpiredKey, NextDeadline
+from bascule.tables.ageing.forgotten import ForgetLimits, Forgotten, Walk
 from bascule.tables.completeness import Completeness
 from bascule.tables.key_ranges import PageRange, is_one_key
 from bascule.tables.key_state import KeyPart, KeyState
@@ -36,7 +37,7 @@ from bascule.tables.oplog.changes import Bounds, Changes
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.pace import Pace
 from bascule.tables.rows import NOTHING_SEEN, Row, TablePosition
-from bascule.tables.table_file import TableFile, remove_file
+from bascule.tables.table_file import TableFile, remove_files
 from bascule.tables.watching import ChangesPage, TableWatches, WatchCounts, WatchPosition
 from bascule.wire.tables.keys import TableKeys
 from bascule.wire.tables.patterns import KeyPattern
@@ -123,9 +124,7 @@ class TableReplica:
     @property
     def position(self) -> int:
         """The first offset that is not in the table; 0 where there is none."""
-        if self._file is None or self._is_damaged:
-            return 0
-        return self._file.position.offset
+        return 0 if self._file is None or self._is_damaged else self._file.position.offset
 
     @property
     def complete_position(self) -> int:
@@ -241,7 +240,7 @@ class TableReplica:
         return page.rows[0] if page.rows and page.rows[0].version == version else None
 
     async def count_quickly(self) -> int:
-        """As `count`; in a large table how many keys were ever set, which needs no reading."""
+        """As `count`, without reading a large table; see `TableFile.count_quickly`."""
         return await self._read(lambda file: file.count_quickly(oldest=self._oldest()))
 
     async def state(
@@ -445,6 +444,10 @@ class TableReplica:
             self._deadlines.note(first)
         return expired
 
+    async def forget(self, limits: ForgetLimits, walk: Walk | None, rows_max: int) -> Forgotten:
+        """See `TableFile.forget`. Raises: PartitionFailed, CorruptData, LogFailed."""
+        return await self._read(lambda file: file.forget(limits, walk, rows_max))
+
     def look_for_deadlines(self) -> None:
         """The table's time to live may have changed."""
         self._deadlines.next_ms = 0
@@ -593,6 +596,4 @@ class TableReplica:
 
     def _remove_file(self) -> None:
         self._close_file()
-        remove_file(self._files, str(self._path))
-        if self._oplog is not None and self._files.exists(self._oplog.directory):
-            self._files.remove_tree(self._oplog.directory)
+        remove_files(self._files, str(self._path), self._oplog)

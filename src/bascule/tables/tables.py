@@ -17,6 +17,7 @@ from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.tables.ageing.expiry import ExpiryCounts, TableExpiry
+from bascule.tables.ageing.forgetting import ForgettingCounts, TableForgetting
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import WatchCounts
@@ -48,6 +49,8 @@ class Tables:
         self.watch_counts = WatchCounts()
         self.expiry_counts = ExpiryCounts()
         self._expiry: TableExpiry | None = None
+        self.forgetting_counts = ForgettingCounts()
+        self._forgetting: TableForgetting | None = None
 
     async def start(self) -> None:
         """Follow the streams that are tables, from now on also those that are opened later."""
@@ -56,6 +59,7 @@ class Tables:
         await asyncio.to_thread(self._remove_others, present)
         for found in self._partitions.streams().values():
             self._on_changed(found[0].definition)
+        self._forgetting = TableForgetting(self.held, self.forgetting_counts)
 
     def start_expiry(self, publisher: InternalPublisher) -> None:
         """Remove the keys whose time to live is over from now on, where this node leads."""
@@ -64,6 +68,8 @@ class Tables:
     async def close(self) -> None:
         if self._expiry is not None:
             await self._expiry.close()
+        if self._forgetting is not None:
+            await self._forgetting.close()
         self._partitions.on_changed.discard(self._on_changed)
         if self._removals:
             await asyncio.wait(self._removals.values())
@@ -89,13 +95,17 @@ class Tables:
             raise PartitionFailed(stream, partition, "its table is not opened yet")
         return replicas[partition]
 
-    def leading(self) -> Iterator[tuple[Partition, TableReplica]]:
-        """The partitions of tables that this node leads."""
+    def held(self) -> Iterator[tuple[Partition, TableReplica]]:
+        """The partitions of tables that this node knows, mostly as it has replicas of them."""
         for id, replicas in self._replicas.items():
             for index, replica in enumerate(replicas):
                 found = self._find(id, index)
-                if found is not None and found.is_leader:
+                if found is not None:
                     yield found, replica
+
+    def leading(self) -> Iterator[tuple[Partition, TableReplica]]:
+        """The partitions of tables that this node leads."""
+        return (each for each in self.held() if each[0].is_leader)
 
     def _on_changed(self, definition: StreamDefinition) -> None:
         """A stream was added, altered or removed."""

@@ -120,6 +120,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Batches of removals of expired keys that were not stored, or may not be; they are "
         "repeated.",
     ),
+    "table_forgetting.rows": MetricFamily(
+        "table_rows_forgotten",
+        "Rows deleted from the databases of tables: of purged records, and of removed keys.",
+    ),
     "table_followers.followers": gauge(
         "table_followers",
         "Copies of tables outside the cluster that have asked this node within a minute.",

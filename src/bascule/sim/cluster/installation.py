@@ -166,6 +166,9 @@ OTHERS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.replica.maintenance.cleaner", "TICK_SECONDS", 0.7),
     ("bascule.replica.maintenance.retention", "TICK_SECONDS", 0.3),
     ("bascule.replica.opening", "Partition", WatchedPartition),
+    ("bascule.tables.ageing.forgetting", "LOOK_SECONDS", 0.4),
+    ("bascule.tables.ageing.forgetting", "ROWS_AT_ONCE", 4),
+    ("bascule.tables.ageing.forgotten", "WALKED_ROWS", 10),
     ("bascule.tables.table_file", "sqlite3", SqliteModule),
     ("bascule.tables.watching.watcher", "CHANGES_MAX", 20),
 )

@@ -17,6 +17,7 @@ from bascule.config.sections import (
     LimitsConfig,
     NatsConfig,
     PeerConfig,
+    TablesConfig,
 )
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.tables.cluster_tables import ClusterTables
@@ -53,6 +54,8 @@ LAG_MS_MAX: Final = 3_000
 """The least that a node accepts: faults last for some seconds."""
 SESSION_MS: Final = 6_000
 """Session time-out of consumers. Their protocol leaves it to the nodes."""
+OPLOG_BYTES_MAX: Final = 8 << 10
+"""Some 260 operations of a table: it has forgotten a removal before a run is over."""
 RESTART_NS: Final = NS
 """Before whatever supervises the node starts it again after a failure."""
 
@@ -237,6 +240,7 @@ class Machine:
                 scrub_period_ms=SCRUB_PERIOD_MS,
                 payload_bytes_per_second_min=PAYLOAD_RATE_MIN,
             ),
+            tables=TablesConfig(oplog_bytes_max=OPLOG_BYTES_MAX),
         )
 
     # -- processes ----------------------------------------------------------------------------

@@ -104,6 +104,8 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     """Operations of clients of tables that were answered."""
     watched: int
     """Changes of tables that watchers were told of."""
+    forgotten: int
+    """Rows that the replicas of tables have deleted, as of the end."""
     payloads: int
     """Payloads that were acknowledged."""
     payloads_read: int
@@ -207,6 +209,7 @@ def _result(simulation: Simulation) -> ClusterResult:
         table_reads=simulation.tables.reads,
         table_writes=simulation.tables.writes,
         watched=simulation.tables.watched,
+        forgotten=simulation.tables.forgotten,
         payloads=sum(client.acked for client in simulation.payload_clients),
         payloads_read=sum(client.has_read for client in simulation.payload_clients),
         faults={fault.value: count for fault, count in simulation.faults.counts.items()},

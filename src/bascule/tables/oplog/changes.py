@@ -45,7 +45,7 @@ _EVERY: Final = (
     "where key > ? and value is not null and version >= ? order by key"
 )
 _ROWS: Final = "select id, key, version, timestamp, value, content_type from entries where id in "
-_STATE: Final = "select position, epoch, oplog_first, oplog_slots, oplog_crc from state"
+_STATE: Final = "select position, epoch, forgotten, oplog_first, oplog_slots, oplog_crc from state"
 
 
 @cache
@@ -190,13 +190,13 @@ class ChangesReader:
     def _page(
         self, reader: sqlite3.Connection, since: int, after: bytes | None, bounds: Bounds
     ) -> Page:
-        applied, epoch, *ends = reader.execute(_STATE).fetchone()
+        applied, epoch, forgotten, *ends = reader.execute(_STATE).fetchone()
         read_at = TablePosition(applied, epoch)
         if since > applied:
             raise Indeterminate(f"the table is at offset {applied}, not {since}")
         mark = None if ends[0] is None else Mark(*ends)
         filling = _Filling(bounds)
-        if since and after is None:
+        if since and since >= forgotten and after is None:
             try:
                 position = self._fill_changed(reader, filling, since, applied, mark)
             except (CorruptData, OSError) as error:

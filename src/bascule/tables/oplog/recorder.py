@@ -62,6 +62,11 @@ class OplogRecorder:
             self._give_up(error)
             self._save(None)
 
+    @property
+    def first(self) -> int | None:
+        """The oplog has no operation below this one; None: it has none at all."""
+        return None if self._oplog is None or self._mark is None else self._oplog.first
+
     def begin(self) -> None:
         """A transaction begins."""
         self._noted.clear()

@@ -47,8 +47,8 @@ from bascule.table_results import (
     TableValues,
 )
 from bascule.tables import Tables
-from bascule.tables.rows import Row
 from bascule.tables.key_ranges import PageRange
+from bascule.tables.rows import Row
 from bascule.tables.table_replica import WAIT_SECONDS_MAX, TableReplica
 from bascule.wire.tables.keys import check_key, prefix_end, why_not_opened
 from bascule.wire.tables.patterns import KeyPattern

@@ -107,7 +107,8 @@ class TableChecks:
         operations: list[StoredOperation],
         records: Mapping[int, StoredRecord],
     ) -> None:
-        """The oplog of a replica has every operation from `first` on, each as the log has it.
+        """The oplog of a replica has every operation from `first` on, each as the log has it. Up
+        to where the table says that it has forgotten rows, they may be of none.
 
         `records` are those of the log that are known. Raises: InvariantBroken.
         """
@@ -118,6 +119,8 @@ class TableChecks:
             if each.id <= last:
                 raise InvariantBroken(RISING, f"{where}: operation {each.id} after {last}")
             last, latest[each.key] = each.id, each
+            if each.id <= table.forgotten:
+                continue
             row = keys.get(each.key)
             if row is None:
                 raise InvariantBroken(OPLOG, f"{where}: {each} is of no row")

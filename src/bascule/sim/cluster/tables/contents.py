@@ -37,6 +37,9 @@ class StoredTable(NamedTuple):
     mark: tuple[int, int] | None
     """First id and number of records of the oplog's last file; None: there is no oplog."""
     rows: list[StoredRow]
+    forgotten: int
+    """The highest operation id of a row that was deleted; 0: none was."""
+    forgotten_rows: int
 
 
 class StoredOperation(NamedTuple):
@@ -55,13 +58,15 @@ def read_table(databases: TableDatabases, path: str) -> StoredTable | None:
     with closing(opened) as reader:
         reader.execute("begin")
         try:
-            state = "select position, oplog_first, oplog_slots from state"
-            position, first, slots = reader.execute(state).fetchone()
+            state = (
+                "select position, oplog_first, oplog_slots, forgotten, forgotten_rows from state"
+            )
+            position, first, slots, *forgotten = reader.execute(state).fetchone()
         except sqlite3.OperationalError:
             return None
         rows = reader.execute("select id, key, version, value from entries order by key")
         mark = None if first is None else (first, slots)
-        return StoredTable(position, mark, [StoredRow(*row) for row in rows])
+        return StoredTable(position, mark, [StoredRow(*row) for row in rows], *forgotten)
 
 
 def read_oplog(

@@ -101,6 +101,12 @@ class SimulatedTables:
         """Changes that watchers were told of."""
         return sum(watcher.changes for watcher in self.watchers)
 
+    @property
+    def forgotten(self) -> int:
+        """Rows that were deleted from the databases that replicas have."""
+        held = [self._held(node, partition) for node, partition in self._replicas(())]
+        return sum(each.forgotten_rows for each in held if each is not None)
+
     # -- phases -----------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from bascule.sim.checkers.histories.sessions import FOLLOWING, MONOTONIC, OWN_WR
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.cluster.tables.checks import IN_LOG, OPLOG, ORDERED, RISING, WATCHED
 from bascule.sim.mutants.cluster.base import PROGRESS, ClusterMutant
+from bascule.tables.ageing.forgotten import Forgotten
 from bascule.tables.key_versions import KeyVersions
 from bascule.tables.oplog import recorder
 from bascule.tables.table_file import TableFile
@@ -123,6 +124,18 @@ def _from_the_beginning(_: Any) -> Any:
     return mutant
 
 
+def _forgotten_unsaid(_: Any) -> Any:
+    def mutant(file: Any, *_: Any) -> Forgotten:
+        """Forget each removal at once, whatever the oplog names, and say nothing of it."""
+        with file._write_lock:
+            deleted = file._writer.execute(
+                "delete from entries where value is null and id < (select max(id) from entries)"
+            )
+        return Forgotten(deleted.rowcount, None, True, None)
+
+    return mutant
+
+
 def _with(faults: str) -> ClusterOptions:
     return ClusterOptions(
         groups=0, readers=0, seconds=8, streams=1, nodes=3, traits="table", faults=faults
@@ -170,6 +183,10 @@ MUTANTS: Final = (
     ClusterMutant(
         "conditions without the end of the log", (HISTORY,),
         KeyVersions, "_read_tail", _without_tail, _LEADERS, 2,
+    ),
+    ClusterMutant(
+        "removals forgotten that the oplog names", (OPLOG, PROGRESS),
+        TableFile, "forget", _forgotten_unsaid, _LEADERS,
     ),
     ClusterMutant(
         "purged values kept", (PROGRESS,), TableReplica, "_oldest", _from_the_beginning, _PURGES,

@@ -1,0 +1,173 @@
+"""Which rows of a table nobody needs any more, and their removal.
+
+Two kinds of rows are *forgotten*, deleted from the database:
+
+* Rows of a version below the start of the log: they were purged, and no reader sees them.
+* Removed keys, once the stream's time for tombstones is over and the oplog does not name them.
+
+The table keeps how far it has forgotten: the highest operation id of such a row. Who asks for
+changes since an earlier position gets all rows, for it may lack a removal; the oplog may still name
+rows that were purged, but to nobody else. The row with the highest id stays, without its value: the
+next key gets an id that no other one has had.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from bascule.tables import _hot
+
+WALKED_ROWS: Final = 20_000
+"""Rows that are looked at at a time for purged ones, some 10 ms."""
+COLUMNS: Final = """forgotten integer not null,
+    forgotten_rows integer not null,
+    purged integer not null"""
+"""Of the state: the highest operation id of a row that was forgotten, how many were, and the
+version below which no row has a value."""
+SCHEMA: Final = """
+create index removals on entries (version, timestamp, value) where value is null;
+"""
+"""With the value, which is null, for SQLite does not look at the rows then."""
+_LAST: Final = "select coalesce(max(id), 0) from entries"
+_REMOVALS: Final = (
+    "select id, version, timestamp from entries indexed by removals "
+    "where value is null and version < ? and id < ? order by version limit ?"
+)
+_WALKED: Final = (
+    "select max(id) from (select id from entries not indexed where id > ? order by id limit ?)"
+)
+_PURGED: Final = (
+    "select id, version from entries not indexed "
+    "where id > ? and id <= ? and value is not null and version < ? order by id limit ?"
+)
+_DELETE: Final = "delete from entries where id = ? and version = ?"
+_EMPTY: Final = (
+    "update entries set value = null, content_type = ?, ttl = null where id = ? and version = ?"
+)
+_NOTE: Final = (
+    "update state set forgotten = max(forgotten, ?), forgotten_rows = forgotten_rows + ?, "
+    "purged = max(purged, ?)"
+)
+_ROWS: Final = "select (select coalesce(max(id), 0) from entries) - forgotten_rows from state"
+_COUNT: Final = "select count(*) from entries indexed by removals where value is null"
+
+
+class ForgetLimits(NamedTuple):
+    """What may be forgotten."""
+
+    oldest: int
+    """Rows of a lower version were purged from the log."""
+    removed_before_ms: int
+    """Nobody is shown removals of an earlier time, Unix time."""
+
+
+class Walk(NamedTuple):
+    """How far a table was looked through for rows that were purged."""
+
+    oldest: int
+    """Those of a lower version."""
+    at: int
+    """All ids up to it were looked at."""
+
+
+class Forgotten(NamedTuple):
+    """What was forgotten, and what is left."""
+
+    rows: int
+    walk: Walk | None
+    """Where to go on; None: there is nothing purged."""
+    is_done: bool
+    """Whether nothing more can be forgotten now."""
+    due_ms: int | None
+    """Unix time of the first removal that was too young; None: there is none."""
+
+
+class Forgettable(NamedTuple):
+    """Rows that can go, and how far was looked."""
+
+    rows: list[tuple[int, int]]
+    """Ids and versions."""
+    last: int
+    """The highest id."""
+    walk: Walk | None
+    is_done: bool
+    due_ms: int | None
+    purged: int
+    """Once they are gone no row of a lower version has a value."""
+
+    def remove(self, writer: sqlite3.Connection) -> Forgotten:
+        """Remove those that were not written since. Raises: sqlite3.Error."""
+        if not self.rows and not self.purged:
+            return Forgotten(0, self.walk, self.is_done, self.due_ms)
+        writer.execute("begin")
+        try:
+            rows = self._remove(writer)
+            writer.execute("commit")
+        finally:
+            if writer.in_transaction:
+                writer.execute("rollback")
+        return Forgotten(rows, self.walk, self.is_done, self.due_ms)
+
+    def _remove(self, writer: sqlite3.Connection) -> int:
+        gone = [row for row in self.rows if row[0] != self.last]
+        rows = writer.executemany(_DELETE, gone).rowcount if gone else 0
+        for row in self.rows:
+            if row[0] == self.last:
+                writer.execute(_EMPTY, (_hot.FORGOTTEN, *row))
+        highest = max((version + 1 for _, version in self.rows), default=0)
+        writer.execute(_NOTE, (highest, rows, self.purged))
+        return rows
+
+
+def find_forgettable(
+    reader: sqlite3.Connection,
+    limits: ForgetLimits,
+    walk: Walk | None,
+    *,
+    named_from: int,
+    rows_max: int,
+) -> Forgettable:
+    """At most `rows_max` rows. `walk` is where the last look has come to.
+
+    The oplog names no rows of versions below `named_from`. Raises: sqlite3.Error.
+    """
+    (last,) = reader.execute(_LAST).fetchone()
+    rows, due_ms = _removals(reader, limits, max(named_from, limits.oldest), last, rows_max)
+    if len(rows) == rows_max:
+        return Forgettable(rows, last, walk, False, None, 0)
+    if walk is None:
+        (purged,) = reader.execute("select purged from state").fetchone()
+        walk = Walk(limits.oldest, 0) if purged < limits.oldest else None
+    if walk is None:
+        return Forgettable(rows, last, None, True, due_ms, 0)
+    (end,) = reader.execute(_WALKED, (walk.at, WALKED_ROWS)).fetchone()
+    if end is None:
+        return Forgettable(rows, last, None, walk.oldest >= limits.oldest, due_ms, walk.oldest)
+    room = rows_max - len(rows)
+    found = reader.execute(_PURGED, (walk.at, end, walk.oldest, room)).fetchall()
+    if len(found) == room:
+        end = found[-1][0]
+    return Forgettable(rows + found, last, walk._replace(at=end), False, due_ms, 0)
+
+
+def _removals(
+    reader: sqlite3.Connection, limits: ForgetLimits, end: int, last: int, rows_max: int
+) -> tuple[list[tuple[int, int]], int | None]:
+    """Ids and versions, and the time of the first one that is too young."""
+    rows: list[tuple[int, int]] = []
+    for id, version, timestamp in reader.execute(_REMOVALS, (end, last, rows_max)):
+        if version >= limits.oldest and timestamp >= limits.removed_before_ms:
+            return rows, timestamp
+        rows.append((id, version))
+    return rows, None
+
+
+def row_count(reader: sqlite3.Connection) -> int:
+    """The number of rows, also of removed keys; without reading them. Raises: sqlite3.Error."""
+    return int(reader.execute(_ROWS).fetchone()[0])
+
+
+def removal_count(reader: sqlite3.Connection) -> int:
+    """The number of removed keys that have a row; reads their index. Raises: sqlite3.Error."""
+    return int(reader.execute(_COUNT).fetchone()[0])
