@@ -43,10 +43,17 @@ class Running:
 
     def resident_mb(self) -> float:
         """Resident memory of the process, in MB (10^6)."""
+        return self._memory_mb("VmRSS:")
+
+    def resident_mb_max(self) -> float:
+        """The most that it has had, as the kernel has seen it."""
+        return self._memory_mb("VmHWM:")
+
+    def _memory_mb(self, which: str) -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(which):
                 return int(line.split()[1]) * 1024 / 1e6
-        raise AssertionError("no VmRSS")
+        raise AssertionError(f"no {which}")
 
     def stop(self) -> None:
         if self.process.poll() is None:
