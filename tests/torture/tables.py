@@ -48,6 +48,8 @@ REPORT_SECONDS: Final = 0.5
 OPERATION_SECONDS: Final = 10.0
 LAST_SECONDS_MAX: Final = 120.0
 CREATE_SECONDS_MAX: Final = 60.0
+CATCH_UP_SECONDS_MAX: Final = 30.0
+LOOK_SECONDS: Final = 0.5
 UNKNOWN: Final = OperationResult(OperationStatus.UNKNOWN)
 FAILED: Final = OperationResult(OperationStatus.FAILED)
 SWAPPED: Final = OperationResult(OperationStatus.OK, swapped=True)
@@ -226,7 +228,8 @@ async def differences(servers: list[str], records: dict[int, Written]) -> list[s
     found = []
     for server in servers:
         async with bascule.connect(server) as client:
-            table, deadline = client.table(TABLE, consistency="eventual"), time.monotonic() + 30
+            table = client.table(TABLE, consistency="eventual")
+            deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
             while True:
                 every = table.keys()
                 held = {key.decode(): version async for key, version in every}
@@ -236,7 +239,7 @@ async def differences(servers: list[str], records: dict[int, Written]) -> list[s
                     wrong = {k for k in {*held, *wanted} if held.get(k) != wanted.get(k)}
                     found.append(f"the table at {server} differs in {sorted(wrong)[:5]}")
                     break
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(LOOK_SECONDS)
     return found
 
 
