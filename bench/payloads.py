@@ -229,16 +229,19 @@ def received(node: ClusterNode) -> int:
     raise AssertionError("no such metric")
 
 
-def leader_bytes(cluster: Cluster, leader: int, size: int) -> dict[str, float]:
-    """Topology -> bytes that the leader forwards over payload bytes, sent through any node."""
+def leader_bytes(cluster: Cluster, leader: int, size: int, *, first: int) -> dict[str, float]:
+    """Topology -> bytes that the leader forwards over payload bytes, sent through node `first`."""
 
     async def work(topology: str) -> None:
-        async with bascule.connect(cluster.nodes[1].http) as client:
-            await send(client, size, topology=topology)
+        async with bascule.connect(cluster.nodes[first].http) as client:
+            if topology == "quorum":
+                await send(client, size, quorum=True)
+            else:
+                await send(client, size, topology=topology)
             await client.purge_stream(STREAM)
 
     found = {}
-    for topology in ("star", "chain", "tree"):
+    for topology in ("star", "chain", "tree", "quorum"):
         before = forwarded(cluster.nodes[leader])
         asyncio.run(work(topology))
         found[topology] = round((forwarded(cluster.nodes[leader]) - before) / size, 3)
@@ -453,7 +456,10 @@ def cpu(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
 
 def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
     """What the leader forwards."""
-    by_topology = leader_bytes(cluster, cluster.leader(STREAM), 128 << 20)
+    leader, size = cluster.leader(STREAM), 128 << 20
+    follower = next(number for number in cluster.nodes if number != leader)
+    by_topology = leader_bytes(cluster, leader, size, first=follower)
+    at_leader = leader_bytes(cluster, leader, size, first=leader)
     report_one(
         "payloads",
         row(
@@ -467,6 +473,14 @@ def topologies(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -
         row(
             "the same along a star, a chain and a tree, the most",
             {"value": max(by_topology.values()), **by_topology},
+            at_most=1.0,
+        ),
+    )
+    report_one(
+        "payloads",
+        row(
+            "the same with clients of the leader's node, the most",
+            {"value": max(at_leader.values()), **at_leader},
             at_most=1.0,
         ),
     )

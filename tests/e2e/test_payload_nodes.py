@@ -222,7 +222,7 @@ def test_a_leader_that_was_deposed_does_not_say_that_there_is_no_payload(tmp_pat
     with payload_nodes(tmp_path, 2) as nodes:
         asyncio.run(store(writer(nodes[1])))
         batch = build_batch(
-            [Record(0, 0, None, b"", nodes[1].linked[0][0].headers())], base_offset=0
+            [Record(0, 0, None, b"", nodes[2].linked[0][0].headers())], base_offset=0
         )
         seal(
             memoryview(batch), record_count=1, base_timestamp=1, max_timestamp=1,

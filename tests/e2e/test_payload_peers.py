@@ -123,6 +123,7 @@ def test_a_node_of_another_release_is_left_out(tmp_path: Path, answer: bytes | N
     data = content(3 * MIB)
     with payload_nodes(tmp_path, 3) as nodes, foreign_listener(answer) as port:
         own, nodes[3].port = nodes[3].port, port
+        nodes[1].leader = 2
         try:
             asyncio.run(stored(data, writer(nodes[1].address)))
         finally:

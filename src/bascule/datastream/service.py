@@ -289,8 +289,9 @@ class DataStreams:
     def plan(
         self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
     ) -> PlannedRoute | ReplicaAddress:
-        """The tree below this node, or the node where the route begins that the client asks for.
-        Raises: InvalidRoute."""
+        """The tree below this node, or the node where it begins instead: that of the route that
+        the client asks for, or a follower, so that the leader forwards nothing. Raises:
+        InvalidRoute."""
         given = routes.as_route(opening.route)
         if is_node:
             return PlannedRoute(given, "as the node before it says")
@@ -306,13 +307,19 @@ class DataStreams:
                 if head != self.node_id:
                     return next(each for each in place.replicas if each.node == head)
                 return PlannedRoute(given, "as asked")
+        links = self._cluster.links_between(place.nodes)
+        if opening.prefers_follower and place.leader == self.node_id:
+            racks = {each.node: each.rack for each in place.replicas if each.address}
+            follower = routes.first_follower(self.node_id, racks, links)
+            if follower >= 0:
+                return next(each for each in place.replicas if each.node == follower)
         planned = routes.plan(
             opening.topology,
             primary=self.node_id,
             leader=place.leader,
             racks=place.racks,
             quorum=opening.quorum,
-            links=self._cluster.links_between(place.nodes),
+            links=links,
         )
         planned = planned._replace(why=gone + planned.why)
         log.debug(

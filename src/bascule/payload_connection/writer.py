@@ -389,6 +389,7 @@ class PayloadWriter:
         says."""
         if self._places is None:
             self._places = Places(self._bootstrap())
+            self._opening.prefers_follower = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
@@ -434,8 +435,9 @@ class PayloadWriter:
             await connection.send(encode_message(frames.OPEN, self._opening))
             opened = await self._answer(connection)
             if isinstance(opened, ReplicasElsewhere):
-                if self._opening.route and len(opened.replicas) == 1:
-                    self._head = opened.replicas[0].address
+                if len(opened.replicas) == 1:  # the one to begin at
+                    self._opening.prefers_follower = False
+                    self._head = opened.replicas[0].address if self._opening.route else ""
                 self._places.learn(opened.replicas, leader_last=True)
                 self._opening.partition = opened.partition
                 connection.close()
@@ -446,7 +448,7 @@ class PayloadWriter:
             raise
         self._attempt += 1
         self._opening.partition = opened.partition
-        self._opening.begins_anew = False
+        self._opening.begins_anew = self._opening.prefers_follower = False
         self._places.learn(opened.replicas, leader_last=True)
         self._places.prefer(address)
         self.route = tuple((node, tuple(successors)) for node, successors in opened.route)

@@ -129,6 +129,11 @@ def plan(
     return PlannedRoute(chain(nodes), _why(nodes, leader, racks, links))
 
 
+def first_follower(leader: int, racks: Mapping[int, str], links: Links = {}) -> int:  # noqa: B006
+    """The node of `racks` that is nearest to the leader; -1 if there is no other one."""
+    return next(iter(order_chain(leader, leader, racks, links)[1:]), -1)
+
+
 def _why(nodes: Sequence[int], leader: int, racks: Mapping[int, str], links: Links) -> str:
     crossings = len(set(racks.values())) - 1
     if len(nodes) == 1:

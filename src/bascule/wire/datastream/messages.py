@@ -60,6 +60,9 @@ class OpenPayload(msgspec.Struct, array_like=True):
     """Between nodes."""
     begins_anew: bool = False
     """Drop what was received of it before."""
+    prefers_follower: bool = False
+    """The leader names a follower instead of taking the payload itself, if there is one. Releases
+    before do not know it."""
 
 
 class PayloadOpened(msgspec.Struct, array_like=True):
