@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import Any, cast
 
 import pytest
 from crc32c import crc32c
@@ -20,6 +21,7 @@ from bascule.record.builder import build_batch
 from bascule.record.header import PAYLOAD_LINKS
 from bascule.record.payload_links import Payload, PayloadLink, payload_of
 from bascule.sim.disk import RandomChoices, SimFiles
+from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.storage.payloads.part_marks import CONFIRMED_AT, SYNCED_AT, encode_mark
 from bascule.storage.payloads.payload_log import COMPACTED_SECONDS, PayloadLog
 from support.payload_logs import (
@@ -53,6 +55,31 @@ def test_a_link_without_its_payload_is_refused() -> None:
     receive(log, 7)
     log.append(link_batch(0, 7))
     check(log)
+
+
+@pytest.mark.parametrize("name", ["append", "append_as_follower"])
+def test_a_payload_whose_record_is_appended_is_not_removed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As where nobody has named it for long, and a follower comes to its record then."""
+    log = opened(SimFiles(RealRandom(1)))
+    receive(log, 7)
+    append = getattr(PartitionLog, name)
+    removed = []
+
+    def append_late(*arguments: Any, **options: Any) -> LogPosition:
+        removed.append(log.payloads.discard_whole(id_of(7)))
+        return cast(LogPosition, append(*arguments, **options))
+
+    monkeypatch.setattr(PartitionLog, name, append_late)
+    getattr(log, name)(link_batch(0, 7))
+    assert removed == [0]
+    assert log.payloads.find_at(0) is not None
+    check(log)
+    receive(log, 8)
+    assert log.payloads.discard_whole(id_of(8)) == payload(8).size
+    with pytest.raises(PayloadMissing):
+        getattr(log, name)(link_batch(1, 8))
 
 
 def test_a_payload_goes_with_its_record() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from errno import EBADF, EIO
 from typing import Final, NamedTuple
 
@@ -81,6 +81,8 @@ class PayloadFiles:
         its state with one assignment."""
         self._misnamed: dict[str, str] = {}
         """The paths of files whose names do not say the state of their payloads yet, by id."""
+        self._being_linked: frozenset[str] = frozenset()
+        """Payloads whose records are appended now. Nobody removes them."""
         self._lost: set[str] = set()
         """Payloads that no replica has."""
         self._renames = self._renames_synced = 0
@@ -317,10 +319,11 @@ class PayloadFiles:
             return size
 
     def discard_whole(self, id: str) -> int:
-        """Remove a whole payload that no record names; return its bytes. Raises: OSError."""
+        """Remove a whole payload that no record names, nor one that is appended now; return its
+        bytes. Raises: OSError."""
         with self._lock:
             payload = self._whole.get(id)
-            if payload is None or self._is_closed:
+            if payload is None or self._is_closed or id in self._being_linked:
                 return 0
             self._remove(self._unlinked_path(id))
             self._remove_sums(payload)
@@ -408,6 +411,17 @@ class PayloadFiles:
             for link in links
             if link.payload.id not in self._lost and not self._has(link.payload)
         ]
+
+    @contextmanager
+    def keeping(self, links: Iterable[PayloadLink]) -> Iterator[None]:
+        """Keep the payloads of records that are about to be appended. On the log writer thread."""
+        ids = frozenset(link.payload.id for link in links)
+        with self._lock:  # who removes one has done it, or finds it here
+            self._being_linked = ids
+        try:
+            yield
+        finally:
+            self._being_linked = frozenset()
 
     def _has(self, payload: Payload) -> bool:
         found = self._present.get(payload.id)

@@ -94,14 +94,15 @@ class PayloadLog(PartitionLog):
     @contextmanager
     def _linking(self, links: list[PayloadLink]) -> Iterator[None]:
         """Link payloads once their records are appended. Raises: PayloadMissing before that."""
-        if missing := self.payloads.missing(links):
-            raise PayloadMissing(missing[0].payload.id, self.directory)
-        self._linking_from = self.end.offset
-        try:
-            yield
-            self.payloads.link(links)
-        finally:
-            self._linking_from = OFFSET_END
+        with self.payloads.keeping(links):
+            if missing := self.payloads.missing(links):
+                raise PayloadMissing(missing[0].payload.id, self.directory)
+            self._linking_from = self.end.offset
+            try:
+                yield
+                self.payloads.link(links)
+            finally:
+                self._linking_from = OFFSET_END
 
     def _settle_below(self, high_watermark: int) -> int:
         """Sync the names of payloads. The high watermark that a checkpoint may have then.
