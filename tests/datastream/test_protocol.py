@@ -84,6 +84,13 @@ def test_wrong_routes_are_refused(route: routes.Route, why: str) -> None:
         routes.check(route, primary=1, nodes={1, 2, 3})
 
 
+def test_a_route_over_a_lost_node_is_refused_as_that() -> None:
+    with pytest.raises(InvalidRoute, match="node 3 is not alive, expected 1, 2"):
+        routes.check(((1, (2, 3)),), primary=1, nodes={1, 2}, lost={3})
+    with pytest.raises(InvalidRoute, match="node 4 has no replica, expected 1, 2"):
+        routes.check(((1, (2, 4)),), primary=1, nodes={1, 2}, lost={3})
+
+
 def test_a_node_that_is_listed_twice_is_refused() -> None:
     with pytest.raises(InvalidRoute, match="node 1 is listed twice"):
         routes.as_route([(1, [2]), (1, [3])])

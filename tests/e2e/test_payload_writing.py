@@ -14,7 +14,14 @@ import pytest
 from crc32c import crc32c
 
 from bascule.datastream.limits import DataStreamLimits
-from bascule.errors import BasculeError, Broken, Closed, Indeterminate, PayloadDamaged
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    Indeterminate,
+    InvalidRoute,
+    PayloadDamaged,
+)
 from bascule.payload_connection.writer import PayloadWriter
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.wire.datastream import frames
@@ -177,6 +184,16 @@ def test_a_route_begins_at_its_first_node(tmp_path: Path) -> None:
         assert out.ack is not None
         for number in (1, 3):
             assert whole(nodes[number]) == data
+
+    with payload_nodes(tmp_path, 3) as nodes:
+        asyncio.run(test())
+
+
+def test_a_route_over_a_lost_node_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        leave_out(nodes[3], nodes)
+        with pytest.raises(InvalidRoute, match="node 3 is not alive, expected 1, 2"):
+            await writer(nodes[1], route=[(2, [1]), (1, [3])]).__aenter__()
 
     with payload_nodes(tmp_path, 3) as nodes:
         asyncio.run(test())

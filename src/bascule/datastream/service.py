@@ -303,7 +303,8 @@ class DataStreams:
             if head not in place.nodes and head in place.all_nodes:
                 gone = f"the first node of the route, {head}, is not alive; "
             else:
-                routes.check(given, primary=head, nodes=place.nodes)
+                lost = set(place.all_nodes).difference(place.nodes)
+                routes.check(given, primary=head, nodes=place.nodes, lost=lost)
                 if head != self.node_id:
                     return next(each for each in place.replicas if each.node == head)
                 return PlannedRoute(given, "as asked")

@@ -32,8 +32,11 @@ def as_route(pairs: Iterable[tuple[int, Sequence[int]]]) -> Route:
     return tuple(found.items())
 
 
-def check(route: Route, *, primary: int, nodes: Collection[int]) -> None:
-    """Raises: InvalidRoute unless each of `nodes` is reached exactly once, from `primary`."""
+def check(
+    route: Route, *, primary: int, nodes: Collection[int], lost: Collection[int] = ()
+) -> None:
+    """`lost` have replicas and are not alive. Raises: InvalidRoute unless each of `nodes` is
+    reached exactly once, from `primary`, and no other one."""
     successors = dict(route)
     reached = {primary}
     waiting = [primary]
@@ -47,7 +50,9 @@ def check(route: Route, *, primary: int, nodes: Collection[int]) -> None:
         unreached = min(successors)
         raise InvalidRoute(f"node {unreached} forwards, and nothing leads to it from {primary}")
     if foreign := reached.difference(nodes):
-        raise InvalidRoute(f"node {min(foreign)} has no replica, expected {_listed(nodes)}")
+        node = min(foreign)
+        why = "is not alive" if node in lost else "has no replica"
+        raise InvalidRoute(f"node {node} {why}, expected {_listed(nodes)}")
     if missing := set(nodes).difference(reached):
         raise InvalidRoute(f"node {min(missing)} has a replica and is not reached")
 
