@@ -129,8 +129,11 @@ def test_a_repeated_put_is_stored_once(node: Node, client: SyncClient) -> None:
     path, data = "/00112233445566778899aabbccddeeff?subject=models.b", content(3 * MIB)
     first = httpx.put(url(node, path), content=data)
     again = httpx.put(url(node, path), content=data)
-    assert first.status_code == again.status_code == 201
-    assert first.json() == again.json()
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert (first.json()["duplicate"], again.json()["duplicate"]) == (False, True)
+    assert first.json() == again.json() | {"duplicate": False}
+    assert first.json()["why"] == "one replica"
+    assert first.headers["Location"] == again.headers["Location"]
     for other in (content(3 * MIB, seed=2), data + b"x", data[:-1]):
         refused = httpx.put(url(node, path), content=other)
         assert refused.status_code == 409
@@ -145,12 +148,12 @@ def test_message_ids_of_payloads_outlive_their_records(tmp_path: Path) -> None:
         ack = answer.json()
         return answer.status_code, ack["offset"], ack["bytes"], ack["crc32c"]
 
-    def expected(data: bytes) -> tuple[int, int, int, str]:
-        return 201, 0, len(data), f"{crc32c(data):08x}"
+    def expected(data: bytes, status: int = 200) -> tuple[int, int, int, str]:
+        return status, 0, len(data), f"{crc32c(data):08x}"
 
     with running_node(tmp_path) as node:
         node.call("POST", "/v1/streams", {"name": "models", "subject": "models.>"})
-        assert post(b"first") == expected(b"first")
+        assert post(b"first") == expected(b"first", 201)
         assert post(b"another") == expected(b"first")
         node.stop()
         (file,) = (node.directory / "data/streams/models/0/payloads").glob("*.linked")
@@ -173,6 +176,7 @@ def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     assert refusal("POST", "?subject=other", headers=OCTETS)[0] == 400
     assert refusal("POST", "?subject=models.c&partition=7", headers=OCTETS)[0] == 404
     assert refusal("POST", "?subject=models.c&topology=ring", headers=OCTETS)[0] == 400
+    assert refusal("POST", "?subject=models.c&quorum=1", headers=OCTETS)[0] == 400
     assert refusal("POST", "?colour=red", headers=OCTETS)[0] == 400
     assert refusal("PUT", "/xyz?subject=models.c") == (400, "malformed_request")
     conflict = {**OCTETS, "Nats-Expected-Last-Sequence": "999"}
@@ -268,3 +272,9 @@ def test_any_node_takes_a_body(cluster: RunningCluster) -> None:
         for message in client.read("one", end="latest"):
             with client.read_payload("one", message) as payload:
                 assert payload.read() == data
+        client.create_stream("three", "three", replicas=3)
+        where = f"{nodes[0]}/v1/streams/three/payloads"
+        for asked, tree in (("topology=chain", "chain"), ("quorum=true", "star")):
+            answer = httpx.post(f"{where}?{asked}", content=data, headers=OCTETS)
+            assert answer.status_code == 201, answer.text
+            assert answer.json()["why"].startswith(tree), answer.text

@@ -19,3 +19,7 @@ class PayloadStored(Struct, kw_only=True):
     id: Annotated[str, Meta(description="Of the payload, 32 hexadecimal digits.")]
     bytes: int
     crc32c: Annotated[str, Meta(description="Of its content, 8 hexadecimal digits.")]
+    duplicate: Annotated[
+        bool, Meta(description="It was stored before: the ack is that of the first time.")
+    ]
+    why: Annotated[str, Meta(description="Why the nodes forwarded it along this tree.")]

@@ -63,7 +63,7 @@ class PayloadWritesApi:
         except ClientDisconnect:
             raise HTTPException(400, "the connection was closed within the body") from None
         assert out.ack is not None
-        return _stored(out.ack)
+        return _stored(out.ack, out.why)
 
 
 def _opening(request: Request, id: str) -> OpenPayload:
@@ -92,7 +92,16 @@ def _opening(request: Request, id: str) -> OpenPayload:
         headers,
         length,
         request.query_params.get("topology", "auto"),
+        _quorum(request),
     )
+
+
+def _quorum(request: Request) -> bool:
+    """Raises: MalformedRequest."""
+    text = request.query_params.get("quorum", "false")
+    if text not in ("true", "false"):
+        raise MalformedRequest(f"quorum {text[:40]!r}, expected true or false", field="quorum")
+    return text == "true"
 
 
 def _capitalized(name: str) -> str:
@@ -100,7 +109,7 @@ def _capitalized(name: str) -> str:
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.split("-"))
 
 
-def _stored(ack: PayloadAck) -> Response:
+def _stored(ack: PayloadAck, why: str) -> Response:
     body = PayloadStored(
         stream=ack.stream,
         partition=ack.partition,
@@ -111,9 +120,12 @@ def _stored(ack: PayloadAck) -> Response:
         id=ack.payload_id,
         bytes=ack.payload_bytes,
         crc32c=f"{ack.payload_crc32c:08x}",
+        duplicate=ack.duplicate,
+        why=why,
     )
     path = f"/v1/streams/{ack.stream}/partitions/{ack.partition}/payloads/{ack.offset}"
-    return json_response(body, 201, {"location": path, "etag": f'"{ack.payload_id}"'})
+    status = 200 if ack.duplicate else 201
+    return json_response(body, status, {"location": path, "etag": f'"{ack.payload_id}"'})
 
 
 _QUERY: Final = (
@@ -121,9 +133,13 @@ _QUERY: Final = (
     ("key", "The key of the record."),
     ("partition", "The partition; default: as the subject or the key says."),
     ("topology", "Along which tree the nodes forward: auto (default), chain, star or tree."),
+    ("quorum", "true: the body is taken as fast as a majority writes it; default: as all do."),
 )
 _REST: Final[dict[str, Any]] = {
-    "responses": {201: ("The ack of the record; `Location` has the payload.", PayloadStored)},
+    "responses": {
+        200: ("It was stored before. The ack of that record.", PayloadStored),
+        201: ("The ack of the record; `Location` has the payload.", PayloadStored),
+    },
     "errors": (
         (400, "malformed_request"),
         (400, "invalid_config"),
