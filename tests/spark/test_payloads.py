@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pyarrow
 import pytest
 
 from bascule.client import SyncClient
@@ -55,3 +57,35 @@ def test_a_batch_is_cut_where_contents_are_large(
     assert sorted((row.key, row.size, row.at) for row in inline.collect()) == [
         (f"k{n}", 20 * MIB, f"0{n}") for n in range(5)
     ]
+
+
+def test_executors_read_ranges(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
+    """As the page of the source says: the content does not pass through the value."""
+    contents = [random.Random(n).randbytes(2 * MIB) for n in range(3)]
+    client.publish(f"{stream}.plain", b"none")
+    for n, content in enumerate(contents):
+        with client.open_payload(stream, subject=f"{stream}.payload", key=f"k{n}") as out:
+            out.write(content)
+    server, start, end = node.addresses["http"], MIB - 3, MIB + 5
+
+    def parts(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import bascule
+
+        with bascule.connect_sync(server) as opened:
+            for batch in batches:
+                found = []
+                for row in batch.to_pylist():
+                    with opened.read_payload(
+                        row["stream"], row["offset"], partition=row["partition"],
+                        start=start, end=end,
+                    ) as payload:  # fmt: skip
+                        found.append(payload.read())
+                columns = [batch.column("key"), pyarrow.array(found, pyarrow.binary())]
+                yield pyarrow.RecordBatch.from_arrays(columns, ["key", "part"])
+
+    described = reading(spark, node, stream, payloads="describe").where("payload_bytes > 0")
+    asked = described.select("stream", "partition", "offset", "key")
+    rows = asked.mapInArrow(parts, "key binary, part binary").collect()
+    assert {bytes(row.key): bytes(row.part) for row in rows} == {
+        b"k%d" % n: content[start:end] for n, content in enumerate(contents)
+    }
