@@ -28,7 +28,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     connection.execute("update state set format = 9")
     connection.commit()
     connection.close()
-    with pytest.raises(CorruptData, match="format 3, found 9"):
+    with pytest.raises(CorruptData, match="format 4, found 9"):
         ReplicaFile(tmp_path / "table.db", "t", "me")
 
 
@@ -91,7 +91,7 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize("crc", ["text", 1.5, b"blob", -1])
-@pytest.mark.parametrize("table", ["entries", "pending", "refused", "state"])
+@pytest.mark.parametrize("table", ["entries", "pending", "refused", "state", "changes"])
 def test_a_checksum_may_be_of_any_type(tmp_path: Path, table: str, crc: object) -> None:
     """A wrong bit in the head of a row changes the types of its columns."""
     path = tmp_path / "table.db"

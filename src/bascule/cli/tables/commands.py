@@ -24,7 +24,14 @@ from bascule.cli.output import (
     print_json,
 )
 from bascule.cli.streams.settings import with_settings
-from bascule.cli.tables.copies import keys_of_copy, show_copy, values_of_copy, write_copy
+from bascule.cli.tables.copies import (
+    keys_of_copy,
+    range_of_copy,
+    show_copy,
+    values_of_copy,
+    watch_of_copy,
+    write_copy,
+)
 from bascule.cli.tables.follow import ReplicaOption, follow
 from bascule.cli.units import counted, moment_text, parse_duration
 from bascule.errors import NotATable
@@ -252,30 +259,49 @@ def watch(
             "offset.",
         ),
     ] = None,
+    replica: ReplicaOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the changes of keys as they come, until Ctrl-C."""
+    """Show the changes of keys as they come, until Ctrl-C.
+
+    With --replica those that come to the copy, as another process follows the table. What is
+    written to the copy is shown once the table has taken it.
+    """
     import bascule
 
+    if state and position is not None:
+        raise typer.BadParameter("give one of --state and --from")
+
+    def on_restart() -> None:
+        err.print("the present values follow again")
+
+    if replica is not None:
+        if position is not None:
+            raise typer.BadParameter(
+                "a copy knows no position of a change: take --state", param_hint="--from"
+            )
+        _show_changes(
+            watch_of_copy(table, replica, pattern, key=key, state=state, on_restart=on_restart),
+            json=json,
+        )
+        return
     start: str | int = "state" if state else "now"
     if position is not None:
-        if state:
-            raise typer.BadParameter("give one of --state and --from")
         start = int(position) if position.isascii() and position.isdecimal() else position
     with bascule.connect_sync(server) as client:
-        changes = client.table(table).watch(
-            pattern,
-            key=key,
-            start=start,
-            on_restart=lambda: err.print("the present values follow again"),
-        )
-        for change in changes:
-            if json:
-                print_json(_change_as_json(change), indent=False)
-            else:
-                out.print(_change_as_text(change), soft_wrap=True)
-            sys.stdout.flush()
+        opened = client.table(table)
+        changes = opened.watch(pattern, key=key, start=start, on_restart=on_restart)
+        _show_changes(changes, json=json)
+
+
+def _show_changes(changes: Iterator[TableChange], *, json: bool) -> None:
+    for change in changes:
+        if json:
+            print_json(_change_as_json(change), indent=False)
+        else:
+            out.print(_change_as_text(change), soft_wrap=True)
+        sys.stdout.flush()
 
 
 @tables.command("set")
@@ -447,11 +473,21 @@ def list_range(
     limit: LimitOption = None,
     consistency: ConsistencyOption = "session",
     at_least: AtLeastOption = None,
+    replica: ReplicaOption = None,
     server: ServerOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Print the keys from FIRST on and below END with their values, a JSON object on each line."""
+    """Print the keys from FIRST on and below END with their values.
+
+    Each line is a JSON object, with --json and without.
+    """
     import bascule
 
+    if replica is not None:
+        _refuse_with_copy(at_least)
+        for entry in range_of_copy(table, replica, first, end, limit):
+            print_json(_entry_as_json(entry), indent=False)
+        return
     with bascule.connect_sync(server) as client:
         opened = _opened(client, table, consistency, at_least)
         for entry in opened.range(first, end, limit):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 from rich.table import Table as Grid
@@ -14,10 +14,11 @@ from rich.text import Text
 from bascule.cli.output import err, out, print_json
 from bascule.cli.units import counted, moment_text
 from bascule.errors import ConfigError
-from bascule.table_results import TableEntry
+from bascule.table_results import TableChange, TableEntry
 
 if TYPE_CHECKING:
     from bascule.client.tables import SyncLocalReplica
+    from bascule.client.tables.replica import ReplicaEntry
 
 REFUSED_SHOWN: Final = 10
 NO_VERSION: Final = -1
@@ -38,18 +39,40 @@ def opened_copy(table: str, directory: Path) -> Iterator[SyncLocalReplica]:
 
 
 def values_of_copy(table: str, directory: Path, keys: list[str]) -> dict[bytes, TableEntry]:
-    """Those that have a value. One that was written there and not taken yet has the version of the
-    record that it replaces, or -1."""
+    """Those that have a value, at one position. See `_entry` for the versions."""
     with opened_copy(table, directory) as copy:
-        found = [copy.get(key) for key in dict.fromkeys(keys)]
-    return {
-        each.key: TableEntry(
-            each.key, NO_VERSION if each.version is None else each.version, each.timestamp,
-            each.value, each.content_type,
-        )
-        for each in found
-        if each is not None
-    }  # fmt: skip
+        found = copy.get_many(dict.fromkeys(keys)).entries
+    return {key: _entry(each) for key, each in found.items()}
+
+
+def range_of_copy(
+    table: str, directory: Path, first: str, end: str | None, limit: int | None
+) -> Iterator[TableEntry]:
+    """As `TableClient.range`. See `_entry` for the versions."""
+    with opened_copy(table, directory) as copy:
+        yield from map(_entry, copy.range(first, end, limit))
+
+
+def watch_of_copy(
+    table: str,
+    directory: Path,
+    pattern: str,
+    *,
+    key: str | None,
+    state: bool,
+    on_restart: Callable[[], None],
+) -> Iterator[TableChange]:
+    """As `TableClient.watch`."""
+    with opened_copy(table, directory) as copy:
+        start: Literal["now", "state"] = "state" if state else "now"
+        yield from copy.watch(pattern, key=key, start=start, on_restart=on_restart)
+
+
+def _entry(found: ReplicaEntry) -> TableEntry:
+    """One that was written there and not taken yet has the version of the record that it replaces,
+    or -1."""
+    version = NO_VERSION if found.version is None else found.version
+    return TableEntry(found.key, version, found.timestamp, found.value, found.content_type)
 
 
 def keys_of_copy(table: str, directory: Path, pattern: str) -> Iterator[tuple[bytes, int]]:

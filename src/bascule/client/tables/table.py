@@ -11,7 +11,13 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from bascule.client.admin import Admin
 from bascule.client.messages import Ack, Headers, is_header_value
 from bascule.client.tables.read_connection import TableReader
-from bascule.client.tables.watch import OFFSET_MAX, WATCH_TIMEOUT_S, WatchStart, watch_table
+from bascule.client.tables.watch import (
+    OFFSET_MAX,
+    WATCH_TIMEOUT_S,
+    WatchStart,
+    watch_table,
+    watched_keys,
+)
 from bascule.errors import (
     ConfigError,
     Indeterminate,
@@ -33,7 +39,7 @@ from bascule.wire.tables.conditions import (
 )
 from bascule.wire.tables.counters import incremented
 from bascule.wire.tables.keys import TableKeys, why_not_opened
-from bascule.wire.tables.patterns import KeyPattern, is_pattern
+from bascule.wire.tables.patterns import is_pattern
 from bascule.wire.tables.read_batches import KeyRead
 
 PUBLISH_TIMEOUT_S: Final = 10.0
@@ -282,7 +288,7 @@ class TableClient:
         and a key; Broken if no node could be watched for `timeout` seconds.
         """
         return watch_table(
-            self._admin, self.name, _watched(_bytes(pattern), key), start=start, timeout=timeout,
+            self._admin, self.name, watched_keys(pattern, key), start=start, timeout=timeout,
             on_current=on_current, on_restart=on_restart,
         )  # fmt: skip
 
@@ -433,15 +439,6 @@ class TableClient:
 
 def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
-
-
-def _watched(pattern: bytes, key: Key | None) -> KeyPattern:
-    """Raises: InvalidPattern, InvalidKey, ConfigError."""
-    if key is None:
-        return KeyPattern(pattern)
-    if pattern != b">":
-        raise ConfigError("give one of a pattern and `key`")
-    return KeyPattern.of_key(_bytes(key))
 
 
 def _range(pattern: Key, prefix: Key | None) -> dict[str, bytes | None]:

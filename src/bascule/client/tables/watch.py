@@ -84,6 +84,19 @@ async def watch_table(
         failures += 1
 
 
+def watched_keys(pattern: bytes | str, key: bytes | str | None) -> KeyPattern:
+    """What a watcher is asked to see: the keys that match, or one key.
+
+    Raises: InvalidPattern, InvalidKey, ConfigError.
+    """
+    text = pattern.encode() if isinstance(pattern, str) else pattern
+    if key is None:
+        return KeyPattern(text)
+    if text != b">":
+        raise ConfigError("give one of a pattern and `key`")
+    return KeyPattern.of_key(key.encode() if isinstance(key, str) else key)
+
+
 def _start_text(start: WatchStart) -> str:
     """Raises: ConfigError."""
     if isinstance(start, int):

@@ -6,6 +6,8 @@ conflicts       what becomes of a write when others have changed the key
 replica_file    the SQLite file: rows, their position, writes to be offered and refused ones
 copy_rows       what is in it
 statements      its SQL
+recent_changes  which keys have changed last, in the file
+watching        watchers, which read that
 rescue          a copy begun anew in the place of a damaged one
 blocking        `SyncLocalReplica`
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 from bascule.client.tables.replica.blocking import SyncLocalReplica, open_replica_sync
 from bascule.client.tables.replica.conflicts import Conflict, Conflicts, LocalWrite, RemoteState
-from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry
+from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry, ReplicaValues
 from bascule.client.tables.replica.local_replica import (
     LocalReplica,
     ReplicaStatus,
@@ -39,6 +41,7 @@ __all__ = [
     "RemoteState",
     "ReplicaEntry",
     "ReplicaStatus",
+    "ReplicaValues",
     "SyncLocalReplica",
     "open_replica",
     "open_replica_sync",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 from bascule.client.loop_thread import LoopThread, iterate
 from bascule.client.tables.replica.conflicts import Conflicts
-from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry
+from bascule.client.tables.replica.copy_rows import RefusedWrite, ReplicaEntry, ReplicaValues
 from bascule.client.tables.replica.local_replica import (
     REQUEST_TIMEOUT_S,
     WAIT_TIMEOUT_S,
@@ -17,6 +17,7 @@ from bascule.client.tables.replica.local_replica import (
     LocalReplica,
     ReplicaStatus,
 )
+from bascule.table_results import TableChange
 
 SCANNED_AT_ONCE: Final = 500
 """Items of a scan. Each change to the other thread costs some 50 us."""
@@ -63,6 +64,10 @@ class SyncLocalReplica:
         """See `LocalReplica.get`."""
         return self._run(self._replica.get(key))
 
+    def get_many(self, keys: Iterable[Key]) -> ReplicaValues:
+        """See `LocalReplica.get_many`."""
+        return self._run(self._replica.get_many(keys))
+
     def keys(self, pattern: Key = b"", *, prefix: Key | None = None) -> Iterator[bytes]:
         """See `LocalReplica.keys`."""
         return iterate(self._run, self._replica.keys(pattern, prefix=prefix), SCANNED_AT_ONCE)
@@ -76,6 +81,21 @@ class SyncLocalReplica:
     ) -> Iterator[ReplicaEntry]:
         """See `LocalReplica.range`."""
         return iterate(self._run, self._replica.range(first, end, limit), SCANNED_AT_ONCE)
+
+    def watch(
+        self,
+        pattern: Key = ">",
+        *,
+        key: Key | None = None,
+        start: Literal["now", "state"] = "now",
+        on_current: Callable[[int], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> Generator[TableChange, None, None]:
+        """See `LocalReplica.watch`. Waits for each change; `close` it to stop."""
+        found = self._replica.watch(
+            pattern, key=key, start=start, on_current=on_current, on_restart=on_restart
+        )
+        return iterate(self._run, found)
 
     def set(self, key: Key, value: bytes, *, content_type: str | None = None) -> None:
         """See `LocalReplica.set`."""

@@ -64,6 +64,15 @@ class ReplicaEntry(NamedTuple):
     """Whether it was written here, and the cluster has not taken it yet."""
 
 
+class ReplicaValues(NamedTuple):
+    """What `get_many` has found, all of it of one state."""
+
+    position: int
+    """The first offset that the copy did not have."""
+    entries: dict[bytes, ReplicaEntry]
+    """By key; without the keys that have no value."""
+
+
 class PendingWrite(NamedTuple):
     """A write to be offered."""
 

@@ -95,6 +95,8 @@ class ReplicaFollower:
         """Set when there are writes to offer."""
         self.advanced = asyncio.Condition()
         """Notified when anything here has changed."""
+        self.advances = 0
+        """How often that was so."""
 
     async def run(self) -> None:
         """Follow until it is cancelled, or the copy turns out to be damaged."""
@@ -191,6 +193,7 @@ class ReplicaFollower:
             await self._notify()
 
     async def _notify(self) -> None:
+        self.advances += 1
         async with self.advanced:
             self.advanced.notify_all()
 

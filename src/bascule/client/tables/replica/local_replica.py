@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from bascule.client.admin import Admin, server_url
 from bascule.client.tables.replica.conflicts import (
@@ -18,10 +18,17 @@ from bascule.client.tables.replica.conflicts import (
     checked_value,
     resolver_of,
 )
-from bascule.client.tables.replica.copy_rows import CopyState, RefusedWrite, ReplicaEntry
+from bascule.client.tables.replica.copy_rows import (
+    CopyState,
+    RefusedWrite,
+    ReplicaEntry,
+    ReplicaValues,
+)
 from bascule.client.tables.replica.follower import ReplicaFollower
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.client.tables.replica.rescue import begin_anew, finish_begun, is_begun
+from bascule.client.tables.replica.watching import watch_copy
+from bascule.client.tables.watch import watched_keys
 from bascule.errors import (
     Closed,
     ConfigError,
@@ -32,6 +39,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.host.real import DirectoryLock, RealClock, RealRandom
+from bascule.table_results import TableChange
 from bascule.wire.tables.keys import check_key, prefix_end
 from bascule.wire.tables.patterns import KeyPattern, is_pattern
 
@@ -42,6 +50,10 @@ REQUEST_TIMEOUT_S: Final = 10.0
 WAIT_TIMEOUT_S: Final = 60.0
 SCANNED_AT_ONCE: Final = 1_000
 ID_BYTES: Final = 8
+POLL_SECONDS: Final = 0.2
+"""A watcher looks so often for what another process has applied."""
+IDLE_SECONDS: Final = 1.0
+"""A watcher notices within it that the copy was closed."""
 
 
 class ReplicaStatus(NamedTuple):
@@ -173,6 +185,13 @@ class LocalReplica:
         check_key(name)
         return await asyncio.to_thread(self._opened().get, name)
 
+    async def get_many(self, keys: Iterable[Key]) -> ReplicaValues:
+        """The values of several keys, all of one state of the copy. Raises: InvalidKey."""
+        names = [_bytes(key) for key in keys]
+        for name in names:
+            check_key(name)
+        return await asyncio.to_thread(self._opened().get_many, names)
+
     async def keys(
         self, pattern: Key = b"", *, prefix: Key | None = None
     ) -> AsyncGenerator[bytes, None]:
@@ -206,6 +225,51 @@ class LocalReplica:
                 return
             at = found[-1].key + b"\0"
             left = None if left is None else left - len(found)
+
+    def watch(
+        self,
+        pattern: Key = ">",
+        *,
+        key: Key | None = None,
+        start: Literal["now", "state"] = "now",
+        on_current: Callable[[int], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[TableChange, None]:
+        """The changes of the keys that match, as they come to the copy, without end; see
+        `TableClient.watch`. It works offline, and whichever process follows the table.
+
+        A change is one of the table: what was written here is seen once the table has taken it,
+        with its version. A watcher begins once the copy has all keys. With `start="state"` the
+        present values come first, by key; what changes meanwhile comes between. Changes have no
+        position: a watcher does not go on where another one has ended.
+
+        `on_restart` is called where it is not known what has changed: the copy got all keys again,
+        or the watcher was too slow for `recent_changes.CHANGES_BYTES_MAX` of keys. The present
+        values follow, and what is not among them was removed.
+
+        Raises: InvalidPattern, InvalidKey, ConfigError; CopyDamaged; LogFailed where the copy was
+        begun anew by another process.
+        """
+        return watch_copy(
+            self._opened, self._advances(), watched_keys(pattern, key),
+            start=start, on_current=on_current, on_restart=on_restart,
+        )  # fmt: skip
+
+    def _advances(self) -> Callable[[], Awaitable[None]]:
+        """A wait until the file may have changed since it returned last. Raises: CopyDamaged."""
+        seen = -1
+
+        async def wait() -> None:
+            nonlocal seen
+            self._check()
+            follower = self._follower
+            if follower is None:
+                await asyncio.sleep(POLL_SECONDS)
+                return
+            await follower.wait(lambda: follower.advances != seen, IDLE_SECONDS)
+            seen = follower.advances
+
+        return wait
 
     # Writing
 

@@ -15,6 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,17 +27,26 @@ from bascule.client.tables.replica.copy_rows import (
     PendingWrite,
     RefusedWrite,
     ReplicaEntry,
+    ReplicaValues,
     digest_of,
     row_crc,
 )
+from bascule.client.tables.replica.recent_changes import (
+    WatchedCopy,
+    add_row,
+    last_row,
+    rows_behind,
+)
 from bascule.errors import ConfigError, CopyDamaged, LogFailed
 from bascule.errors.tables import shown_key
-from bascule.wire.tables.sync_pages import SyncPage
+from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 3
-"""2 has checksums; 3 what a table stood at when rows were read, and which writes it has taken."""
+FORMAT: Final = 4
+"""2 has checksums; 3 what a table stood at when rows were read, and which writes it has taken; 4
+which keys have changed last."""
+FORMAT_WITHOUT_CHANGES: Final = 3
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 SENT_BYTES_MAX: Final = 64 * DIGEST_BYTES
@@ -88,7 +98,12 @@ class ReplicaFile:
                 self._writer.execute(sql.FIRST, (FORMAT, table, new_id, first))
             if follows:
                 self._rename_unused(table)
-            found = self._writer.execute("select format, name, replica_id from state").fetchone()
+            select = "select format, name, replica_id from state"
+            found = self._writer.execute(select).fetchone()
+            if found is not None and found[0] == FORMAT_WITHOUT_CHANGES:
+                self._writer.execute(sql.ADD_LOG)
+                self._writer.execute("update state set format = ?", (FORMAT,))
+                found = self._writer.execute(select).fetchone()
         if found is None or found[0] != FORMAT:
             what = f"a copy of a table in format {FORMAT}"
             raise CopyDamaged(str(self.path), 0, what, str(found and found[0]), place="its state")
@@ -159,24 +174,17 @@ class ReplicaFile:
                 writer.execute("delete from entries")
                 writer.execute(sql.FORGET_BASES)
                 writer.execute("delete from taken")
+                add_row(writer, None)
+            rows: Sequence[SyncRow] = page.rows
             if page.is_full:
                 self._clear_range(writer, page.after, page.next_after)
                 writer.execute(sql.CONFIRM_RANGE, (page.read_at, page.after, page.next_after))
-            writer.executemany(
-                sql.UPSERT,
-                [
-                    (*fields, row_crc(*fields))
-                    for fields in (
-                        (row.key, row.version, row.timestamp, row.value, row.content_type)
-                        for row in page.rows
-                    )
-                ],
-            )
-            if writer.execute("select exists (select 1 from taken)").fetchone()[0]:
-                writer.executemany(sql.CONFIRM, [(row.key, row.version) for row in page.rows])
-                writer.execute(sql.PURGE_TAKEN, (page.oldest,))
-            removed = [(row.key,) for row in page.rows if row.value is None]
-            writer.executemany(sql.FORGET_REMOVED, removed)
+                # Changes since where full pages began have these rows once more.
+                ends = max((row.version + 1 for row in rows), default=0)
+                add_row(writer, None, repeated=max(page.read_at, ends))
+            else:
+                rows = self._note_changes(writer, rows)
+            self._add(writer, rows, oldest=page.oldest)
             if page.oldest > before.oldest:
                 writer.execute("delete from entries where version < ?", (page.oldest,))
             keys = page.keys if page.keys >= 0 else before.keys
@@ -192,10 +200,66 @@ class ReplicaFile:
                     "the copy gets all keys again", self.table, shown_key(lost[0]), lost[1],
                 )  # fmt: skip
                 writer.execute("delete from taken")
+                add_row(writer, None, repeated=max(before.position, page.position))
                 state = CopyState(page.table, 0, -1, None, 0, page.high_watermark, keys, 0, -1)
             crc = row_crc(*state, self.table, self.replica_id)
             writer.execute(sql.SET_STATE, (*state, crc))
         return state
+
+    def _note_changes(
+        self, writer: sqlite3.Connection, rows: Sequence[SyncRow]
+    ) -> Sequence[SyncRow]:
+        """Log what rows change, before they are added; return those to be added: not what was there
+        before a write of this copy that the table has taken."""
+        taken = dict(writer.execute("select key, version from taken").fetchall())
+        if taken:
+            rows = [row for row in rows if row.version >= taken.get(row.key, 0)]
+        repeated = last_row(writer).repeated
+        changes = [
+            (row.key, row.version, None if row.value is not None else row.timestamp) for row in rows
+        ]
+        if taken or any(row.version < repeated for row in rows):
+            are_new = [
+                not (row.version < repeated or row.key in taken)
+                or self._changes(writer, row.key, row.version, row.value, taken.get(row.key))
+                for row in rows
+            ]
+            changes = list(compress(changes, are_new))
+        if changes:
+            add_row(writer, changes)
+        return rows
+
+    def _changes(
+        self,
+        writer: sqlite3.Connection,
+        key: bytes,
+        version: int,
+        value: bytes | None,
+        taken: int | None,
+    ) -> bool:
+        """Whether a version that may be there already is not: the version `taken` of the key is,
+        where it is a removal, and no row has a value."""
+        found = writer.execute(sql.VISIBLE, (key,)).fetchone()
+        if value is not None:
+            return found is None or found[0] != version
+        return found is not None or (taken is not None and taken != version)
+
+    def _add(self, writer: sqlite3.Connection, rows: Sequence[SyncRow], *, oldest: int) -> None:
+        writer.executemany(
+            sql.UPSERT,
+            [
+                (*fields, row_crc(*fields))
+                for fields in (
+                    (row.key, row.version, row.timestamp, row.value, row.content_type)
+                    for row in rows
+                )
+            ],
+        )
+        if writer.execute("select exists (select 1 from taken)").fetchone()[0]:
+            writer.executemany(sql.CONFIRM, [(row.key, row.version) for row in rows])
+            writer.execute(sql.PURGE_TAKEN, (oldest,))
+        removed = [(row.key,) for row in rows if row.value is None]
+        writer.executemany(sql.FORGET_REMOVED, removed)
 
     def _clear_range(self, writer: sqlite3.Connection, after: bytes, end: bytes | None) -> None:
         if end is None:
@@ -206,14 +270,24 @@ class ReplicaFile:
     def get(self, key: bytes) -> ReplicaEntry | None:
         """Raises: CopyDamaged, LogFailed."""
         with self._reading() as reader:
-            pending = reader.execute(sql.PENDING + "where key = ?", (key,)).fetchone()
-            if pending is not None:
-                self._check_write(pending)
-                _, _, base, timestamp, value, content_type, _, _ = pending
-                if value is None:
-                    return None
-                return ReplicaEntry(key, base, timestamp, value, content_type, True)
-            found = reader.execute(sql.ENTRY, (key,)).fetchone()
+            return self._get(reader, key)
+
+    def get_many(self, keys: Sequence[bytes]) -> ReplicaValues:
+        """Those that have a value, all of one state. Raises: CopyDamaged, LogFailed."""
+        with self._reading() as reader:
+            position = self._state(reader).position
+            found = [self._get(reader, key) for key in keys]
+        return ReplicaValues(position, {each.key: each for each in found if each is not None})
+
+    def _get(self, reader: sqlite3.Connection, key: bytes) -> ReplicaEntry | None:
+        pending = reader.execute(sql.PENDING + "where key = ?", (key,)).fetchone()
+        if pending is not None:
+            self._check_write(pending)
+            _, _, base, timestamp, value, content_type, _, _ = pending
+            if value is None:
+                return None
+            return ReplicaEntry(key, base, timestamp, value, content_type, True)
+        found = reader.execute(sql.ENTRY, (key,)).fetchone()
         if found is None:
             return None
         self._check_entry(found)
@@ -240,6 +314,14 @@ class ReplicaFile:
                 self._check_entry(row)
         return [ReplicaEntry._make((*row[:5], bool(row[6]))) for row in found]
 
+    @contextmanager
+    def watched(self) -> Iterator[WatchedCopy]:
+        """What a watcher reads, all of it of one state. Raises: CopyDamaged; LogFailed, also if the
+        copy was begun anew: nothing more would come."""
+        self._check_inode()
+        with self._reading() as reader:
+            yield WatchedCopy(reader, self._state(reader), self._check_entry, self._check)
+
     def verify(self) -> int:
         """Read all of the file and compare each checksum; return how many rows it has.
 
@@ -251,6 +333,8 @@ class ReplicaFile:
             if said != "ok":
                 raise self._damaged("a page", "a database without faults", said)
             self._state(reader)
+            for row in rows_behind(reader, 0):
+                self._check("a row of the log of changes", row[:3], row.crc)
             for select, check in (
                 (sql.ENTRIES, self._check_entry),
                 (sql.PENDING, self._check_write),
@@ -378,6 +462,11 @@ class ReplicaFile:
         among full pages to come, may have been overwritten since."""
         if version < self._state(writer).position:
             return
+        before = writer.execute("select version from taken where key = ?", (write.key,)).fetchone()
+        taken = None if before is None else before[0]
+        if self._changes(writer, write.key, version, write.value, taken):
+            removed_at = None if write.value is not None else write.timestamp
+            add_row(writer, [(write.key, version, removed_at)])
         writer.execute(sql.TAKE, (write.key, version))
         if write.value is None:
             writer.execute(sql.REMOVE, (write.key, version))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA: Final = """
+ADD_LOG: Final = """
+create table changes (
+    number integer primary key,
+    repeated integer not null,
+    changes blob,
+    crc integer not null
+);
+"""
+SCHEMA: Final = (
+    ADD_LOG
+    + """
 create table entries (
     id integer primary key,
     key blob not null unique,
@@ -55,6 +65,7 @@ create table refused (
     crc integer not null
 );
 """
+)
 FIRST: Final = "insert into state values (1, ?, ?, ?, null, 0, -1, null, 0, 0, 0, 0, -1, ?)"
 STATE: Final = (
     "select table_id, position, epoch, after, oldest, high_watermark, keys, seen, seen_epoch, "
@@ -105,6 +116,13 @@ SCAN: Final = (
     "where key >= :first and (:end is null or key < :end) and value is not null"
     ") order by key limit :limit"
 )
+VISIBLE: Final = "select version from entries where key = ? and value is not null"
+STATE_ROWS: Final = (
+    ENTRIES + "where key >= ? and (? is null or key < ?) and value is not null order by key"
+)
+CHANGES: Final = "select number, repeated, changes, crc from changes "
+ADD_CHANGES: Final = "insert into changes values (?, ?, ?, ?)"
+DROP_CHANGES: Final = "delete from changes where number <= ?"
 QUEUE: Final = (
     "insert into pending (key, base, timestamp, value, content_type, sent, crc) "
     "values (?, ?, ?, ?, ?, ?, ?)"
