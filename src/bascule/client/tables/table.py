@@ -282,7 +282,8 @@ class TableClient:
         also across failovers; a watcher that is slow sees the newest states only. `on_current` is
         called with a position when everything below it was seen: first behind the present values,
         later now and then. `on_restart` is called where a node cannot tell what was changed since
-        the last event: the present values follow again, and what is not among them was removed.
+        the last event, or a connection was lost before the present values were all shown: they
+        follow again, also versions that were seen, and what is not among them was removed.
 
         Raises: InvalidPattern, InvalidKey, UnknownStream, NotATable; ConfigError for both a pattern
         and a key; Broken if no node could be watched for `timeout` seconds.
