@@ -15,6 +15,7 @@ pytestmark = pytest.mark.tier2
 LONG = {
     # One seed in hundreds finds these: `make mutants` looks for it.
     "commits answered early",
+    "requests taken again",
     "table said to be synced",
     # The seeds of these take more than two seconds of a core.
     "appends after a handover",

@@ -5,6 +5,7 @@ compacted_copies  copies of compacted logs, replicas that leave and come back
 copies     logs that differ, acks that are early, ids that are forgotten
 groups     members of groups, and their commits
 in_sync    who is in sync, who may lead, what is committed
+logs       logs that are opened again, and what is found in them
 messages   what is lost or stored twice when leaders change
 payloads   what is whole, what a record names, and what is left over
 reads      what consumers read
@@ -23,6 +24,7 @@ from bascule.sim.mutants.cluster import (
     copies,
     groups,
     in_sync,
+    logs,
     messages,
     payloads,
     reads,
@@ -32,7 +34,7 @@ from bascule.sim.mutants.cluster import (
 from bascule.sim.mutants.cluster.base import ClusterMutant
 
 MODULES: Final = (
-    compacted_copies, copies, groups, in_sync, messages, payloads, reads, tables, upkeep,
+    compacted_copies, copies, groups, in_sync, logs, messages, payloads, reads, tables, upkeep,
 )  # fmt: skip
 CLUSTER_MUTANTS: Final[Mapping[str, ClusterMutant]] = {
     mutant.name: mutant for module in MODULES for mutant in module.MUTANTS

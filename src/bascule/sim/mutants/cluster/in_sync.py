@@ -12,6 +12,7 @@ from bascule.metadata.commands import CreateStream
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 from bascule.node.last_run import KeptLastRun
+from bascule.publish.acks import AckFormat
 from bascule.replica.roles import FollowerWatermark, PartitionRole
 from bascule.replica.roles.commitment import Commitment
 from bascule.replication.leader import UNKNOWN, LeaderReplication
@@ -158,6 +159,23 @@ def _believe_watermark(_: Any) -> Any:
     return mutant
 
 
+def _fall_back(_: Any) -> Any:
+    def mutant(self: FollowerWatermark, offset: int) -> bool:
+        """Take the leader's watermark over, also where it is lower, as that of a new leader."""
+        before, self.offset = self.offset, min(offset, self._log.end.offset)
+        return self.offset > before
+
+    return mutant
+
+
+def _claim_syncs(configure: Any) -> Any:
+    def mutant(self: AckFormat, *, synced: bool, replicas: int | None = None) -> None:
+        """Say of every record that it is synced."""
+        configure(self, synced=True, replicas=replicas)
+
+    return mutant
+
+
 _SLOW: Final = ClusterOptions(
     groups=0, seconds=15, streams=3, traits="plain", faults="slow link,slow disk,stalled disk,pause"
 )
@@ -176,6 +194,14 @@ _LENIENT: Final = ClusterOptions(
 _STRICT: Final = ClusterOptions(
     groups=0, seconds=10, streams=2, traits="strict", faults="kill,isolate"
 )
+_FALLS: Final = ClusterOptions(
+    groups=0,
+    seconds=15,
+    streams=3,
+    traits="plain",
+    faults="loss of a leader,planned election,slow link",
+)
+_CLAIMS: Final = ClusterOptions(groups=0, seconds=4, streams=1, traits="unsynced", faults="kill")
 
 MUTANTS: Final = (
     ClusterMutant("ISR change unfenced", LOST, _DECIDE, "change_isr", _accept_stale_change, _FULL,
@@ -212,5 +238,13 @@ MUTANTS: Final = (
     ClusterMutant(
         "watermark beyond the log", (IN_LOGS,),
         FollowerWatermark, "on_leader", _believe_watermark, _SLOW, first_seed=1,
+    ),
+    ClusterMutant(
+        "watermark that falls", ("watermark monotonic",),
+        FollowerWatermark, "on_leader", _fall_back, _FALLS,
+    ),
+    ClusterMutant(
+        "syncs claimed", ("acks say what was done",),
+        AckFormat, "configure", _claim_syncs, _CLAIMS,
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bascule.controller.cluster.nats_lack import LackingNodes
 from bascule.controller.purges import Purges
+from bascule.controller.remembered_requests import RememberedRequests
 from bascule.controller.replica_removal import ReplicaRemoval
 from bascule.raft_driver.sqlite_store import KnownCommits
 from bascule.replica.maintenance import cleaner, retention
@@ -110,6 +111,14 @@ def _lead_on(_: Any) -> Any:
     return mutant
 
 
+def _remember_none(_: Any) -> Any:
+    def mutant(self: RememberedRequests, id: bytes) -> bool:
+        """Have no request taken effect yet."""
+        return False
+
+    return mutant
+
+
 _LIMITED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="limited", faults="kill")
 _AGED: Final = ClusterOptions(groups=0, seconds=15, streams=2, traits="aged", faults="kill")
 _PURGES: Final = ClusterOptions(
@@ -131,6 +140,11 @@ _WITHOUT_NATS: Final = ClusterOptions(
 _OLDER: Final = ClusterOptions(
     groups=0, seconds=20, nodes=3, streams=1, traits="plain", faults="older metadata,stream churn"
 )
+_REPEATED: Final = ClusterOptions(
+    groups=0, seconds=30, streams=1, traits="plain",
+    faults="isolate,link,slow link,cancelled move,drain",
+)  # fmt: skip
+"""Answers are lost, and what is asked for is taken back before it is asked for again."""
 MUTANTS: Final = (
     ClusterMutant(
         "metadata of any age", (CONFIRMED,), KnownCommits, "check", _start_without_votes, _OLDER
@@ -168,5 +182,9 @@ MUTANTS: Final = (
     ClusterMutant(
         "leaders without NATS", (PROGRESS,),
         LackingNodes, "give_leaders", _lead_on, _WITHOUT_NATS,
+    ),
+    ClusterMutant(
+        "requests taken again", ("requests take effect once",),
+        RememberedRequests, "__contains__", _remember_none, _REPEATED, first_seed=100,
     ),
 )  # fmt: skip
