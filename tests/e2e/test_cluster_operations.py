@@ -16,7 +16,16 @@ from bascule.client import Client
 from bascule.errors import BasculeError
 from support import http_calls
 from support.asked_once import AskedOnce
-from support.cluster_commands import ask, is_smooth, node_of, run, servers_of, wait
+from support.cluster_commands import (
+    ask,
+    log_sizes,
+    node_of,
+    run,
+    servers_of,
+    until_smooth,
+    wait,
+    why_not_smooth,
+)
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
 from support.processes import WAIT_SECONDS_MAX, NatsServer, Node
@@ -189,7 +198,7 @@ def test_each_node_is_drained_restarted_and_resumed_under_load(cluster: RunningC
         await asyncio.to_thread(cluster.wait_in_sync, "flights")
         await persist(lambda: client.resume_node(number))
 
-    async def scene() -> tuple[AskedOnce, dict[int, bytes]]:
+    async def restart_all() -> tuple[AskedOnce, dict[int, bytes]]:
         async with bascule.connect(servers_of(cluster)) as client:
             load = AskedOnce(client)
             run = asyncio.create_task(load.run())
@@ -202,10 +211,15 @@ def test_each_node_is_drained_restarted_and_resumed_under_load(cluster: RunningC
             stored = {m.offset: m.value async for m in client.read("flights")}
             return load, stored
 
-    load, stored = asyncio.run(scene())
-    assert all(stored[offset] == b"%d" % n for n, offset in load.acked.items())
-    if is_smooth(cluster, restarts=3):
-        assert load.errors == []
+    def scene() -> list[str]:
+        sizes = log_sizes(cluster)
+        load, stored = asyncio.run(restart_all())
+        assert all(stored[offset] == b"%d" % n for n, offset in load.acked.items())
+        reasons = why_not_smooth(cluster, sizes, restarts=3)
+        assert reasons or load.errors == []
+        return reasons
+
+    until_smooth(scene)
 
 
 def fill(cluster: RunningCluster, subject: str) -> None:
