@@ -20,6 +20,7 @@ import signal
 import socket
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -53,6 +54,13 @@ SMALL: Final = "small"
 MESSAGES: Final = 2_000
 BESIDE: Final = 4
 STALLED: Final = 1_000
+STALLED_BYTES: Final = 1 << 20
+"""What a stalled payload has on its way: of all of them four times the bar."""
+STALL_SECONDS_MAX: Final = 120.0
+STOPPED_SECONDS: Final = 2.2
+"""Who is silent for 3 s may be left out."""
+ANSWER_SECONDS: Final = 0.03
+STILL_SECONDS: Final = 0.7
 IDLE_SECONDS: Final = 5
 SYNC_BYTES: Final = 16 << 20
 """Of the copies beside which small messages are measured, as of payloads."""
@@ -212,21 +220,23 @@ def failovers(cluster: Cluster, rounds: int) -> list[float]:
     return found
 
 
-def forwarded(node: ClusterNode) -> int:
+def metric(node: ClusterNode, name: str) -> int:
+    """A counter of payloads at a node."""
     text = httpx.get(f"{node.http}/metrics").text
     for line in text.splitlines():
-        if line.startswith("bascule_payload_forwarded_bytes_total "):
+        if line.startswith(f"bascule_payload_{name}_total "):
             return int(float(line.split()[1]))
-    raise AssertionError("no such metric")
+    raise AssertionError(f"no metric bascule_payload_{name}_total")
+
+
+def forwarded(node: ClusterNode) -> int:
+    """Bytes of payloads."""
+    return metric(node, "forwarded_bytes")
 
 
 def received(node: ClusterNode) -> int:
     """Bytes of payloads."""
-    text = httpx.get(f"{node.http}/metrics").text
-    for line in text.splitlines():
-        if line.startswith("bascule_payload_received_bytes_total "):
-            return int(float(line.split()[1]))
-    raise AssertionError("no such metric")
+    return metric(node, "received_bytes")
 
 
 def leader_bytes(cluster: Cluster, leader: int, size: int, *, first: int) -> dict[str, float]:
@@ -354,46 +364,91 @@ def in_sync_copies(place: Path, count: int) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-def stalled_memory(cluster: Cluster, count: int) -> float:
-    """MB of the node that is sent to, above those before, with `count` open payloads whose next
-    node writes nothing. It is stopped: its disk could not be slower."""
+class StoppedNode:
+    """A node that is stopped but for moments, in which it says that it is there, so that it is not
+    left out of trees. Its disk could hardly be slower. A thread does it: event loops are late."""
 
-    async def work() -> float:
+    def __init__(self, node: ClusterNode) -> None:
+        self._process = node.process
+        self._has_ended = threading.Event()
+        self.stops = 0
+        """How often it was stopped."""
+        self.is_stopped = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._has_ended.is_set():
+            self._process.send_signal(signal.SIGSTOP)
+            self.stops += 1
+            self.is_stopped = True
+            self._has_ended.wait(STOPPED_SECONDS)
+            self.is_stopped = False
+            self._process.send_signal(signal.SIGCONT)
+            self._has_ended.wait(ANSWER_SECONDS)
+
+    def end(self) -> None:
+        self._has_ended.set()
+        self._thread.join()
+
+
+def stalled_memory(cluster: Cluster, count: int) -> dict[str, float]:
+    """MB of the node that is sent to, above those before, with `count` payloads that cannot go on:
+    their next node is stopped. Each waits with `STALLED_BYTES` that are not acknowledged, and
+    nothing is received any more."""
+
+    async def work() -> dict[str, float]:
         async with bascule.connect(cluster.nodes[1].http) as client:
             probe = client.open_payload(STREAM, topology="chain")
             await probe.__aenter__()
             first, last = probe.route[0][0], probe.route[0][1][0]
             probe.abort()
-            route = {first: [last]}
-            for node in cluster.nodes:
-                if node not in (first, last):
-                    route[last] = [node]
-            before = cluster.nodes[first].resident_mb()
+            (third,) = set(cluster.nodes) - {first, last}
+            route, sent_to = {first: [last], last: [third]}, cluster.nodes[first]
+            before, lost = sent_to.resident_mb(), metric(sent_to, "successors_lost")
             outs = [client.open_payload(STREAM, route=route) for _ in range(count)]
             for out in outs:
                 await out.__aenter__()
-            cluster.nodes[last].process.send_signal(signal.SIGSTOP)
-            highest = 0.0
+            highest, began = 0.0, time.monotonic()
+            writing = [asyncio.create_task(_write_until_stalled(out)) for out in outs]
+            stopped = StoppedNode(cluster.nodes[last])
+
+            async def stand_still() -> bool:
+                """Whether each payload waits, and nothing is received for a while."""
+                at, count = stopped.stops, received(sent_to)
+                await asyncio.sleep(STILL_SECONDS)
+                return (
+                    all(out.position - out.acknowledged >= STALLED_BYTES for out in outs)
+                    and received(sent_to) == count
+                    and (stopped.stops, stopped.is_stopped) == (at, True)
+                )
+
             try:
-                writing = [asyncio.create_task(_write_until_stalled(out)) for out in outs]
-                for _ in range(20):
-                    await asyncio.sleep(0.25)
-                    highest = max(highest, cluster.nodes[first].resident_mb() - before)
+                while not await stand_still():
+                    highest = max(highest, sent_to.resident_mb() - before)
+                    assert time.monotonic() - began < STALL_SECONDS_MAX, "payloads go on"
+                highest = max(highest, sent_to.resident_mb() - before)
+                assert metric(sent_to, "successors_lost") == lost, "the slow node was left out"
+            finally:
+                stopped.end()
                 for task in writing:
                     task.cancel()
                 await asyncio.gather(*writing, return_exceptions=True)
-            finally:
-                cluster.nodes[last].process.send_signal(signal.SIGCONT)
+            behind = sum(out.position - out.acknowledged for out in outs)
             for out in outs:
                 out.abort()
-            return highest
+            return {"value": round(highest, 1), "waiting_mb": round(behind / 1e6)}
 
     return asyncio.run(work())
 
 
 async def _write_until_stalled(out: PayloadWriter) -> None:
+    """Keep so many bytes on their way that are not acknowledged."""
     while True:
-        await out.write(PIECE[: 256 << 10])
+        if out.position - out.acknowledged < STALLED_BYTES:
+            await out.write(PIECE)
+        else:
+            await asyncio.sleep(0.1)
 
 
 def rates(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> None:
@@ -498,7 +553,7 @@ def stalled(cluster: Cluster, directory: Path, rounds: int, *, quick: bool) -> N
         "payloads",
         row(
             "MB of a node above idle, with open payloads whose next node writes nothing",
-            {"value": round(stalled_memory(cluster, count), 1), "payloads": count},
+            {**stalled_memory(cluster, count), "payloads": count},
             at_most=256 * 1.048576,
         ),
     )
