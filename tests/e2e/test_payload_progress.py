@@ -49,6 +49,17 @@ def whole(node: PayloadNode, id: str = ID) -> bytes:
     return Path(found.path).read_bytes()
 
 
+@contextmanager
+def nodes_that_follow(
+    directory: Path, limits: DataStreamLimits | None = None
+) -> Iterator[dict[int, PayloadNode]]:
+    """Nodes 1 to 3. 3 leads, and 1 is sent to: it is the first of each tree."""
+    with payload_nodes(directory, 3, limits=limits) as nodes:
+        for node in nodes.values():
+            node.leader = 3
+        yield nodes
+
+
 async def received(node: PayloadNode, count: int) -> None:
     counts = node.streams.counts
     what = f"node {node.number} has received it"
@@ -74,7 +85,7 @@ def test_progress_is_what_every_node_has_written(tmp_path: Path) -> None:
         assert told[-1] == len(data)
         assert told == sorted(set(told)), "it never goes back"
 
-    with payload_nodes(tmp_path, 3) as nodes:
+    with nodes_that_follow(tmp_path) as nodes:
         asyncio.run(test())
 
 
@@ -96,7 +107,7 @@ def test_a_majority_does_not_wait_for_a_slow_node_and_it_catches_up(tmp_path: Pa
         assert out.ack is not None
         assert out.ack.replicas == 3
 
-    with payload_nodes(tmp_path, 3, limits=DataStreamLimits(window_bytes=2 * MIB)) as nodes:
+    with nodes_that_follow(tmp_path, DataStreamLimits(window_bytes=2 * MIB)) as nodes:
         asyncio.run(test())
         assert [whole(node) for node in nodes.values()] == [data] * 3
         assert nodes[1].streams.counts.successors_lost == 0
@@ -127,7 +138,7 @@ def test_a_payload_that_waits_holds_up_no_other_one(tmp_path: Path) -> None:
             await rest
         assert whole(nodes[3]) == whole(nodes[1]) == slow
 
-    with payload_nodes(tmp_path, 3) as nodes:
+    with nodes_that_follow(tmp_path) as nodes:
         asyncio.run(test())
         assert nodes[1].streams.counts.successors_lost == 0
 
@@ -161,7 +172,7 @@ def slow_way(bytes_per_s: int) -> Iterator[int]:
 
 
 def test_a_slow_way_is_measured_and_a_chain_avoids_it(tmp_path: Path) -> None:
-    with payload_nodes(tmp_path, 3) as nodes, slow_way(4 * MIB) as port:
+    with nodes_that_follow(tmp_path) as nodes, slow_way(4 * MIB) as port:
         first, own = nodes[1], nodes[2].port
         nodes[2].port, first.alive = port, [nodes[1], nodes[2]]
         sender = RawSender(first.port)
@@ -176,7 +187,7 @@ def test_a_slow_way_is_measured_and_a_chain_avoids_it(tmp_path: Path) -> None:
             sender.close()
         first.links = {(1, 2): NodeLink(-1, first.streams.rates[2])}
         assert first.links[1, 2].distance > FAR_TIMES
-        first.alive, first.leader = list(nodes.values()), 3
+        first.alive = list(nodes.values())
         sender = RawSender(first.port)
         sender.open(OTHER)
         planned = decode_message(sender.until(frames.OPENED), PayloadOpened)

@@ -470,6 +470,8 @@ def test_a_sender_that_goes_takes_the_connections_between_nodes_along(tmp_path: 
     """Without a byte, within a packet, and behind one that all nodes have, which they keep for
     whoever goes on. RATIS-2197: streams between nodes stayed open."""
     with payload_nodes(tmp_path, 3) as nodes:
+        for node in nodes.values():
+            node.leader = 3
         asyncio.run(stored(b"first", writer(nodes[1], id="0" * 32)))
         before = open_files()
         for number in range(60):
