@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.config.sections import TablesConfig
 from bascule.errors import LogFailed
 from bascule.publish.preconditions import UNKNOWN_VERSION
 from bascule.replica.partition import Partition
 from bascule.tables import Tables
 from bascule.tables.ageing import forgetting
+from bascule.tables.oplog.changes import Changes
+from bascule.tables.rows import TablePosition
 from bascule.tables.table_file import TableFile
 from bascule.tables.table_replica import TableReplica
 from bascule.tables.watching import Restarted, WatchPosition
 from bascule.wire.tables.patterns import KeyPattern
 from support.metadata_groups import until
+from support.table_followers import as_sent, may_go_on
 from support.tables_harness import TablesHarness
 
 OPLOG_BYTES = 8 * 300
@@ -99,9 +104,7 @@ def test_a_removal_is_kept_as_long_as_the_stream_says(harness: TablesHarness) ->
 
     async def test(tables: Tables) -> None:
         replica = tables.replica("t", 0)
-        await fill_oplog(harness, replica)
-        looks = 0
-        forget = replica.forget
+        looks, forget = 0, replica.forget
 
         async def counted(*arguments: object) -> object:
             nonlocal looks
@@ -109,6 +112,9 @@ def test_a_removal_is_kept_as_long_as_the_stream_says(harness: TablesHarness) ->
             return await forget(*arguments)  # type: ignore[arg-type]
 
         replica.forget = counted  # type: ignore[assignment,method-assign]
+        await fill_oplog(harness, replica)
+        looks = 0
+        await replica.wait_position(harness.put((b"busy", b"x")))
         await until(lambda: looks > 0)
         assert list(await replica.last([b"a"])) == [b"a"]
         assert tables.forgetting_counts.rows == 0
@@ -158,6 +164,45 @@ def test_a_watcher_from_before_is_shown_the_state(harness: TablesHarness) -> Non
         await watcher.aclose()
 
     harness.run(test)
+
+
+def test_a_copy_from_before_loses_the_key(harness: TablesHarness) -> None:
+    """The file of a copy outside the cluster, of which nothing was heard for long."""
+    retain(harness, 0)
+    harness.put((b"a", b"1"), (b"b", b"2"))
+    copy = ReplicaFile(harness.directory / "copy", "t", "id")
+
+    async def page(replica: TableReplica) -> Changes:
+        state = copy.state()
+        found = await replica.changes(
+            state.position, epoch=state.epoch, after=state.after, rows_max=2, bytes_max=1 << 20,
+            seen=TablePosition(state.seen, state.seen_epoch),
+        )  # fmt: skip
+        await asyncio.to_thread(copy.apply, as_sent(found))
+        return found
+
+    async def follow(replica: TableReplica) -> int:
+        """Return the number of full pages."""
+        full = 0
+        while may_go_on(found := await page(replica)):
+            full += found.is_full
+        return full
+
+    async def test(tables: Tables) -> None:
+        replica = tables.replica("t", 0)
+        await replica.wait_position(2)
+        await follow(replica)
+        assert await follow(replica) == 0
+        harness.put((b"a", None))
+        await fill_oplog(harness, replica)
+        await until(lambda: tables.forgetting_counts.rows == 1)
+        assert await follow(replica) > 0
+        held = {entry.key: entry.value for entry in copy.scan(b"", None, 9)}
+        assert held == {b"b": b"2", b"busy": b"9"}
+        assert await follow(replica) == 0
+
+    harness.run(test)
+    copy.close()
 
 
 def test_a_disk_that_fails_is_tried_again(
