@@ -187,7 +187,7 @@ RECORD: Final = StoredRecord(4, "", b"k", b"v")
 
 def broken_by(*operations: StoredOperation, row: StoredRow = ROW, position: int = 5) -> str:
     """The invariant that an oplog breaks which begins with operation 1."""
-    table = StoredTable(position, (1, len(operations)), [row])
+    table = StoredTable(position, (1, len(operations)), [row], 0, 0)
     try:
         TableChecks("t", lambda: False).check_oplog(1, table, 1, [*operations], {4: RECORD})
     except InvariantBroken as broken:
