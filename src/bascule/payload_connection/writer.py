@@ -24,6 +24,7 @@ from bascule.errors import (
     RemoteProtocolError,
     UnknownStream,
 )
+from bascule.payload_connection.ack import PayloadAck
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.payload_connection.places import Answers, Places
 from bascule.wire.datastream import frames
@@ -53,21 +54,6 @@ Looks are counted, not time: the program may have kept the event loop busy in be
 Content: TypeAlias = bytes | bytearray | memoryview
 OnProgress: TypeAlias = Callable[[int], None]
 """Called with the bytes that every node of the tree has written."""
-
-
-class PayloadAck(NamedTuple):
-    """The ack of a payload's record, as that of any message, and what the payload is."""
-
-    stream: str
-    seq: int
-    offset: int
-    partition: int
-    replicas: int
-    synced: bool
-    payload_id: str
-    payload_bytes: int
-    payload_crc32c: int
-    duplicate: bool = False
 
 
 class _Packet(NamedTuple):
@@ -234,7 +220,7 @@ class PayloadWriter:
         finally:
             self._hang_up()
         assert self._closed is not None
-        self.ack = _ack_of(self._closed)
+        self.ack = PayloadAck.from_json(self._closed)
         return self.ack
 
     def abort(self) -> None:
@@ -581,19 +567,3 @@ class PayloadWriter:
             if self._on_progress is not None:
                 self._on_progress(written)
         self._changed.set()
-
-
-def _ack_of(ack: dict[str, Any]) -> PayloadAck:
-    payload = ack["payload"]
-    return PayloadAck(
-        stream=ack["stream"],
-        seq=ack["seq"],
-        offset=ack["offset"],
-        partition=ack["partition"],
-        replicas=ack["replicas"],
-        synced=ack["synced"],
-        payload_id=payload["id"],
-        payload_bytes=payload["bytes"],
-        payload_crc32c=int(payload["crc32c"], 16),
-        duplicate=ack.get("duplicate", False),
-    )

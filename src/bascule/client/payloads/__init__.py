@@ -12,8 +12,9 @@ from bascule.client.payloads.blocking import (
     SyncPayloadWriter,
 )
 from bascule.client.payloads.mixin import PayloadMixin
+from bascule.payload_connection.ack import PayloadAck
 from bascule.payload_connection.reader import PayloadReader
-from bascule.payload_connection.writer import PayloadAck, PayloadWriter
+from bascule.payload_connection.writer import PayloadWriter
 
 __all__ = [
     "PayloadAck",

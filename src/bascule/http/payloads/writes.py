@@ -17,7 +17,8 @@ from bascule.http.requests import NUMBER_MAX, MalformedRequest, partition_number
 from bascule.http.responses import json_response
 from bascule.http.tables.reads import OCTETS
 from bascule.http.tables.requests import bytes_of_query
-from bascule.payload_connection.writer import PayloadAck, PayloadWriter
+from bascule.payload_connection.ack import PayloadAck
+from bascule.payload_connection.writer import PayloadWriter
 from bascule.record.payload_links import ID_BYTES, is_payload_id
 from bascule.wire.datastream.messages import OpenPayload
 
