@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,21 @@ from bascule.errors import DiskFull
 from bascule.payload_connection.writer import PayloadWriter
 from bascule.wire.datastream.messages import OpenPayload, ReplicaAddress
 from e2e.test_payload_peers import ID, MIB, content, stored, whole
+from e2e.test_payload_rooms import fill
 from support.payload_nodes import STREAM, PayloadNode, RawSender, frames, payload_nodes
 
 DATA = content(3 * MIB)
 
 
-def writer(*nodes: PayloadNode, topology: str = "auto", quorum: bool = False) -> PayloadWriter:
-    opening = OpenPayload(ID, STREAM, 0, topology=topology, quorum=quorum)
-    return PayloadWriter(lambda: ",".join(node.address for node in nodes), opening, timeout=20)
+def writer(
+    *nodes: PayloadNode,
+    topology: str = "auto",
+    quorum: bool = False,
+    route: Sequence[tuple[int, list[int]]] = (),
+    timeout: float = 20,
+) -> PayloadWriter:
+    opening = OpenPayload(ID, STREAM, 0, topology=topology, quorum=quorum, route=list(route))
+    return PayloadWriter(lambda: ",".join(node.address for node in nodes), opening, timeout=timeout)
 
 
 @pytest.mark.parametrize("topology", ["auto", "star", "chain", "tree", "quorum"])
@@ -58,14 +66,44 @@ def test_the_leader_takes_it_where_that_follower_does_not(
         asyncio.run(stored(DATA, out))
         assert out.route[0][0] == 1
         nodes[2].start()
-
-        def check_room(size: int = 0) -> None:
-            raise DiskFull("here", 0)
-
-        monkeypatch.setattr(nodes[2].store.payloads, "check_room", check_room)
+        fill(nodes[2], monkeypatch)
         out = writer(nodes[1])
         asyncio.run(stored(DATA, out))
         assert out.route[0][0] == 1
+
+
+@pytest.mark.parametrize("order", [(2, 1), (2, 1, 3)])
+def test_the_leader_takes_it_where_that_follower_was_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    """The leader names the full one, which are not all replicas."""
+    with payload_nodes(tmp_path, len(order)) as nodes:
+        fill(nodes[2], monkeypatch)
+        out = writer(*(nodes[number] for number in order))
+        asyncio.run(stored(DATA, out))
+        assert out.route[0][0] == 1
+
+
+def test_a_route_is_replanned_where_its_first_node_was_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with payload_nodes(tmp_path, 2) as nodes:
+        fill(nodes[2], monkeypatch)
+        out = writer(nodes[2], nodes[1], route=[(2, [1])])
+        asyncio.run(stored(DATA, out))
+        assert out.route[0][0] == 1
+        assert "the route cannot begin at its first node" in out.why
+
+
+def test_no_room_anywhere_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the leader names a follower first."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        for node in nodes.values():
+            fill(node, monkeypatch)
+        for order in ((1, 2), (2, 1), (1,)):
+            out = writer(*(nodes[number] for number in order), timeout=600)
+            with pytest.raises(DiskFull):
+                asyncio.run(stored(DATA, out))
 
 
 def test_a_client_of_a_release_before_is_served_by_the_leader(tmp_path: Path) -> None:

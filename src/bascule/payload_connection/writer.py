@@ -382,6 +382,7 @@ class PayloadWriter:
             order = self._places.order
             answers = Answers(order)
             for address in order:
+                may_begin_elsewhere = self._opening.prefers_follower or bool(self._opening.route)
                 try:
                     elsewhere = await self._open_at(address)
                 except (Broken, DiskFull, LimitExceeded, PayloadGap, UnknownStream) as caught:
@@ -391,7 +392,8 @@ class PayloadWriter:
                     continue
                 if elsewhere is None:
                     return
-                answers.on_elsewhere(elsewhere)
+                if not may_begin_elsewhere or len(elsewhere) != 1:
+                    answers.on_elsewhere(elsewhere)  # else there may be more replicas
                 break
             error = answers.last
             if answers.is_full or (answers.is_unknown and self._attempt == 0):
