@@ -108,6 +108,32 @@ def test_purged_values_are_in_the_file_no_more(table: Table) -> None:
     assert b"private." not in data
 
 
+def test_a_transaction_deletes_few_bytes(table: Table) -> None:
+    """The zeros that are written over large values go through the write-ahead log."""
+    for n in range(40):
+        table.put((b"k%d" % n, b"x" * (1 << 20)))
+    table.put((b"kept", b"1"))
+    found, log = [], table.directory / "0.db-wal"
+    while not found or not found[-1].is_done:
+        walk = found[-1].walk if found else None
+        found.append(table.file.forget(ForgetLimits(40, LATER), walk, 1_000))
+        assert log.stat().st_size < 24 << 20
+    assert rows_of(found) == 40
+    assert max(each.rows for each in found) < 5
+    assert sorted(table.stored()) == [b"kept"]
+
+
+def test_a_value_of_more_bytes_is_deleted_alone(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgotten, "BYTES_AT_ONCE", 100)
+    sizes = 10, 200, 40, 40, 300, 300, 1, 1
+    table.put(*[(b"%d" % n, b"x" * size) for n, size in enumerate(sizes)], (b"kept", b"1"))
+    found = table.forget(oldest=8)
+    assert [each.rows for each in found if each.rows] == [1, 1, 2, 1, 1, 2]
+    assert sorted(table.stored()) == [b"kept"]
+
+
 def test_the_last_row_goes_only_once_there_is_another_one(table: Table) -> None:
     table.put((b"a", b"1"), (b"b", b"2"))
     table.forget(oldest=2)

@@ -49,6 +49,8 @@ CACHE_KIB: Final = 8 << 10
 """Of each connection; what is read often is in the page cache, too."""
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in the write-ahead log after which it is written back, about 16 MB."""
+WAL_BYTES: Final = CHECKPOINT_PAGES * 4096
+"""What the file of that log keeps when it begins again."""
 COUNTED_KEYS: Final = 200_000
 _SUFFIXES: Final = ("", "-wal", "-shm")
 
@@ -196,6 +198,7 @@ class TableFile:
         connection.execute("pragma secure_delete = on")  # what is removed can be read no more
         connection.execute(f"pragma cache_size = -{CACHE_KIB}")
         connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute(f"pragma journal_size_limit = {WAL_BYTES}")
         return connection
 
     def _open(self, partition: str) -> tuple[TablePosition, Mark | None]:
@@ -450,7 +453,7 @@ class TableFile:
         return self.count(oldest=oldest)
 
     def forget(self, limits: ForgetLimits, walk: Walk | None, rows_max: int) -> Forgotten:
-        """Delete about `rows_max` rows that nobody needs; see `ageing.forgotten`.
+        """Delete at most `rows_max` rows that nobody needs; see `ageing.forgotten`.
 
         `walk` is that of the call before. Raises: CorruptData, LogFailed.
         """

@@ -25,7 +25,8 @@ LOOK_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.02
 """After each transaction."""
 ROWS_AT_ONCE: Final = 1_000
-"""Of a transaction, which takes some 20 ms."""
+"""Of a transaction, which takes some 20 ms where the rows are small. `forgotten.BYTES_AT_ONCE` is
+its other limit."""
 TURNS_MAX: Final = 50
 """Transactions of a table before others have their turn."""
 

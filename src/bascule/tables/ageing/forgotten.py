@@ -20,6 +20,9 @@ from bascule.tables import _hot
 
 WALKED_ROWS: Final = 20_000
 """Rows that are looked at at a time for purged ones, some 10 ms."""
+BYTES_AT_ONCE: Final = 4 << 20
+"""Of keys and values that were purged, deleted in one transaction: the zeros that are written over
+them go through the write-ahead log. What is larger is deleted alone."""
 COLUMNS: Final = """forgotten integer not null,
     forgotten_rows integer not null,
     purged integer not null"""
@@ -38,9 +41,10 @@ _WALKED: Final = (
     "select max(id) from (select id from entries not indexed where id > ? order by id limit ?)"
 )
 _PURGED: Final = (
-    "select id, version from entries not indexed "
+    "select id, version, length(key) + length(value) from entries not indexed "
     "where id > ? and id <= ? and value is not null and version < ? order by id limit ?"
 )
+"""SQLite knows the length of a value without reading it."""
 _DELETE: Final = "delete from entries where id = ? and version = ?"
 _EMPTY: Final = (
     "update entries set value = null, content_type = ?, ttl = null where id = ? and version = ?"
@@ -144,11 +148,24 @@ def find_forgettable(
     (end,) = reader.execute(_WALKED, (walk.at, WALKED_ROWS)).fetchone()
     if end is None:
         return Forgettable(rows, last, None, walk.oldest >= limits.oldest, due_ms, walk.oldest)
-    room = rows_max - len(rows)
-    found = reader.execute(_PURGED, (walk.at, end, walk.oldest, room)).fetchall()
-    if len(found) == room:
+    found, is_cut = _purged(reader, walk, end, rows_max - len(rows))
+    if is_cut:
         end = found[-1][0]
     return Forgettable(rows + found, last, walk._replace(at=end), False, due_ms, 0)
+
+
+def _purged(
+    reader: sqlite3.Connection, walk: Walk, end: int, rows_max: int
+) -> tuple[list[tuple[int, int]], bool]:
+    """Ids and versions, and whether there may be more: up to `rows_max`, and BYTES_AT_ONCE."""
+    rows: list[tuple[int, int]] = []
+    size = 0
+    for id, version, length in reader.execute(_PURGED, (walk.at, end, walk.oldest, rows_max)):
+        size += length
+        if rows and size > BYTES_AT_ONCE:
+            return rows, True
+        rows.append((id, version))
+    return rows, len(rows) == rows_max
 
 
 def _removals(
