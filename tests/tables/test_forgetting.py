@@ -94,18 +94,63 @@ def test_removed_keys_stay_as_long_as_they_are_shown(table: Table) -> None:
     assert (found.rows, found.due_ms) == (1, None)
 
 
-def test_purged_values_are_in_the_file_no_more(table: Table) -> None:
+def put_secrets(table: Table) -> None:
+    """51 records that are in the file of the database, and one behind them."""
     secret = b"secret-" * 20
     large = b"confidential-" * 5_000
     table.put(*[(b"private.%d" % n, secret) for n in range(50)], (b"large", large))
     table.put((b"kept", b"1"))
+    table.file.sync()
+    assert secrets(table.directory / "0.db")
+
+
+def secrets(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    return [each for each in (b"secret-", b"confidential-", b"private.") if each in data]
+
+
+def test_purged_values_are_in_the_files_no_more(table: Table) -> None:
+    """Also while nothing else is written, and the table is open."""
+    put_secrets(table)
     table.forget(oldest=51)
     assert sorted(table.stored()) == [b"kept"]
-    table.file.close()
-    data = (table.directory / "0.db").read_bytes()
-    assert b"secret-" not in data
-    assert b"confidential-" not in data
-    assert b"private." not in data
+    for name in ("0.db", "0.db-wal"):
+        assert not secrets(table.directory / name)
+
+
+def test_what_is_applied_after_a_walk_is_forgotten_too(table: Table) -> None:
+    """The start of the log may be beyond what a replica has applied: records that it has read
+    before they were purged come to keys that the walk has passed."""
+    table.put((b"a", b"1"), (b"b", b"1"))
+    (found,) = table.forget(oldest=4)
+    assert (found.rows, found.is_done) == (1, True)
+    table.put((b"c", b"1"), (b"b", b"2"))
+    table.put((b"kept", b"1"))
+    table.forget(oldest=4)
+    assert sorted(table.stored()) == [b"kept"]
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_purged_values_are_overwritten_once_nobody_reads_them(
+    table: Table, begins_anew: bool
+) -> None:
+    """Also by a process that does not know where the one before has come to."""
+    put_secrets(table)
+    limits, walk = ForgetLimits(51, LATER), None
+    with table.file._apart() as reader:
+        assert reader.execute("select count(*) from entries").fetchone() == (52,)
+        for _ in range(3):
+            found = table.file.forget(limits, walk, 1_000)
+            walk = found.walk
+            assert (found.is_done, found.has_to_wait) == (False, True)
+            table.put((b"kept", b"2"))  # nobody waits for the reader
+        assert sorted(table.stored()) == [b"kept"]
+        assert secrets(table.directory / "0.db")
+    walk = None if begins_anew else walk
+    found = table.file.forget(limits, walk, 1_000)
+    assert (found.is_done, found.has_to_wait) == (True, False)
+    for name in ("0.db", "0.db-wal"):
+        assert not secrets(table.directory / name)
 
 
 def test_a_transaction_deletes_few_bytes(table: Table) -> None:

@@ -42,7 +42,7 @@ class ForgettingCounts:
 class _Looked:
     """What the last look at a replica has found."""
 
-    __slots__ = ("due_ms", "is_failing", "seen", "walk")
+    __slots__ = ("due_ms", "has_to_wait", "is_failing", "seen", "walk")
 
     def __init__(self) -> None:
         self.seen: tuple[int, int, int] | None = None
@@ -50,6 +50,7 @@ class _Looked:
         self.due_ms: float = inf
         """When the first removal will be old enough, Unix time."""
         self.walk: Walk | None = None
+        self.has_to_wait = False
         self.is_failing = False
 
 
@@ -78,7 +79,7 @@ class TableForgetting:
             is_done = await self._look()
 
     async def _look(self) -> bool:
-        """Look at all tables; whether nothing more can be forgotten now."""
+        """Look at all tables; whether nothing more can be forgotten now, or for a while."""
         held = list(self._held())
         before = self._looked
         self._looked = {replica: before.get(replica) or _Looked() for _, replica in held}
@@ -96,17 +97,22 @@ class TableForgetting:
             except BasculeError as error:
                 self._note_failure(looked, replica.stream, error)
                 continue
-            is_done = is_done and looked.seen is not None
+            is_done = is_done and (looked.seen is not None or looked.has_to_wait)
         return is_done
 
     async def _forget(self, partition: Partition, replica: TableReplica, looked: _Looked) -> bool:
-        """Forget some rows; whether there are no more now. Raises: BasculeError."""
+        """Forget some rows; whether there are no more now.
+
+        Where it has to wait for others it tries so often, and then at the next look.
+
+        Raises: BasculeError.
+        """
         for _ in range(TURNS_MAX):
             retention_ms = partition.definition.config.tombstone_retention_ms
             limits = ForgetLimits(partition.start_offset, partition.now_ms() - retention_ms)
             found = await replica.forget(limits, looked.walk, ROWS_AT_ONCE)
             self._counts.rows += found.rows
-            looked.walk = found.walk
+            looked.walk, looked.has_to_wait = found.walk, found.has_to_wait
             looked.due_ms = inf if found.due_ms is None else found.due_ms + retention_ms + 1
             if found.is_done:
                 return True

@@ -9,6 +9,9 @@ The table keeps how far it has forgotten: the highest operation id of such a row
 changes since an earlier position gets all rows, for it may lack a removal; the oplog may still name
 rows that were purged, but to nobody else. The row with the highest id stays, without its value: the
 next key gets an id that no other one has had.
+
+What is deleted is overwritten with zeros, first in the write-ahead log. Purged rows count as
+forgotten once that was written back, and begins anew without them.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _REMOVALS: Final = (
     "where value is null and version < ? and id < ? order by version limit ?"
 )
 _WALKED: Final = (
-    "select max(id) from (select id from entries not indexed where id > ? order by id limit ?)"
+    "select max(id), count(*) "
+    "from (select id from entries not indexed where id > ? order by id limit ?)"
 )
 _PURGED: Final = (
     "select id, version, length(key) + length(value) from entries not indexed "
@@ -49,10 +53,9 @@ _DELETE: Final = "delete from entries where id = ? and version = ?"
 _EMPTY: Final = (
     "update entries set value = null, content_type = ?, ttl = null where id = ? and version = ?"
 )
-_NOTE: Final = (
-    "update state set forgotten = max(forgotten, ?), forgotten_rows = forgotten_rows + ?, "
-    "purged = max(purged, ?)"
-)
+_NOTE: Final = "update state set forgotten = max(forgotten, ?), forgotten_rows = forgotten_rows + ?"
+_NOTE_PURGED: Final = "update state set purged = max(purged, ?)"
+_WRITE_BACK: Final = "pragma wal_checkpoint(truncate)"
 _ROWS: Final = "select (select coalesce(max(id), 0) from entries) - forgotten_rows from state"
 _COUNT: Final = "select count(*) from entries indexed by removals where value is null"
 
@@ -85,6 +88,8 @@ class Forgotten(NamedTuple):
     """Whether nothing more can be forgotten now."""
     due_ms: int | None
     """Unix time of the first removal that was too young; None: there is none."""
+    has_to_wait: bool = False
+    """Whether it can go on only once others are through: who reads the table."""
 
 
 class Forgettable(NamedTuple):
@@ -98,30 +103,49 @@ class Forgettable(NamedTuple):
     is_done: bool
     due_ms: int | None
     purged: int
-    """Once they are gone no row of a lower version has a value."""
+    """Once they are gone no row of a lower version has a value; 0: others are to be looked for."""
 
     def remove(self, writer: sqlite3.Connection) -> Forgotten:
         """Remove those that were not written since. Raises: sqlite3.Error."""
-        if not self.rows and not self.purged:
-            return Forgotten(0, self.walk, self.is_done, self.due_ms)
+        rows = self._remove(writer) if self.rows else 0
+        if not self.purged:
+            return Forgotten(rows, self.walk, self.is_done, self.due_ms)
+        if not _write_back(writer):
+            return Forgotten(rows, self.walk, False, self.due_ms, has_to_wait=True)
+        writer.execute(_NOTE_PURGED, (self.purged,))
+        return Forgotten(rows, None, self.is_done, self.due_ms)
+
+    def _remove(self, writer: sqlite3.Connection) -> int:
         writer.execute("begin")
         try:
-            rows = self._remove(writer)
+            rows = self._remove_rows(writer)
             writer.execute("commit")
         finally:
             if writer.in_transaction:
                 writer.execute("rollback")
-        return Forgotten(rows, self.walk, self.is_done, self.due_ms)
+        return rows
 
-    def _remove(self, writer: sqlite3.Connection) -> int:
+    def _remove_rows(self, writer: sqlite3.Connection) -> int:
         gone = [row for row in self.rows if row[0] != self.last]
         rows = writer.executemany(_DELETE, gone).rowcount if gone else 0
         for row in self.rows:
             if row[0] == self.last:
                 writer.execute(_EMPTY, (_hot.FORGOTTEN, *row))
-        highest = max((version + 1 for _, version in self.rows), default=0)
-        writer.execute(_NOTE, (highest, rows, self.purged))
+        highest = max(version + 1 for _, version in self.rows)
+        writer.execute(_NOTE, (highest, rows))
         return rows
+
+
+def _write_back(writer: sqlite3.Connection) -> bool:
+    """Have the file of the database have all, and that of the write-ahead log nothing; False where
+    somebody reads an earlier state."""
+    (waited,) = writer.execute("pragma busy_timeout").fetchone()
+    writer.execute("pragma busy_timeout = 0")  # whoever applies rows would wait, too
+    try:
+        busy, *_ = writer.execute(_WRITE_BACK).fetchone()
+    finally:
+        writer.execute(f"pragma busy_timeout = {waited}")
+    return not busy
 
 
 def find_forgettable(
@@ -141,17 +165,32 @@ def find_forgettable(
     if len(rows) == rows_max:
         return Forgettable(rows, last, walk, False, None, 0)
     if walk is None:
-        (purged,) = reader.execute("select purged from state").fetchone()
-        walk = Walk(limits.oldest, 0) if purged < limits.oldest else None
+        walk = _begin_walk(reader, limits)
     if walk is None:
         return Forgettable(rows, last, None, True, due_ms, 0)
-    (end,) = reader.execute(_WALKED, (walk.at, WALKED_ROWS)).fetchone()
-    if end is None:
-        return Forgettable(rows, last, None, walk.oldest >= limits.oldest, due_ms, walk.oldest)
-    found, is_cut = _purged(reader, walk, end, rows_max - len(rows))
-    if is_cut:
-        end = found[-1][0]
-    return Forgettable(rows + found, last, walk._replace(at=end), False, due_ms, 0)
+    end, walked = reader.execute(_WALKED, (walk.at, WALKED_ROWS)).fetchone()
+    if end is not None:
+        found, is_cut = _purged(reader, walk, end, rows_max - len(rows))
+        rows += found
+        walk = walk._replace(at=found[-1][0] if is_cut else end)
+        if is_cut or walked == WALKED_ROWS:
+            return Forgettable(rows, last, walk, False, due_ms, 0)
+    is_done = walk.oldest >= limits.oldest or walk.oldest >= _position(reader)
+    return Forgettable(rows, last, walk, is_done, due_ms, walk.oldest)
+
+
+def _begin_walk(reader: sqlite3.Connection, limits: ForgetLimits) -> Walk | None:
+    """None: no row is of a purged record.
+
+    Rows that are applied while it goes on have later versions than it looks for.
+    """
+    (purged,) = reader.execute("select purged from state").fetchone()
+    oldest = min(limits.oldest, _position(reader))
+    return Walk(oldest, 0) if purged < oldest else None
+
+
+def _position(reader: sqlite3.Connection) -> int:
+    return int(reader.execute("select position from state").fetchone()[0])
 
 
 def _purged(
