@@ -144,6 +144,25 @@ def test_what_was_written_here_is_read_here(file: ReplicaFile) -> None:
     assert (file.count(), file.count_pending()) == (3, 3)
 
 
+@pytest.mark.parametrize("end", [b"k", None])
+def test_a_page_of_a_scan_reads_only_its_rows(file: ReplicaFile, end: bytes | None) -> None:
+    """Whatever comes behind its end and its limit."""
+    rows = [(b"%s%05d" % (prefix, n), n, b"1") for prefix in (b"a", b"z") for n in range(5_000)]
+    file.apply(page(*rows, position=10_000, is_full=True))
+    file.queue(write(b"a00001", b"mine"))
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    file._reader.set_progress_handler(count, 100)
+    assert len(file.scan(b"a00000", end, 10)) == 10
+    assert steps < 20, "hundreds of SQLite's instructions"
+    assert file.scan(b"b", end, 10) == [] or end is None
+    assert steps < 20
+
+
 def test_a_later_write_replaces_what_the_earlier_one_did(file: ReplicaFile) -> None:
     file.apply(page((b"a", 5, b"1"), position=6, is_full=True))
     file.queue(write(b"a", b"2"))

@@ -322,6 +322,23 @@ def test_a_session_begins_at_the_position_of_anothers_write(
             client.table("handed", at_least=wrong)
 
 
+def test_a_session_goes_on_with_each_table_that_has_the_name(node: Node) -> None:
+    """The position that it began with is of the first one only."""
+    with bascule.connect_sync(node.addresses["http"]) as client:
+        client.create_table("again")
+        versions = [client.table("again").set("a", b"%d" % n) for n in range(5)]
+        table = client.table("again", at_least=versions[3] + 1)
+        assert table.get("a") is not None
+        for writes in (2, 1):
+            client.delete_stream("again")
+            client.create_table("again")
+            for n in range(writes):
+                client.table("again").set("b", b"%d" % n)
+            found = table.get("b")
+            assert found is not None
+            assert found.value == b"%d" % (writes - 1)
+
+
 def test_the_size_of_values_has_the_name_that_tables_give_it(
     node: Node, client: SyncClient, capfd: pytest.CaptureFixture[str]
 ) -> None:

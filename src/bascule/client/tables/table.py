@@ -326,7 +326,7 @@ class TableClient:
         except OffsetOutOfRange:
             if 0 < self._seen <= self._at_least:
                 raise
-            self._seen = 0
+            self._seen = self._at_least = 0
             return await read({"at_least": None, "consistency": "linearizable"})
 
     async def _get(self, key: bytes, asked: dict[str, Any]) -> TableEntry | None:

@@ -128,6 +128,7 @@ class WatchedCopy:
 
     def entries(self, first: bytes, end: bytes | None) -> Iterator[TableChange]:
         """Keys from `first` on and below `end` that have a value in the table, by key."""
-        for row in self._reader.execute(sql.STATE_ROWS, (first, end, end)):
+        select = sql.state_rows(has_end=end is not None)
+        for row in self._reader.execute(select, {"first": first, "end": end}):
             self._check_entry(row)
             yield TableChange(*row[:5])

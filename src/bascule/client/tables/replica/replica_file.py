@@ -306,7 +306,7 @@ class ReplicaFile:
         """
         chosen = {"first": first, "end": end, "limit": limit}
         with self._reading() as reader:
-            found = reader.execute(sql.SCAN, chosen).fetchall()
+            found = reader.execute(sql.scan(has_end=end is not None), chosen).fetchall()
         for row in found:
             if row[6]:
                 self._check("a write", (*row[:5], row[7]), row[5])

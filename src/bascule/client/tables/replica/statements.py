@@ -106,20 +106,7 @@ PENDING: Final = "select number, key, base, timestamp, value, content_type, sent
 REFUSED: Final = (
     "select number, key, base, timestamp, value, content_type, reason, crc from refused "
 )
-SCAN: Final = (
-    "select * from ("
-    "select key, version, timestamp, value, content_type, crc, 0, null from entries "
-    "where key >= :first and (:end is null or key < :end) and value is not null "
-    "and not exists (select 1 from pending where pending.key = entries.key) "
-    "union all "
-    "select key, base, timestamp, value, content_type, crc, 1, sent from pending "
-    "where key >= :first and (:end is null or key < :end) and value is not null"
-    ") order by key limit :limit"
-)
 VISIBLE: Final = "select version from entries where key = ? and value is not null"
-STATE_ROWS: Final = (
-    ENTRIES + "where key >= ? and (? is null or key < ?) and value is not null order by key"
-)
 CHANGES: Final = "select number, repeated, changes, crc from changes "
 ADD_CHANGES: Final = "insert into changes values (?, ?, ?, ?)"
 DROP_CHANGES: Final = "delete from changes where number <= ?"
@@ -156,3 +143,34 @@ SET_BASE: Final = (
     " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
     "where key = ?2"
 )
+
+
+_OF_TABLE: Final = (
+    "select key, version, timestamp, value, content_type, crc, 0, null from entries where "
+)
+_NOT_PENDING: Final = "and not exists (select 1 from pending where pending.key = entries.key)"
+_OF_PENDING: Final = (
+    "select key, base, timestamp, value, content_type, crc, 1, sent from pending where "
+)
+
+
+def state_rows(*, has_end: bool) -> str:
+    """The keys from `:first` on, and below `:end`, that have a value in the table, by key."""
+    return f"{ENTRIES}where {_keys(has_end=has_end)} and value is not null order by key"
+
+
+def scan(*, has_end: bool) -> str:
+    """As `state_rows`, with the values of what was written and not sent, up to `:limit` rows.
+
+    SQLite merges the two, each by its index, and reads no rows behind the limit.
+    """
+    keys = _keys(has_end=has_end)
+    return (
+        f"{_OF_TABLE}{keys} and value is not null {_NOT_PENDING} union all "
+        f"{_OF_PENDING}{keys} and value is not null order by key limit :limit"
+    )
+
+
+def _keys(*, has_end: bool) -> str:
+    """Without a test for null: SQLite would read all keys behind the last one."""
+    return "key >= :first and key < :end" if has_end else "key >= :first"
