@@ -216,7 +216,8 @@ class PartitionState:
     eligible: tuple[int, ...] = ()
     """Replicas out of `isr` that have every committed record, sorted; see `replicas.eligible`."""
     lossy: tuple[int, ...] = ()
-    """Replicas that had every committed record until their machines lost writes, sorted."""
+    """Replicas that had every committed record until their machines lost writes, sorted. Those that
+    are in sync or eligible are doubtful; see `replicas.eligible`."""
     acknowledged_epoch: int = 0
     """The `unclean_epoch` that an operator has acknowledged; 0: none."""
     origin: tuple[int, ...] = ()

@@ -232,6 +232,55 @@ def test_a_log_that_is_not_whole_is_out_of_sync_also_if_it_was_synced(tmp_path: 
         wait_read(node, range(SIZE))
 
 
+MARKS = ("synced", "checkpoint")
+"""What says up to where a log is synced. A disk may have earlier ones after a loss of power."""
+
+
+def test_damage_that_a_loss_of_power_hides_loses_nothing(tmp_path: Path) -> None:
+    """All machines go down, and a byte of one disk has flipped in what no mark on it covers: that
+    log is cut there, and looks whole. Whichever node registers last, the longest log leads."""
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(tmp_path / "nodes", nats=nats.url) as cluster,
+    ):
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        cluster.wait_in_sync("flights")
+        kept = {
+            path: path.read_bytes()
+            for number in cluster.nodes
+            for name in MARKS
+            if (path := cluster.replica(number, "flights") / name).exists()
+        }
+        for turn, damaged in enumerate(cluster.nodes):
+            publish(cluster.nodes[1], range(turn * SIZE, (turn + 1) * SIZE))
+            cluster.wait_in_sync("flights")
+            for number, each in cluster.nodes.items():
+                each.stop(signal.SIGKILL)
+                change_boot_id(each)
+                for name in MARKS:
+                    path = cluster.replica(number, "flights") / name
+                    if path in kept:
+                        path.write_bytes(kept[path])
+                    else:
+                        path.unlink(missing_ok=True)
+            hurt = cluster.nodes[damaged]
+            (segment,) = cluster.replica(damaged, "flights").glob("*.log")
+            with segment.open("r+b") as file:
+                file.seek(segment.stat().st_size // 2)
+                (byte,) = file.read(1)
+                file.seek(-1, 1)
+                file.write(bytes([byte ^ 1]))
+            before = len(hurt.log.read_text())
+            cluster.start()
+            cluster.wait_in_sync("flights")
+            wait_read(cluster.nodes[1], range((turn + 1) * SIZE))
+            said = hurt.log.read_text()[before:]
+            assert "unsynced tail cut stream=flights" in said, "nobody can tell the damage"
+            logs = [each.log.read_text() for each in cluster.nodes.values()]
+            assert any("ends of logs compared stream=flights" in each for each in logs)
+            assert not cluster.nodes[1].partition("flights")["unclean_epoch"]
+
+
 def test_one_copy_leads_again_with_what_it_has(tmp_path: Path) -> None:
     """A node alone has nobody to differ from: its operator chose what a power loss costs."""
     with running_node(tmp_path) as node:

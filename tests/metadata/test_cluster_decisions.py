@@ -104,10 +104,15 @@ def check(before: Image, image: Image, rebooted: int = 0, *, are_compared: bool 
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert set(state.isr) <= set(state.replicas)
         assert state.isr or state.eligible or state.lossy, "somebody is known to have the most"
-        assert set(state.eligible) <= set(state.replicas) - set(state.isr) - set(state.lossy)
-        assert set(state.lossy) <= set(state.replicas) - set(state.isr)
-        alive = [node for node in (*state.isr, *state.eligible) if image.nodes[node].alive]
+        assert set(state.eligible) <= set(state.replicas) - set(state.isr)
+        assert set(state.lossy) <= set(state.replicas)
+        known = [node for node in (*state.isr, *state.eligible) if image.nodes[node].alive]
+        alive = [node for node in known if node not in state.lossy]
+        if state.leader != NO_LEADER:
+            alive = known
+            assert not set(state.lossy) & set(state.isr), "who leads has left no doubt"
         assert (state.leader == NO_LEADER) == bool(waits(image, stream_id, state))
+        assert not are_compared or known == alive, "doubtful ones lead once logs are compared"
         if stream_id not in unclean:
             assert state.unclean_epoch == 0
         elif are_compared:
@@ -298,7 +303,9 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         check(before, controller.image, rebooted)
         records.follow(before, controller.image, rebooted=rebooted, damaged=damaged)
         before = controller.image
-        controller.elect_uncleanly({node: (number, node) for node in NODES})
+        ends = {node: (number, node) for node in NODES}
+        controller.elect_longest(ends)
+        controller.elect_uncleanly(ends)
         check(before, controller.image, are_compared=True)
         records.follow(before, controller.image, rebooted=0, damaged=0)
         assert settle(controller.image) == (), "nothing is left for the next controller"

@@ -6,7 +6,7 @@ import pytest
 
 from bascule.errors import CannotAlter, CannotRemoveNode
 from bascule.metadata.commands import ChangePartitions, FenceNode
-from bascule.metadata.elections import changes_after_loss
+from bascule.metadata.elections import changes_after_loss, unclean_candidates
 from bascule.metadata.replicas import steps
 from bascule.metadata.replicas.steps import steps_of
 from bascule.metadata.requests import (
@@ -116,13 +116,75 @@ def test_with_the_setting_the_node_leads_again_by_itself(controller: DecidingCon
     assert controller.state("a").unclean_epoch == 0
 
 
-def test_synced_logs_are_whole(controller: DecidingController) -> None:
+def test_of_synced_logs_the_longest_leads(controller: DecidingController) -> None:
+    """One of them may have lost what it had synced, by damage that nobody can tell."""
     first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
     for node in (behind, second, first):
         reboot(controller, node)
     state = controller.state("a")
-    assert state.leader in (first, second)
-    assert state.unclean_epoch == 0
+    assert (state.leader, state.isr, state.eligible) == (NO_LEADER, (first,), (second,))
+    assert state.lossy == tuple(sorted((first, second)))
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits == (
+        f"the machines of the replicas in sync (on {min(first, second)}, {max(first, second)}) "
+        "went down; their logs are compared"
+    )
+    assert settle(controller.image) == ()
+    controller.elect_longest({first: (3, 8), second: (3, 9), behind: (2, 20)})
+    after = controller.state("a")
+    assert (after.leader, after.isr, after.eligible, after.lossy) == (second, (second,), (), ())
+    assert (after.leader_epoch, after.unclean_epoch) == (state.leader_epoch + 1, 0)
+
+
+def test_equal_logs_stay_eligible(controller: DecidingController) -> None:
+    first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    for node in (behind, second, first):
+        reboot(controller, node)
+    controller.elect_longest({first: (3, 9), second: (3, 9), behind: (3, 8)})
+    after = controller.state("a")
+    assert {after.leader, *after.eligible} == {first, second}
+    assert (after.isr, after.lossy) == ((after.leader,), ())
+    controller.lose(after.leader)
+    assert controller.state("a").leader == after.eligible[0]
+
+
+def test_a_replica_without_doubt_leads_at_once(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    controller.lose(second)
+    controller.lose(first)
+    reboot(controller, first)
+    assert controller.state("a").leader == NO_LEADER
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits.endswith(f"for a minute not without those on {second}")
+    start(controller, second)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+    assert state.lossy == (first,), "it is not known to be whole before it follows"
+    controller.submit(isr_change(controller, "a", grow=True, node=first))
+    assert (controller.state("a").isr, controller.state("a").lossy) == ((first, second), ())
+
+
+def test_a_doubtful_replica_whose_log_is_damaged_makes_way(controller: DecidingController) -> None:
+    first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    for node in (behind, second, first):
+        reboot(controller, node)
+    state, stream_id = controller.state("a"), controller.image.streams["a"].id
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch))
+    after = controller.state("a")
+    assert (after.leader, after.isr, after.eligible) == (NO_LEADER, (), (second,))
+    controller.elect_longest({first: (3, 8), second: (3, 8), behind: (3, 7)})
+    assert controller.state("a").leader in (first, second)
+
+
+def test_an_operator_does_not_wait_for_doubtful_replicas(controller: DecidingController) -> None:
+    first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    for node in (behind, second, first):
+        controller.lose(node)
+    reboot(controller, first)
+    state, stream_id = controller.state("a"), controller.image.streams["a"].id
+    assert state.leader == NO_LEADER
+    assert unclean_candidates(controller.image, stream_id, state) == ()
+    assert unclean_candidates(controller.image, stream_id, state, by_operator=True) == (first,)
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])
@@ -336,6 +398,7 @@ def test_a_stream_syncs_every_message_only_once_those_are_there_that_have_them(
     controller.submit(Alter("a", {"sync": "always"}))
     assert (controller.state("a").leader, controller.state("a").eligible) == (first, ())
     reboot(controller, first, 3)
+    controller.elect_longest()
     assert controller.state("a").leader == first
 
 

@@ -8,13 +8,19 @@ from typing import Any
 
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
-from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates
+from bascule.metadata.elections import (
+    ComparedLogs,
+    LogEnd,
+    doubtful_candidates,
+    unclean_candidates,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.reassignment import due_moves, finishing_moves
 from bascule.metadata.requests import (
     ChangeIsrs,
     ControllerRequest,
     Create,
+    ElectLongest,
     ElectUncleanly,
     FinishMoves,
     IsrChange,
@@ -104,6 +110,18 @@ class DecidingController:
             if ends:
                 compared.append(ComparedLogs(stream_id, index, state.version, ends))
         self.submit(ElectUncleanly(tuple(compared)))
+
+    def elect_longest(self, logs: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> None:
+        """As `elect_uncleanly`, where doubtful replicas wait for that."""
+        compared = []
+        for stream_id, index, state in self.image.troubled_states():
+            ends = tuple(
+                LogEnd(node, self.image.nodes[node].epoch, *logs.get(node, (0, 0)))
+                for node in doubtful_candidates(self.image, state)
+            )
+            if ends:
+                compared.append(ComparedLogs(stream_id, index, state.version, ends))
+        self.submit(ElectLongest(tuple(compared)))
 
     def finish_moves(self) -> None:
         """End the moves whose leaders have handed over."""

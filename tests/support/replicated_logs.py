@@ -2,7 +2,8 @@
 
 Processes act on the image that they have seen last, which may be old. Leaders append, followers
 copy, and a leader acks what the rules of `replication` let it commit. Processes are killed, and
-machines lose what was not synced. The controller decides at once, and what it decides is checked:
+machines lose what was not synced, and one of a partition's disks more than that, without anybody
+noticing it. The controller decides at once, and what it decides is checked:
 whoever may lead cleanly has every acked record.
 """
 
@@ -13,7 +14,13 @@ from random import Random
 from typing import Any
 
 from bascule.errors import BasculeError
-from bascule.metadata.elections import ComparedLogs, LogEnd, unclean_candidates, why_leaderless
+from bascule.metadata.elections import (
+    ComparedLogs,
+    LogEnd,
+    doubtful_candidates,
+    unclean_candidates,
+    why_leaderless,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import due_balancing
 from bascule.metadata.replicas.reassignment import due_moves, finishing_moves
@@ -28,6 +35,7 @@ from bascule.metadata.requests import (
     ControllerRequest,
     Drain,
     ElectLeaders,
+    ElectLongest,
     ElectUncleanly,
     FinishLeaving,
     FinishMoves,
@@ -71,6 +79,7 @@ class ReplicatedLogs:
         self.lost_writes: set[int] = set()
         """Nodes whose machines went down, and have not registered since."""
         self.clean_elections = self.unclean_elections = self.eligible_elections = 0
+        self.doubtful_elections = 0
         self.acks = 0
         self.trace: list[str] = []
         self._drawn = 0
@@ -191,10 +200,47 @@ class ReplicatedLogs:
         """The machine goes down, and is up again."""
         self.kill(node)
         self.lost_writes.add(node)
-        for (each, _), log in self.logs.items():
+        for (each, key), log in list(self.logs.items()):
             if each == node:
-                log.cut(self.random.randint(log.synced, len(log.entries)))
+                least = 0 if self._may_be_damaged(node, key) else log.synced
+                log.cut(self.random.randint(least, len(log.entries)))
                 log.sync()  # what is left is on the disk
+
+    def _may_be_damaged(self, node: int, key: Key) -> bool:
+        """Whether a disk may have lost what was synced last, with nobody noticing it: those of all
+        others that count are whole, and of machines that go down together not only one counts."""
+        definition, state = self.image.stream_of(key[0]), self.image.partitions.get(key[0], ())
+        if definition is None or key[1] >= len(state) or self.random.random() < 0.5:
+            return False
+        known = {*state[key[1]].isr, *state[key[1]].eligible}
+        return (
+            definition.config.sync is SyncPolicy.ALWAYS
+            and definition.needed_in_sync(state[key[1]]) > 1
+            and node in known
+            and len(known) > 1
+            and all(self._is_whole(other, key) for other in known - {node})
+        )
+
+    def _leaves_whole_logs(self, node: int) -> bool:
+        """Whether nobody gives up the last log that is whole while another one waits for it."""
+        return not any(
+            self._is_whole(node, key) and not all(self._is_whole(n, key) for n in known)
+            for key, _, state in self.keys()
+            if node in (known := (*state.isr, *state.eligible))
+        )
+
+    def _are_whole(self, name: str) -> bool:
+        """Whether no replica that counts is damaged: with `min_isr` 1 only one of them would."""
+        return all(
+            self._is_whole(node, key)
+            for key, definition, state in self.keys()
+            for node in (*state.isr, *state.eligible)
+            if definition.name == name
+        )
+
+    def _is_whole(self, node: int, key: Key) -> bool:
+        acked = self.acked.get(key, [])
+        return self.log(node, key).entries[: len(acked)] == acked
 
     def stop(self, node: int) -> None:
         """A clean stop: it syncs everything."""
@@ -388,21 +434,30 @@ class ReplicatedLogs:
             if is_only and len(known) == 1 and not self.lost_writes.isdisjoint(known):
                 # A log of which there is one replica is what is left.
                 del acked[self.log(known[0], key).common(acked) :]
-            for node in (*state.isr, *state.eligible):
-                is_unsynced = definition.config.sync is not SyncPolicy.ALWAYS
+            is_unsynced = definition.config.sync is not SyncPolicy.ALWAYS
+            for node in known:
                 if node in self.lost_writes and is_unsynced:
                     assert not image.nodes[node].alive or node not in self.processes
                     continue
-                found = self.log(node, key).entries
-                assert found[: len(acked)] == acked, f"node {node} lacks acked records: {state}"
-            assert not {*state.lossy} & {*state.isr, *state.eligible}
+                if node in self.lost_writes or node in state.lossy:
+                    continue  # its disk may be damaged
+                assert self._is_whole(node, key), f"node {node} lacks acked records: {state}"
+            if not is_unsynced and known:
+                assert any(self._is_whole(node, key) for node in known), (
+                    f"one disk is damaged: {key} {state}"
+                )
             assert not {*state.eligible} & {*state.isr}
             if self._pending:
                 continue
-            alive = [n for n in (*state.isr, *state.eligible) if image.nodes[n].alive]
-            assert (state.leader == NO_LEADER) == (not alive), "who has everything leads"
-            assert not alive or state.leader in alive
-            assert bool(why_leaderless(image, definition, state)) == (not alive)
+            if state.leader != NO_LEADER:
+                assert not {*state.lossy} & {*state.isr}, f"who leads has left no doubt: {state}"
+            alive = [n for n in known if image.nodes[n].alive]
+            certain = [n for n in alive if n not in state.lossy]
+            assert state.leader in certain or not certain, (
+                f"who has everything leads: {key} {state}"
+            )
+            assert state.leader in (*certain, NO_LEADER)
+            assert bool(why_leaderless(image, definition, state)) == (state.leader == NO_LEADER)
         assert self._pending or settle(image) == ()
 
     # -- what may happen --------------------------------------------------------------------------
@@ -429,6 +484,8 @@ class ReplicatedLogs:
                 self._report_silence(node)
             case "elect":
                 self.elect_uncleanly()
+            case "compare":
+                self.elect_longest()
             case "damage":
                 self._damage(node)
             case "full":
@@ -458,6 +515,8 @@ class ReplicatedLogs:
         log = self.log(node, key)
         whole = Log(list(log.entries), log.synced)
         others = {*state.isr, *state.eligible} - {node}
+        if not all(self._is_whole(other, key) for other in others):
+            return  # one disk of a partition is damaged
         if not others.isdisjoint(self.image.alive()) or node in state.eligible:
             self.processes[node].leads.pop(key, None)
             before = self.image
@@ -492,12 +551,32 @@ class ReplicatedLogs:
         if compared:
             self.submit(ElectUncleanly(tuple(compared)))
 
+    def elect_longest(self) -> None:
+        """Compare the logs of the replicas whose processes run, where all replicas in sync are
+        doubtful, and those are among them: of more than two half is enough."""
+        compared = []
+        for stream_id, index, state in self.image.troubled_states():
+            known = {*state.isr, *state.eligible}
+            nodes = [n for n in doubtful_candidates(self.image, state) if n in self.processes]
+            missing = len(known.difference(nodes))
+            if nodes and (not missing or (len(known) > 2 and 2 * missing <= len(known))):
+                ends = tuple(
+                    LogEnd(node, self.image.nodes[node].epoch, log.last_epoch, len(log.entries))
+                    for node in nodes
+                    for log in [self.log(node, (stream_id, index))]
+                )
+                compared.append(ComparedLogs(stream_id, index, state.version, ends))
+        if compared:
+            before = self.image.partitions
+            self.submit(ElectLongest(tuple(compared)))
+            self.doubtful_elections += self.image.partitions is not before
+
     def _administer(self, kind: str, node: int, name: str) -> None:
         number = self.random.randint(1, 3)
         match kind:
             case "create" if len(self.image.streams) < 3:
                 self._create(f"s{self._draw()}", number)
-            case "needs":
+            case "needs" if self._are_whole(name):
                 self.submit(Alter(name, {"min_isr": self.random.randint(0, 3)}))
             case "replicas":
                 self.submit(Alter(name, {"replicas": number}))
@@ -511,7 +590,7 @@ class ReplicatedLogs:
                 self.submit(Leave(node, force=False))
             case "stay":
                 self.submit(Stay(node))
-            case "force":
+            case "force" if self._leaves_whole_logs(node):
                 self.submit(Leave(node, force=True))
             case "admit" if node not in self.image.nodes:
                 self._admit(node)
@@ -574,8 +653,9 @@ class ReplicatedLogs:
 WEIGHTS = {
     "publish": 12, "copy": 14, "change_isr": 8, "see_all": 8, "see": 6,
     "start": 7, "kill": 3, "lose_power": 3, "stop": 1, "lose": 5, "come_back": 2,
-    "silence": 1, "elect": 1, "damage": 1, "full": 1, "create": 3, "needs": 2, "replicas": 1,
-    "unclean": 1, "sync": 1, "reassign": 2, "leave": 1, "stay": 1, "force": 1, "admit": 1,
+    "silence": 1, "elect": 1, "compare": 6, "damage": 1, "full": 1, "create": 3, "needs": 2,
+    "replicas": 1, "unclean": 1, "sync": 1, "reassign": 2,
+    "leave": 1, "stay": 1, "force": 1, "admit": 1,
     "upkeep": 2, "balance": 1, "cancel": 2, "give": 1, "drain": 1, "resume": 2, "even": 1,
     "go_on": 12, "replace_controller": 1,
 }  # fmt: skip

@@ -57,7 +57,7 @@ def changes_after_loss(
     # The image has no order, and which node gets the next partition depends on the one before.
     affected.sort(key=itemgetter(0, 1))
     for stream_id, index, state in affected:
-        others = tuple(node for node in state.isr if node != lost)
+        others = tuple(node for node in state.isr if node not in (lost, *state.lossy))
         if not any(map(image.is_alive, others)):
             if state.leader == lost:
                 elected = None if is_back else _elected_eligible(image, stream_id, state, led)
@@ -110,6 +110,8 @@ def changes_after_return(
 ) -> ChangePartitions | None:
     """Elect a leader for every partition that has none and whose ISR has a member alive, or else
     an eligible node. With `ids` only in the streams with these ids. None: nothing to do.
+
+    Doubtful replicas wait; see `elect_longest`.
     """
     led = _leaders(image)
     changes = []
@@ -118,11 +120,11 @@ def changes_after_return(
         if state.leader != NO_LEADER:
             continue
         after = None
-        if alive := tuple(node for node in state.isr if image.is_alive(node)):
-            leader = _candidate(image, state, led)
+        if certain := tuple(node for node in state.isr if _is_certain(image, state, node)):
+            leader = _preferred(image, certain, state, led)
             led[leader] += 1
             # Two losses whose steps overlap leave both nodes: each was the last when it was fenced.
-            after = replace(_elected(state, leader), isr=alive)
+            after = replace(_elected(state, leader), isr=certain)
             after = with_eligible(image, stream_id, state, after)
         else:
             after = _elected_eligible(image, stream_id, state, led)
@@ -193,9 +195,12 @@ def resign(
     is_held = node in state.replicas
     if state.leader_epoch != leader_epoch or not is_held or not image.is_alive(node):
         return None
-    others = tuple(each for each in state.isr if each != node)
+    is_in_sync = node in state.isr
+    others = state.isr
+    if is_in_sync:
+        others = tuple(each for each in state.isr if each not in (node, *state.lossy))
     rest = with_eligible(image, stream_id, state, replace(state, isr=others), without=node)
-    if node not in state.isr:
+    if not is_in_sync:
         after = _elected(rest, state.leader)
     elif any(image.is_alive(each) for each in others):
         leader = state.leader
@@ -206,8 +211,11 @@ def resign(
         return None
     elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
         after = elected
+    elif not is_whole and any(image.is_alive(each) for each in rest.eligible):
+        after = _elected(rest, NO_LEADER)  # The logs of the rest are compared.
     else:
-        after = _elected(state, node)
+        lossy = tuple(each for each in state.lossy if each != node)
+        after = replace(_elected(state, node), lossy=lossy)
     if is_whole:
         after = with_eligible(image, stream_id, state, after)
     return ChangePartitions((PartitionChange(stream_id, partition, after),))
@@ -289,11 +297,15 @@ def unclean_candidates(
     """The replicas one of which may be elected although it is not in sync: those that are alive.
 
     Empty where the partition has a leader or will get one that has every committed record, or
-    where neither the stream nor an operator allows it.
+    where neither the stream nor an operator allows it. An operator need not wait for what doubtful
+    replicas wait for.
     """
     if state.leader != NO_LEADER or not (by_operator or allows_unclean(image, stream_id)):
         return ()
-    if any(image.is_alive(node) for node in (*state.isr, *state.eligible)):
+    if any(
+        image.is_alive(node) and not (by_operator and node in state.lossy)
+        for node in (*state.isr, *state.eligible)
+    ):
         return ()
     return tuple(node for node in state.replicas if image.is_alive(node))
 
@@ -317,15 +329,9 @@ def elect_uncleanly(
             continue
         state = states[index]
         candidates = unclean_candidates(image, stream_id, state, by_operator=by_operator)
-        valid = [
-            end
-            for end in ends
-            if end.node_id in candidates and image.nodes[end.node_id].epoch == end.node_epoch
-        ]
-        if not valid:
+        equal = _longest(image, candidates, ends)
+        if not equal:
             continue
-        longest = max((end.last_epoch, end.end_offset) for end in valid)
-        equal = [end.node_id for end in valid if (end.last_epoch, end.end_offset) == longest]
         in_sync_last = [node for node in equal if node in state.lossy]
         leader = _preferred(image, in_sync_last or equal, state, led)
         led[leader] += 1
@@ -336,6 +342,60 @@ def elect_uncleanly(
         done = completed(image, image.stream_of(stream_id), after)
         changes.append(PartitionChange(stream_id, index, done))
     return ChangePartitions(tuple(changes)) if changes else None
+
+
+def doubtful_candidates(image: Image, state: PartitionState) -> tuple[int, ...]:
+    """The replicas whose logs are to be compared, since each one that is in sync or eligible is
+    doubtful or not alive: those that are alive. Empty where the partition has a leader, will get
+    one without that, or where nobody is left who had every committed record.
+    """
+    known = (*state.isr, *state.eligible)
+    if state.leader != NO_LEADER or any(_is_certain(image, state, node) for node in known):
+        return ()
+    if not any(image.is_alive(node) for node in known):
+        return ()
+    return tuple(node for node in state.replicas if image.is_alive(node))
+
+
+def elect_longest(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
+    """Elect leaders where replicas are doubtful: of the replicas whose logs were compared that with
+    the latest leader epoch in its log, then the longest log.
+
+    It has every committed record if any of them has. The leader is then the only member of the ISR;
+    those whose logs end where its own does may be eligible. None: the partitions and nodes have
+    changed since the logs were compared.
+    """
+    led = _leaders(image)
+    changes = []
+    for stream_id, index, version, ends in compared:
+        states = image.partitions.get(stream_id, ())
+        if not index < len(states) or states[index].version != version:
+            continue
+        state = states[index]
+        equal = _longest(image, doubtful_candidates(image, state), ends)
+        if not equal:
+            continue
+        known = [node for node in equal if node in (*state.isr, *state.eligible)]
+        leader = _preferred(image, known or equal, state, led)
+        led[leader] += 1
+        after = replace(_elected(state, leader), isr=(leader,), lossy=())
+        before = replace(state, isr=tuple(sorted(equal)), eligible=())
+        after = with_eligible(image, stream_id, before, after)
+        done = completed(image, image.stream_of(stream_id), after)
+        changes.append(PartitionChange(stream_id, index, done))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def _longest(image: Image, candidates: Sequence[int], ends: Iterable[LogEnd]) -> list[int]:
+    """Those of the candidates that have the latest leader epoch in their logs, and of these the
+    longest log. Empty: none of them is the process that was asked."""
+    valid = [
+        end
+        for end in ends
+        if end.node_id in candidates and image.nodes[end.node_id].epoch == end.node_epoch
+    ]
+    longest = max(((end.last_epoch, end.end_offset) for end in valid), default=None)
+    return [end.node_id for end in valid if (end.last_epoch, end.end_offset) == longest]
 
 
 def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[PartitionChange]:
@@ -378,6 +438,8 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     if state.leader != NO_LEADER:
         return ""
     awaited = sorted({*state.isr, *state.eligible})
+    if doubtful_candidates(image, state):
+        return _awaited_logs(image, state, awaited)
     if any(image.is_alive(node) for node in awaited):
         return "an election is under way"
     others = [str(node) for node in state.replicas if node not in awaited]
@@ -392,6 +454,13 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
         f"{what}; the replicas on {', '.join(others)} may lack committed records, and "
         "unclean_election is off"
     )
+
+
+def _awaited_logs(image: Image, state: PartitionState, awaited: Sequence[int]) -> str:
+    lossy = ", ".join(str(node) for node in awaited if node in state.lossy)
+    missing = ", ".join(str(node) for node in awaited if not image.is_alive(node))
+    what = f"the machines of the replicas in sync (on {lossy}) went down; their logs are compared"
+    return f"{what}, for a minute not without those on {missing}" if missing else what
 
 
 def _awaited_nodes(
@@ -414,15 +483,20 @@ def _elected_eligible(
     image: Image, stream_id: bytes, state: PartitionState, led: Counter[int]
 ) -> PartitionState | None:
     """The state with an eligible leader, which is then the only member of the ISR; None: no
-    eligible node is alive."""
-    alive = [node for node in state.eligible if image.is_alive(node)]
-    if not alive:
+    eligible node is alive and free of doubt."""
+    certain = [node for node in state.eligible if _is_certain(image, state, node)]
+    if not certain:
         return None
-    leader = _preferred(image, alive, state, led)
+    leader = _preferred(image, certain, state, led)
     led[leader] += 1
     after = replace(_elected(state, leader), isr=(leader,))
     after = with_eligible(image, stream_id, state, after)
     return completed(image, image.stream_of(stream_id), after)
+
+
+def _is_certain(image: Image, state: PartitionState, node: int) -> bool:
+    """Whether a node that is in sync or eligible may lead without a comparison of logs."""
+    return image.is_alive(node) and node not in state.lossy
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:

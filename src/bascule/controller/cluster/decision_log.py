@@ -13,6 +13,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     Alter,
     ControllerRequest,
+    ElectLongest,
     ElectUncleanly,
     LoseNode,
     RegisterProcess,
@@ -89,6 +90,8 @@ def cause_of(request: ControllerRequest) -> str:
             if request.by_operator:
                 return "no replica in sync is alive, and an operator accepts the loss"
             return "no replica in sync is alive, and unclean_election is on"
+        case ElectLongest():
+            return "the machines of the replicas in sync went down; their logs were compared"
         case Alter():
             return "settings of the stream have changed"
     return ""

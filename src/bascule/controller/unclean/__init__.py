@@ -1,5 +1,6 @@
-"""Partitions whose replicas in sync are all lost: which replica leads although it was not in sync.
+"""Partitions without a leader that the metadata can name: the logs of their replicas are compared.
 
-`log_ends` asks nodes where their logs end, `elections` elects by it where a stream allows that, and
-`recovery` where an operator does.
+`log_ends` asks nodes where their logs end. `elections` elects by it where all replicas in sync are
+lost and a stream allows that, or where all of their machines went down, and `recovery` where an
+operator does.
 """

@@ -4,9 +4,14 @@ Nothing is committed while fewer than `min_isr` replicas are in sync. So whoever
 fewer than that stay has every committed record until the ISR is large enough again (KIP-966). Such
 a replica is *eligible*: it leads where no member of the ISR is alive.
 
-A machine that went down without a clean stop has lost what was not synced. Under another `sync`
-than `always` that may be committed records, so its replicas are neither in sync nor eligible any
-more; they are *lossy*. An unclean election prefers them among equal logs.
+A machine that went down without a clean stop has lost what was not synced; its replicas are
+*lossy*. Under another `sync` than `always` that may be committed records, so they are neither in
+sync nor eligible any more. An unclean election prefers them among equal logs.
+
+Under `sync = always` they stay what they were, and are *doubtful*: a log that has also lost some of
+what it had synced last, by damage, ends as if that had never been synced. Such a replica follows a
+leader that is not doubtful, or leads once the logs of the others were compared with its own
+(`elections.elect_longest`). A partition with a leader has no doubtful replica in sync.
 """
 
 from __future__ import annotations
@@ -30,14 +35,17 @@ def with_eligible(
     `without` is a node whose log is not whole.
     """
     definition = image.stream_of(stream_id)
-    if definition is None or len(after.isr) >= definition.needed_in_sync(after):
+    doubtful = {*before.isr}.intersection(after.isr, after.lossy)
+    if definition is None or (len(after.isr) >= definition.needed_in_sync(after) and not doubtful):
         return replace(after, eligible=(), lossy=())
     known = {*before.isr, *before.eligible}.difference(after.isr, (without,))
     return replace(
         after,
         eligible=tuple(sorted(known.intersection(after.replicas))),
         lossy=tuple(
-            each for each in after.lossy if each in after.replicas and each not in after.isr
+            each
+            for each in after.lossy
+            if each in after.replicas and (each in doubtful or each not in after.isr)
         ),
     )
 
@@ -53,10 +61,14 @@ def without_lost_writes(
     definition = image.stream_of(stream_id)
     if definition is None or node not in (*state.isr, *state.eligible):
         return None
-    if definition.config.sync is SyncPolicy.ALWAYS or _has_one_replica(definition, state):
+    if _has_one_replica(definition, state):
         return None
-    isr = tuple(each for each in state.isr if each != node)
     lossy = tuple(sorted({*state.lossy, node}))
+    if definition.config.sync is SyncPolicy.ALWAYS:
+        if node in state.lossy:
+            return None
+        return replace(state, lossy=lossy, version=state.version + 1)
+    isr = tuple(each for each in state.isr if each != node)
     after = replace(state, isr=isr, lossy=lossy, version=state.version + 1)
     return with_eligible(image, stream_id, state, after, without=node)
 

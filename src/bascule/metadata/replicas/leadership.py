@@ -31,6 +31,8 @@ def why_not_lead(image: Image, state: PartitionState, node: int) -> str:
         return "it is not alive"
     if node not in state.isr:
         return f"it is not in sync; in sync are {_listed(state.isr)}"
+    if node in state.lossy:
+        return "its machine went down, and its log is compared with those of the others first"
     if image.is_stopping(node):
         return "it is about to stop"
     if image.lacks_nats(node) and any(map(image.serves_publishers, state.isr)):

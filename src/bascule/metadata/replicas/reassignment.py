@@ -127,7 +127,7 @@ def completed(
         origin=(),
         min_isr=0,
         eligible=(),
-        lossy=(),
+        lossy=tuple(node for node in state.lossy if node in in_sync),
     )
 
 

@@ -32,6 +32,7 @@ from bascule.metadata.elections import (
     changes_after_return,
     changes_after_silence,
     changes_before_stop,
+    elect_longest,
     elect_uncleanly,
     resign,
 )
@@ -76,6 +77,7 @@ from bascule.metadata.requests.kinds import (
     Delete,
     Drain,
     ElectLeaders,
+    ElectLongest,
     ElectUncleanly,
     FinishLeaving,
     FinishMoves,
@@ -208,6 +210,8 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = _reassign(image, request)
         case ElectUncleanly():
             change = elect_uncleanly(image, request.compared, by_operator=request.by_operator)
+        case ElectLongest():
+            change = elect_longest(image, request.compared)
         case AcknowledgeLoss():
             definition = _stream(image, request.name)
             change = acknowledge_loss(image, definition.id, request.partition)

@@ -154,6 +154,12 @@ class ElectUncleanly(msgspec.Struct, tag=True, frozen=True):
     """Whether an operator accepts the loss, and not the stream."""
 
 
+class ElectLongest(msgspec.Struct, tag=True, frozen=True):
+    """The logs of doubtful replicas were compared; see `elections.elect_longest`."""
+
+    compared: tuple[ComparedLogs, ...]
+
+
 class Admit(msgspec.Struct, tag=True, frozen=True):
     """A node with an empty data directory wants to join; see `nodes.admit`."""
 
@@ -273,6 +279,7 @@ PartitionRequest: TypeAlias = (
     | Resign
     | Reassign
     | ElectUncleanly
+    | ElectLongest
     | AcknowledgeLoss
     | MoveReplicas
     | BalanceLeaders

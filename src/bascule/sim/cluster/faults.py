@@ -163,7 +163,7 @@ class ClusterFaults:
     def _lose(self, machine: Machine | None, loss: _Loss) -> bool:
         if machine is None or not machine.is_up:
             return False
-        if loss is _Loss.KILL or (loss is _Loss.POWER and machine.damaged_ms):
+        if loss is _Loss.KILL:
             machine.kill()
             self._later(machine.start_if_down)
         elif loss is _Loss.POWER:
@@ -222,9 +222,7 @@ class ClusterFaults:
 
     def _outage(self) -> bool:
         for machine in self._machines.values():
-            if machine.is_up and machine.damaged_ms:
-                machine.kill()
-            elif machine.is_up:
+            if machine.is_up:
                 machine.lose_power()
             self._later(machine.start_if_down)
         return True

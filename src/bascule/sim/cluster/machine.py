@@ -163,7 +163,6 @@ class Machine:
         self._paused_ns = 0
         self.is_kept_down = False
         """Whether nobody starts the node now."""
-        self._is_mark_exact = False
         """Whether the last process ended without a loss of power."""
         self.joins = False
         """Whether the node was not there when the cluster was founded."""
@@ -342,7 +341,6 @@ class Machine:
         process, self.process, self.running = self.process, None, None
         self.tables = None
         self.databases.on_process_ended(has_power=has_power)
-        self._is_mark_exact = has_power
         assert process is not None
         self.world.nats.on_process_ended(process)
         self.world.end_process(process, has_power=has_power)
@@ -361,7 +359,7 @@ class Machine:
     def damage_down(self, stream: str, partition: int, damage: Damage) -> bool:
         """Damage a log while no process runs, so that what is damaged is synced, as the last one
         has said; False if that cannot be now."""
-        is_down = not self.is_up and self._is_mark_exact and self.starts > 0
+        is_down = not self.is_up and self.starts > 0
         return is_down and self._damage(stream, partition, damage)
 
     def _damage(self, stream: str, partition: int, damage: Damage) -> bool:

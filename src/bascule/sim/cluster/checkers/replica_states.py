@@ -12,6 +12,7 @@ from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers.log_contents import Key, key_of
 from bascule.sim.cluster.checkers.losses import AllowedLosses
 from bascule.sim.cluster.streams import StreamPlan
+from bascule.storage.truncation.partial_copy import UNKNOWN_EPOCH
 
 
 class _Mark(NamedTuple):
@@ -32,8 +33,10 @@ class _Mark(NamedTuple):
     def may_go_back_to(self, later: _Mark) -> bool:
         """Whether `later` may be lower: records were removed after an unclean election, or a
         compacted log that is not complete yet is copied anew."""
-        if later.copy_epoch is not None and later.copy_epoch != self.copy_epoch:
+        if later.copy_epoch not in (None, self.copy_epoch):
             return True
+        if later.copy_epoch == UNKNOWN_EPOCH:
+            return True  # it is about to be emptied
         if self.unclean_epoch != later.unclean_epoch:
             return True
         has_lost = later.end_offset < self.end_offset or not later.is_outdated
@@ -76,14 +79,19 @@ class ReplicaStates:
 
     def in_sync(self, key: Key, held: Mapping[int, Partition]) -> list[tuple[int, Partition]]:
         """The replicas in sync at the last look, without those that may lack what an unclean
-        election has undone or are out of order."""
+        election has undone, are doubtful or out of order."""
         found: list[tuple[int, Partition]] = []
         state = self._states.get(key)
         if state is None or state.unclean_epoch != self._losses.epoch(key):
             return found
         for node in state.isr:
             partition = held.get(node)
-            if partition is None or partition.log is None or partition.failure is not None:
+            if (
+                node in state.lossy
+                or partition is None
+                or partition.log is None
+                or partition.failure is not None
+            ):
                 continue
             if partition.state is None or partition.state.unclean_epoch != state.unclean_epoch:
                 continue

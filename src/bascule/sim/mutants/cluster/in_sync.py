@@ -92,6 +92,14 @@ def _lose_nothing(_: Any) -> Any:
     return property(lambda self: False, doc="Take a loss of power for a restart.")
 
 
+def _doubt_nobody(_: Any) -> Any:
+    def mutant(image: Image, state: PartitionState, node: int) -> bool:
+        """Whoever was in sync when the machines went down leads, with what its disk has."""
+        return image.is_alive(node)
+
+    return mutant
+
+
 def _stay_eligible(with_eligible: Any) -> Any:
     def mutant(
         image: Image,
@@ -188,6 +196,9 @@ _FULL: Final = ClusterOptions(
 _POWER: Final = ClusterOptions(
     groups=0, seconds=15, streams=3, traits="unsynced", faults="power loss,outage"
 )
+_OUTAGES: Final = ClusterOptions(
+    nodes=3, groups=0, streams=1, traits="plain", faults="outage,bit flips,truncation"
+)
 _LENIENT: Final = ClusterOptions(
     groups=0, seconds=15, streams=3, traits="lenient", faults="kill,power loss,outage,split"
 )
@@ -216,6 +227,10 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "lost writes not told", LOST, KeptLastRun, "has_lost_writes", _lose_nothing, _POWER
+    ),
+    ClusterMutant(
+        "logs not compared after an outage", (ONE_LEADER, *LOST),
+        elections, "_is_certain", _doubt_nobody, _OUTAGES,
     ),
     ClusterMutant(
         "eligible for ever", LOST, elections, "with_eligible", _stay_eligible, DEATHS, first_seed=6,
