@@ -119,7 +119,7 @@ def test_groups_outlive_their_coordinators(seed: int) -> None:
     ("seed", "seconds", "faults"),
     [
         (1, 8, "kill,power loss,outage"),
-        (3, 8, "loss of a leader,split,isolate"),
+        (8, 8, "loss of a leader,split,isolate"),
         (3, 12, "kill,purge"),
     ],
 )

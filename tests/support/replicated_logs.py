@@ -22,40 +22,24 @@ from bascule.metadata.elections import (
     why_leaderless,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.balance import due_balancing
-from bascule.metadata.replicas.reassignment import due_moves, finishing_moves
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
-    Alter,
-    BalanceLeaders,
-    BalanceReplicas,
-    CancelMoves,
     ChangeIsrs,
     ControllerRequest,
-    Drain,
-    ElectLeaders,
     ElectLongest,
     ElectUncleanly,
-    FinishLeaving,
-    FinishMoves,
-    GiveLeaders,
     IsrChange,
-    Leave,
     LoseNode,
-    MoveReplicas,
-    Reassign,
     RegisterProcess,
     ReplaceLeader,
     Resign,
-    Resume,
-    SetBalance,
-    Stay,
     StepDown,
     settle,
 )
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition, SyncPolicy
 from support.deciding_controller import DecidingController, registration
+from support.modelled_operator import administer
 from support.modelled_process import Entry, Key, Leading, Log, Process
 
 
@@ -87,7 +71,7 @@ class ReplicatedLogs:
         for node in self.numbers:
             self.start(node)
         for replicas in (2, 3):
-            self._create(f"s{replicas}", replicas)
+            self.create(f"s{replicas}", replicas)
         for node in self.numbers:
             self.see(node)
 
@@ -106,7 +90,7 @@ class ReplicatedLogs:
     def log(self, node: int, key: Key) -> Log:
         return self.logs.setdefault((node, key), Log())
 
-    def _draw(self) -> int:
+    def draw(self) -> int:
         self._drawn += 1
         return self._drawn
 
@@ -177,7 +161,7 @@ class ReplicatedLogs:
     def start(self, node: int) -> None:
         if node in self.processes or (node in self._starting and self._pending):
             return
-        made = Process(self._draw(), self.image)
+        made = Process(self.draw(), self.image)
         found = self._registration(node, made.incarnation)
         self._starting[node] = made
 
@@ -221,7 +205,7 @@ class ReplicatedLogs:
             and all(self._is_whole(other, key) for other in known - {node})
         )
 
-    def _leaves_whole_logs(self, node: int) -> bool:
+    def leaves_whole_logs(self, node: int) -> bool:
         """Whether nobody gives up the last log that is whole while another one waits for it."""
         return not any(
             self._is_whole(node, key) and not all(self._is_whole(n, key) for n in known)
@@ -229,7 +213,7 @@ class ReplicatedLogs:
             if node in (known := (*state.isr, *state.eligible))
         )
 
-    def _are_whole(self, name: str) -> bool:
+    def are_whole(self, name: str) -> bool:
         """Whether no replica that counts is damaged: with `min_isr` 1 only one of them would."""
         return all(
             self._is_whole(node, key)
@@ -312,7 +296,7 @@ class ReplicatedLogs:
             assert definition is not None
             state = process.seen.partitions[key[0]][key[1]]
             if len(state.isr) >= definition.needed_in_sync(state) and self.random.random() < 0.7:
-                self.log(node, key).entries.append((leading.epoch, self._draw()))
+                self.log(node, key).entries.append((leading.epoch, self.draw()))
                 self._commit(node, process, key, leading)
 
     def copy(self) -> None:
@@ -491,7 +475,7 @@ class ReplicatedLogs:
             case "full":
                 self._fill_disk(node)
             case _:
-                self._administer(kind, node, name)
+                administer(self, kind, node, name)
         self.check()
 
     def _report_silence(self, suspect: int) -> None:
@@ -571,52 +555,7 @@ class ReplicatedLogs:
             self.submit(ElectLongest(tuple(compared)))
             self.doubtful_elections += self.image.partitions is not before
 
-    def _administer(self, kind: str, node: int, name: str) -> None:
-        number = self.random.randint(1, 3)
-        match kind:
-            case "create" if len(self.image.streams) < 3:
-                self._create(f"s{self._draw()}", number)
-            case "needs" if self._are_whole(name):
-                self.submit(Alter(name, {"min_isr": self.random.randint(0, 3)}))
-            case "replicas":
-                self.submit(Alter(name, {"replicas": number}))
-            case "unclean":
-                self.submit(Alter(name, {"unclean_election": self.random.random() < 0.5}))
-            case "sync":
-                self._alter_sync(name)
-            case "reassign":
-                self.submit(Reassign(name, None, tuple(self.random.sample(self.numbers, number))))
-            case "leave":
-                self.submit(Leave(node, force=False))
-            case "stay":
-                self.submit(Stay(node))
-            case "force" if self._leaves_whole_logs(node):
-                self.submit(Leave(node, force=True))
-            case "admit" if node not in self.image.nodes:
-                self._admit(node)
-            case "upkeep":
-                self.submit(FinishMoves(tuple(finishing_moves(self.image))))
-                self.submit(MoveReplicas(due_moves(self.image, count_max=3)))
-                self.submit(FinishLeaving(node))
-            case "balance":
-                self.submit(BalanceLeaders(2))
-                self.submit(GiveLeaders(2))
-            case "cancel":
-                self.submit(CancelMoves(name, None))
-            case "give":
-                self.submit(ElectLeaders(name, None, node if number > 1 else None))
-            case "drain":
-                self.submit(Drain(node, empties=number > 1))
-            case "resume":
-                self.submit(Resume(node))
-            case "even":
-                self.submit(SetBalance(True))
-                moves = due_balancing(self.image, count_max=2)
-                self.submit(BalanceReplicas(moves, by_itself=False))
-            case _:
-                pass
-
-    def _create(self, name: str, replicas: int) -> None:
+    def create(self, name: str, replicas: int) -> None:
         before = self.image
         try:
             self.controller.create(
@@ -631,15 +570,7 @@ class ReplicatedLogs:
             return
         self._follow(before)
 
-    def _alter_sync(self, name: str) -> None:
-        policy = self.random.choice(list(SyncPolicy))
-        if policy is SyncPolicy.ALWAYS and not self.processes.keys() >= {*self.image.alive()}:
-            return  # see decision 61: a machine that went down, and the controller has not noticed
-        if self.submit(Alter(name, {"sync": policy.value})) and policy is SyncPolicy.ALWAYS:
-            for node in self.numbers:
-                self.see(node)
-
-    def _admit(self, node: int) -> None:
+    def admit(self, node: int) -> None:
         """The number is used again, with an empty directory."""
         self.kill(node)
         for each, key in list(self.logs):
@@ -647,7 +578,7 @@ class ReplicatedLogs:
                 del self.logs[each, key]
         self._directories[node] += 1
         self.lost_writes.discard(node)
-        self.submit(Admit(self._registration(node, self._draw())))
+        self.submit(Admit(self._registration(node, self.draw())))
 
 
 WEIGHTS = {

@@ -256,7 +256,7 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "watermark that falls", ("watermark monotonic",),
-        FollowerWatermark, "on_leader", _fall_back, _FALLS,
+        FollowerWatermark, "on_leader", _fall_back, _FALLS, first_seed=60,
     ),
     ClusterMutant(
         "syncs claimed", ("acks say what was done",),
