@@ -280,7 +280,12 @@ def test_a_row_that_is_written_meanwhile_stays(table: Table) -> None:
     table.put((b"a", b"1"), (b"a", None), (b"b", b"1"), (b"b", None), (b"c", b"1"))
     with table.file._scanning() as reader:
         found = forgotten.find_forgettable(
-            reader, ForgetLimits(0, LATER), None, named_from=LATER, rows_max=9
+            reader,
+            ForgetLimits(0, LATER),
+            None,
+            position=table.file.position.offset,
+            named_from=LATER,
+            rows_max=9,
         )
     table.put((b"a", b"2"))
     assert found.remove(table.file._writer).rows == 1

@@ -458,11 +458,11 @@ class TableFile:
         `walk` is that of the call before. Raises: CorruptData, LogFailed.
         """
         with self._write_lock:
-            first = self._recorder.first
-            named_from = self.position.offset if first is None else first - 1
+            first, position = self._recorder.first, self.position.offset
+        named_from = position if first is None else first - 1
         with self._scanning() as reader:
             found = forgotten.find_forgettable(
-                reader, limits, walk, named_from=named_from, rows_max=rows_max
+                reader, limits, walk, position=position, named_from=named_from, rows_max=rows_max
             )
         with self._write_lock, self._failing():
             return found.remove(self._writer)

@@ -153,10 +153,12 @@ def find_forgettable(
     limits: ForgetLimits,
     walk: Walk | None,
     *,
+    position: int,
     named_from: int,
     rows_max: int,
 ) -> Forgettable:
-    """At most `rows_max` rows. `walk` is where the last look has come to.
+    """At most `rows_max` rows. `walk` is where the last look has come to, and `position` that of
+    the table, or an earlier one.
 
     The oplog names no rows of versions below `named_from`. Raises: sqlite3.Error.
     """
@@ -165,7 +167,7 @@ def find_forgettable(
     if len(rows) == rows_max:
         return Forgettable(rows, last, walk, False, None, 0)
     if walk is None:
-        walk = _begin_walk(reader, limits)
+        walk = _begin_walk(reader, min(limits.oldest, position))
     if walk is None:
         return Forgettable(rows, last, None, True, due_ms, 0)
     end, walked = reader.execute(_WALKED, (walk.at, WALKED_ROWS)).fetchone()
@@ -175,22 +177,17 @@ def find_forgettable(
         walk = walk._replace(at=found[-1][0] if is_cut else end)
         if is_cut or walked == WALKED_ROWS:
             return Forgettable(rows, last, walk, False, due_ms, 0)
-    is_done = walk.oldest >= limits.oldest or walk.oldest >= _position(reader)
+    is_done = walk.oldest >= min(limits.oldest, position)
     return Forgettable(rows, last, walk, is_done, due_ms, walk.oldest)
 
 
-def _begin_walk(reader: sqlite3.Connection, limits: ForgetLimits) -> Walk | None:
-    """None: no row is of a purged record.
+def _begin_walk(reader: sqlite3.Connection, oldest: int) -> Walk | None:
+    """None: no row of a version below `oldest` has a value.
 
     Rows that are applied while it goes on have later versions than it looks for.
     """
     (purged,) = reader.execute("select purged from state").fetchone()
-    oldest = min(limits.oldest, _position(reader))
     return Walk(oldest, 0) if purged < oldest else None
-
-
-def _position(reader: sqlite3.Connection) -> int:
-    return int(reader.execute("select position from state").fetchone()[0])
 
 
 def _purged(
