@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
-from bascule.metadata.image import Image
+from bascule.metadata.image import Image, state_of
 from bascule.metadata.replicas.eligible import with_eligible, without_lost_writes
 from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
@@ -323,11 +323,7 @@ def elect_uncleanly(
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, version, ends in compared:
-        states = image.partitions.get(stream_id, ())
-        if not index < len(states) or states[index].version != version:
-            continue
-        state = states[index]
+    for stream_id, index, state, ends in _unchanged(image, compared):
         candidates = unclean_candidates(image, stream_id, state, by_operator=by_operator)
         equal = _longest(image, candidates, ends)
         if not equal:
@@ -367,11 +363,7 @@ def elect_longest(image: Image, compared: Iterable[ComparedLogs]) -> ChangeParti
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, version, ends in compared:
-        states = image.partitions.get(stream_id, ())
-        if not index < len(states) or states[index].version != version:
-            continue
-        state = states[index]
+    for stream_id, index, state, ends in _unchanged(image, compared):
         equal = _longest(image, doubtful_candidates(image, state), ends)
         if not equal:
             continue
@@ -384,6 +376,17 @@ def elect_longest(image: Image, compared: Iterable[ComparedLogs]) -> ChangeParti
         done = completed(image, image.stream_of(stream_id), after)
         changes.append(PartitionChange(stream_id, index, done))
     return ChangePartitions(tuple(changes)) if changes else None
+
+
+def _unchanged(
+    image: Image, compared: Iterable[ComparedLogs]
+) -> Iterator[tuple[bytes, int, PartitionState, tuple[LogEnd, ...]]]:
+    """Stream id, index, state and logs of the partitions that have not changed since they were
+    compared."""
+    for stream_id, index, version, ends in compared:
+        state = state_of(image.partitions, stream_id, index)
+        if state is not None and state.version == version:
+            yield stream_id, index, state, ends
 
 
 def _longest(image: Image, candidates: Sequence[int], ends: Iterable[LogEnd]) -> list[int]:

@@ -357,8 +357,8 @@ class Machine:
         return self.damage_down(stream, partition, cut_end if cuts else flip_bit)
 
     def damage_down(self, stream: str, partition: int, damage: Damage) -> bool:
-        """Damage a log while no process runs, so that what is damaged is synced, as the last one
-        has said; False if that cannot be now."""
+        """Damage a log while no process runs; False if that cannot be now. After a loss of power
+        the damage may be to what no mark on the disk says to be synced."""
         is_down = not self.is_up and self.starts > 0
         return is_down and self._damage(stream, partition, damage)
 
