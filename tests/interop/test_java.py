@@ -1,12 +1,15 @@
 """What Java reads and writes: the codecs of Kafka's own client, and that client where it is there.
 
-The codecs come with pyspark. The client is `kafka-clients` in the local Maven repository, or what
-KAFKA_CLIENTS_JAR names; without it those tests are skipped.
+The codecs come with pyspark. The client is `kafka-clients` in the local Maven repository, to which
+Maven fetches it once, or what KAFKA_CLIENTS_JAR names; without it those tests are skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,17 +26,29 @@ from support.processes import Node, running_node
 TEXT = b"".join(b'{"flight": %d, "carrier": "UA", "origin": "EWR"}' % i for i in range(5_000))
 CODEC_NAMES = [codec.value for codec in Compression if codec is not Compression.NONE]
 MESSAGES = 500
+CLIENT = "org.apache.kafka:kafka-clients:4.1.1"
 
 
 def client_jar() -> Path | None:
+    """The jar of Kafka's client; None where there is none and Maven does not get it."""
     if named := os.environ.get("KAFKA_CLIENTS_JAR"):
         return Path(named)
+    if (found := newest_jar()) is None and (maven := shutil.which("mvn")):
+        fetch = f"{maven} -q -B dependency:get -Dtransitive=false -Dartifact={CLIENT}".split()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(fetch, check=False, capture_output=True, timeout=120)
+        found = newest_jar()
+    return found
+
+
+def newest_jar() -> Path | None:
     found = Path.home().glob(".m2/repository/org/apache/kafka/kafka-clients/*/kafka-clients-*.jar")
     return max(found, default=None)
 
 
 @pytest.fixture(scope="module")
 def jvm() -> Iterator[Any]:
+    """A Java machine that has Kafka's client, if it was found."""
     jar = client_jar()
     options = f"--driver-class-path {jar} pyspark-shell" if jar else "pyspark-shell"
     with pytest.MonkeyPatch.context() as patch:
@@ -43,6 +58,13 @@ def jvm() -> Iterator[Any]:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(20)
+
+
+@pytest.fixture
+def client_jvm(jvm: Any) -> Any:
+    if newest_jar() is None and "KAFKA_CLIENTS_JAR" not in os.environ:
+        pytest.skip("no kafka-clients jar; see the module")
+    return jvm
 
 
 def streams(jvm: Any, codec: Compression) -> tuple[Any, Any]:
@@ -114,41 +136,39 @@ def poll(jvm: Any, consumer: Any, count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
 @pytest.mark.parametrize("codec", Compression)
 def test_the_java_client_reads_commits_and_resumes(
-    jvm: Any, node: Node, codec: Compression
+    client_jvm: Any, node: Node, codec: Compression
 ) -> None:
-    consumer, partition = java_consumer(jvm, node, "com.example.app", codec.value)
-    found = poll(jvm, consumer, MESSAGES)
+    consumer, partition = java_consumer(client_jvm, node, "com.example.app", codec.value)
+    found = poll(client_jvm, consumer, MESSAGES)
     assert [record.offset() for record in found] == list(range(MESSAGES))
     assert [record.value() for record in found] == [TEXT[n : n + 60] for n in range(MESSAGES)]
-    place = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(123, "half")
-    consumer.commitSync(jvm.java.util.Map.of(partition, place))
+    place = client_jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(123, "half")
+    consumer.commitSync(client_jvm.java.util.Map.of(partition, place))
     consumer.close()
-    again, partition = java_consumer(jvm, node, "com.example.app", codec.value)
-    held = again.committed(jvm.java.util.Set.of(partition)).get(partition)
+    again, partition = java_consumer(client_jvm, node, "com.example.app", codec.value)
+    held = again.committed(client_jvm.java.util.Set.of(partition)).get(partition)
     assert (held.offset(), held.metadata()) == (123, "half")
-    assert poll(jvm, again, 1)[0].offset() == 123
+    assert poll(client_jvm, again, 1)[0].offset() == 123
     again.close()
 
 
-@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
 def test_the_java_client_finds_offsets_and_returns_from_beyond_the_end(
-    jvm: Any, node: Node
+    client_jvm: Any, node: Node
 ) -> None:
-    consumer, partition = java_consumer(jvm, node, "seeker", "none")
-    these = jvm.java.util.List.of(partition)
+    consumer, partition = java_consumer(client_jvm, node, "seeker", "none")
+    these = client_jvm.java.util.List.of(partition)
     assert consumer.beginningOffsets(these).get(partition) == 0
     assert consumer.endOffsets(these).get(partition) == MESSAGES
     consumer.seek(partition, MESSAGES + 1_000)
-    assert poll(jvm, consumer, 1)[0].offset() == 0  # auto.offset.reset=earliest
+    assert poll(client_jvm, consumer, 1)[0].offset() == 0  # auto.offset.reset=earliest
     consumer.seek(partition, 321)
-    record = poll(jvm, consumer, 1)[0]
+    record = poll(client_jvm, consumer, 1)[0]
     assert record.offset() == 321
     assert record.timestampType().toString() == "LogAppendTime"
     assert record.leaderEpoch().get() == 0
-    times = jvm.java.util.HashMap()
+    times = client_jvm.java.util.HashMap()
     times.put(partition, record.timestamp())
     found = consumer.offsetsForTimes(times).get(partition)
     assert found.offset() <= 321
@@ -156,21 +176,20 @@ def test_the_java_client_finds_offsets_and_returns_from_beyond_the_end(
     consumer.close()
 
 
-@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
-def test_the_java_admin_client_administers_groups(jvm: Any, node: Node) -> None:
-    settings = jvm.java.util.Properties()
+def test_the_java_admin_client_administers_groups(client_jvm: Any, node: Node) -> None:
+    settings = client_jvm.java.util.Properties()
     settings.put("bootstrap.servers", node.addresses["client"])
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
-    place = jvm.org.apache.kafka.common.TopicPartition("none", 0)
-    other = jvm.org.apache.kafka.common.TopicPartition("gzip", 0)
-    at = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(7)
-    committed = jvm.java.util.Map.of(place, at, other, at)
+    admin = client_jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    place = client_jvm.org.apache.kafka.common.TopicPartition("none", 0)
+    other = client_jvm.org.apache.kafka.common.TopicPartition("gzip", 0)
+    at = client_jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(7)
+    committed = client_jvm.java.util.Map.of(place, at, other, at)
     admin.alterConsumerGroupOffsets("administered", committed).all().get()
 
     listed = {each.groupId(): each for each in admin.listGroups().all().get()}
     assert listed["administered"].groupState().get().toString() == "Empty"
     assert listed["administered"].type().get().toString() == "Classic"
-    names = jvm.java.util.List.of("administered")
+    names = client_jvm.java.util.List.of("administered")
     described = admin.describeConsumerGroups(names).all().get().get("administered")
     assert described.groupState().toString() == "Empty"
     assert described.coordinator().id() == node.call("GET", "/v1/node")["node_id"]
@@ -180,7 +199,7 @@ def test_the_java_admin_client_administers_groups(jvm: Any, node: Node) -> None:
         return {each.topic(): found.get(each).offset() for each in found.keySet()}
 
     assert offsets() == {"none": 7, "gzip": 7}
-    places = jvm.java.util.Set.of(other)
+    places = client_jvm.java.util.Set.of(other)
     admin.deleteConsumerGroupOffsets("administered", places).all().get()
     assert offsets() == {"none": 7}
     admin.deleteConsumerGroups(names).all().get()
