@@ -2,123 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
-
-import msgspec
-import pytest
-
-from bascule.controller.cluster.metadata_group.watching import Watchers
-from bascule.controller.unclean.elections import (
-    MISSING_SECONDS_MAX,
-    RETRY_SECONDS,
-    UncleanElections,
-)
-from bascule.controller.unclean.log_ends import LOGS, LogEnds
-from bascule.errors import Broken, NotLeader
-from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, RegisterProcess
+from bascule.controller.unclean.elections import MISSING_SECONDS_MAX, RETRY_SECONDS
+from bascule.metadata.requests import RegisterProcess
 from bascule.model import NO_LEADER
-from bascule.replica.partitions import Partitions
-from support.deciding_controller import DecidingController, registration
-from support.virtual_time import elapse, run_virtually
-
-Said = tuple[int, int, bool] | None
-"""Last leader epoch, end, and whether the replica has failed; None: it is not open."""
+from support.deciding_controller import registration
+from support.electing_controller import Cluster, virtually
+from support.virtual_time import elapse
 
 
-class Decisions(DecidingController):
-    """Tells a watcher of each change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watchers = Watchers()
-
-    def commit(self, commands: Any) -> int:
-        index = super().commit(commands)
-        self.watchers.tell()
-        return index
-
-
-class Cluster:
-    """Four nodes. Stream `a` is on three of them, and the fourth is the controller."""
-
-    def __init__(self) -> None:
-        self.decisions = Decisions()
-        self.looks = 0
-        """At the image."""
-        self.decisions.register(1, 2, 3, 4)
-        self.decisions.create("a", replicas=3, min_isr=1, unclean=True)
-        (controller,) = {1, 2, 3, 4} - set(self.replicas())
-        self.is_controller = True
-        self.said: dict[int, Said] = {}
-        """By node; without an entry it does not answer."""
-        self.asked: list[tuple[int, float]] = []
-        log_ends = LogEnds(controller, Partitions(), self)  # type: ignore[arg-type]
-        self.elections = UncleanElections(self, log_ends)  # type: ignore[arg-type]
-
-    @property
-    def watchers(self) -> Watchers:
-        return self.decisions.watchers
-
-    @property
-    def image(self) -> Image:
-        self.looks += 1
-        return self.decisions.image
-
-    def replicas(self) -> tuple[int, ...]:
-        return self.decisions.state("a").replicas
-
-    @property
-    def leader(self) -> int:
-        return self.decisions.state("a").leader
-
-    async def decide_here(self, request: ControllerRequest) -> int:
-        if not self.is_controller:
-            raise NotLeader(None, term=1)
-        return self.decisions.submit(request)
-
-    async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
-        assert kind == LOGS
-        self.asked.append((node, asyncio.get_running_loop().time()))
-        if node not in self.said:
-            await elapse(timeout_s)
-            raise Broken(f"node {node} does not answer")
-        keys = msgspec.msgpack.decode(body, type=list[tuple[bytes, int]])
-        return msgspec.msgpack.encode([self.said[node] for _ in keys])
-
-    def lose_the_last_in_sync(self) -> tuple[int, int]:
-        """The other two replicas are back."""
-        last, first, second = self.replicas()
-        for node in (first, second, last):
-            self.decisions.lose(node)
-        for node in (first, second):
-            self.decisions.submit(RegisterProcess(registration(node, incarnation=2)))
-        assert self.leader == NO_LEADER
-        return first, second
-
-
-def virtually(
-    test: Callable[[Cluster], Coroutine[Any, Any, None]],
-) -> Callable[[], None]:
-    def run() -> None:
-        async def scene() -> None:
-            cluster = Cluster()
-            task = asyncio.get_running_loop().create_task(cluster.elections.run())
-            await test(cluster)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        run_virtually(scene())
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
-
-
-@virtually
+@virtually(unclean=True)
 async def test_the_longest_log_of_the_living_replicas_leads(cluster: Cluster) -> None:
     first, second = cluster.lose_the_last_in_sync()
     cluster.said = {first: (0, 40, False), second: (0, 80, False)}
@@ -127,14 +19,14 @@ async def test_the_longest_log_of_the_living_replicas_leads(cluster: Cluster) ->
     assert sorted(node for node, _ in cluster.asked) == sorted((first, second))
 
 
-@virtually
+@virtually(unclean=True)
 async def test_nobody_is_asked_about_partitions_that_have_a_leader(cluster: Cluster) -> None:
     cluster.decisions.lose(cluster.replicas()[1])
     await elapse(5)
     assert cluster.asked == []
 
 
-@virtually
+@virtually(unclean=True)
 async def test_a_replica_that_is_not_open_yet_is_waited_for(cluster: Cluster) -> None:
     first, second = cluster.lose_the_last_in_sync()
     cluster.said = {first: (0, 40, False), second: None}
@@ -145,7 +37,7 @@ async def test_a_replica_that_is_not_open_yet_is_waited_for(cluster: Cluster) ->
     assert cluster.leader == second
 
 
-@virtually
+@virtually(unclean=True)
 async def test_after_some_time_those_decide_that_have_answered(cluster: Cluster) -> None:
     first, _ = cluster.lose_the_last_in_sync()
     cluster.said = {first: (0, 40, False)}
@@ -155,7 +47,7 @@ async def test_after_some_time_those_decide_that_have_answered(cluster: Cluster)
     assert cluster.leader == first
 
 
-@virtually
+@virtually(unclean=True)
 async def test_a_replica_that_has_stopped_is_not_elected(cluster: Cluster) -> None:
     first, second = cluster.lose_the_last_in_sync()
     cluster.said = {first: (0, 40, False), second: (-1, 0, True)}
@@ -163,7 +55,7 @@ async def test_a_replica_that_has_stopped_is_not_elected(cluster: Cluster) -> No
     assert cluster.leader == first
 
 
-@virtually
+@virtually(unclean=True)
 async def test_without_any_log_the_partition_waits(cluster: Cluster) -> None:
     first, second = cluster.lose_the_last_in_sync()
     cluster.said = {first: (-1, 0, True), second: (-1, 0, True)}
@@ -174,7 +66,7 @@ async def test_without_any_log_the_partition_waits(cluster: Cluster) -> None:
     assert cluster.leader == second, "it was repaired"
 
 
-@virtually
+@virtually(unclean=True)
 async def test_only_the_controller_asks(cluster: Cluster) -> None:
     cluster.is_controller = False
     first, second = cluster.lose_the_last_in_sync()
@@ -187,7 +79,7 @@ async def test_only_the_controller_asks(cluster: Cluster) -> None:
     assert cluster.leader == second
 
 
-@virtually
+@virtually(unclean=True)
 async def test_nothing_is_looked_at_while_nothing_changes(cluster: Cluster) -> None:
     first, second = cluster.lose_the_last_in_sync()
     cluster.said = {first: (0, 40, False), second: (0, 80, False)}
@@ -199,7 +91,7 @@ async def test_nothing_is_looked_at_while_nothing_changes(cluster: Cluster) -> N
     assert cluster.looks == looks
 
 
-@virtually
+@virtually(unclean=True)
 async def test_a_node_that_is_back_is_asked_at_once(cluster: Cluster) -> None:
     first, second, last = cluster.replicas()
     for node in (second, last, first):
@@ -212,7 +104,7 @@ async def test_a_node_that_is_back_is_asked_at_once(cluster: Cluster) -> None:
     assert cluster.leader == second
 
 
-@virtually
+@virtually(unclean=True)
 async def test_a_new_controller_asks_again(cluster: Cluster) -> None:
     """The one before ended while it asked; this one was it in an earlier term."""
     first, second = cluster.lose_the_last_in_sync()

@@ -458,3 +458,19 @@ def test_who_is_back_does_not_wait_for_members_that_are_not(
     state = controller.state("a")
     assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
     assert settle(controller.image) == ()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_who_resigns_does_not_lead_before_its_log_was_compared(
+    controller: DecidingController, is_whole: bool
+) -> None:
+    """Its disk is full, or its log is damaged. The others are not back."""
+    first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    for node in (behind, second, first):
+        controller.lose(node)
+    reboot(controller, first)
+    state, stream_id = controller.state("a"), controller.image.streams["a"].id
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch, is_whole))
+    after = controller.state("a")
+    assert after.leader == NO_LEADER
+    assert {*after.isr, *after.eligible} == ({first, second} if is_whole else {second})

@@ -17,11 +17,14 @@ from bascule.errors import BasculeError
 from bascule.metadata.elections import (
     ComparedLogs,
     LogEnd,
+    awaited_logs,
     doubtful_candidates,
+    is_enough,
     unclean_candidates,
     why_leaderless,
 )
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.eligible import holders
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
@@ -536,20 +539,23 @@ class ReplicatedLogs:
             self.submit(ElectUncleanly(tuple(compared)))
 
     def elect_longest(self) -> None:
-        """Compare the logs of the replicas whose processes run, where all replicas in sync are
-        doubtful, and those are among them: of more than two half is enough."""
+        """Compare the logs of the replicas whose processes run, as after the time to wait for the
+        others. Not where two of these lack records, one by damage and one that was not in sync."""
         compared = []
         for stream_id, index, state in self.image.troubled_states():
-            known = {*state.isr, *state.eligible}
+            key = stream_id, index
             nodes = [n for n in doubtful_candidates(self.image, state) if n in self.processes]
-            missing = len(known.difference(nodes))
-            if nodes and (not missing or (len(known) > 2 and 2 * missing <= len(known))):
+            is_awaited = not awaited_logs(state).issubset(nodes)
+            lacking = [n for n in nodes if not self._is_whole(n, key)]
+            if is_awaited and (len(lacking) > 1 or len(holders(state)) < 3):
+                continue
+            if is_enough(state, nodes, nodes):
                 ends = tuple(
                     LogEnd(node, self.image.nodes[node].epoch, log.last_epoch, len(log.entries))
                     for node in nodes
-                    for log in [self.log(node, (stream_id, index))]
+                    for log in [self.log(node, key)]
                 )
-                compared.append(ComparedLogs(stream_id, index, state.version, ends))
+                compared.append(ComparedLogs(*key, state.version, ends))
         if compared:
             before = self.image.partitions
             self.submit(ElectLongest(tuple(compared)))

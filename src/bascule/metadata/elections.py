@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image, state_of
-from bascule.metadata.replicas.eligible import with_eligible, without_lost_writes
+from bascule.metadata.replicas.eligible import holders, with_eligible, without_lost_writes
 from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
@@ -195,6 +195,9 @@ def resign(
     is_held = node in state.replicas
     if state.leader_epoch != leader_epoch or not is_held or not image.is_alive(node):
         return None
+    is_waiting = state.leader == NO_LEADER and node in state.lossy
+    if is_whole and is_waiting:
+        return None  # Its log is compared with the others before.
     is_in_sync = node in state.isr
     others = state.isr
     if is_in_sync:
@@ -211,7 +214,7 @@ def resign(
         return None
     elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
         after = elected
-    elif not is_whole and any(image.is_alive(each) for each in rest.eligible):
+    elif not is_whole and any(is_waiting or image.is_alive(each) for each in rest.eligible):
         after = _elected(rest, NO_LEADER)  # The logs of the rest are compared.
     else:
         lossy = tuple(each for each in state.lossy if each != node)
@@ -297,15 +300,12 @@ def unclean_candidates(
     """The replicas one of which may be elected although it is not in sync: those that are alive.
 
     Empty where the partition has a leader or will get one that has every committed record, or
-    where neither the stream nor an operator allows it. An operator need not wait for what doubtful
-    replicas wait for.
+    where neither the stream nor an operator allows it. Doubtful replicas may be among them: who
+    asks has waited for what `is_enough`, or need not, as an operator.
     """
     if state.leader != NO_LEADER or not (by_operator or allows_unclean(image, stream_id)):
         return ()
-    if any(
-        image.is_alive(node) and not (by_operator and node in state.lossy)
-        for node in (*state.isr, *state.eligible)
-    ):
+    if any(_is_certain(image, state, node) for node in (*state.isr, *state.eligible)):
         return ()
     return tuple(node for node in state.replicas if image.is_alive(node))
 
@@ -351,6 +351,28 @@ def doubtful_candidates(image: Image, state: PartitionState) -> tuple[int, ...]:
     if not any(image.is_alive(node) for node in known):
         return ()
     return tuple(node for node in state.replicas if image.is_alive(node))
+
+
+def awaited_logs(state: PartitionState) -> frozenset[int]:
+    """The replicas whose logs leave no doubt once all of them were compared."""
+    known = frozenset((*state.isr, *state.eligible))
+    # Of machines that went down together the last one may be all that is known.
+    return known if len(known) > 1 else holders(state)
+
+
+def is_enough(state: PartitionState, answered: Collection[int], usable: Collection[int]) -> bool:
+    """Whether the logs of these replicas may be compared where some are doubtful.
+
+    Those who have `answered` and are not `usable` have failed. Without an answer of each one that
+    is awaited it takes half of the replicas, and half of those in sync or eligible. So a damaged
+    log decides alone only where there are not more than two.
+    """
+    known = {*state.isr, *state.eligible}
+    if known.isdisjoint(usable):
+        return False
+    if awaited_logs(state).issubset(answered):
+        return True
+    return all(2 * len(some.intersection(usable)) >= len(some) for some in (known, holders(state)))
 
 
 def elect_longest(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
@@ -442,7 +464,7 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
         return ""
     awaited = sorted({*state.isr, *state.eligible})
     if doubtful_candidates(image, state):
-        return _awaited_logs(image, state, awaited)
+        return _waits_for_logs(image, state, awaited)
     if any(image.is_alive(node) for node in awaited):
         return "an election is under way"
     others = [str(node) for node in state.replicas if node not in awaited]
@@ -459,11 +481,16 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     )
 
 
-def _awaited_logs(image: Image, state: PartitionState, awaited: Sequence[int]) -> str:
+def _waits_for_logs(image: Image, state: PartitionState, awaited: Sequence[int]) -> str:
     lossy = ", ".join(str(node) for node in awaited if node in state.lossy)
-    missing = ", ".join(str(node) for node in awaited if not image.is_alive(node))
     what = f"the machines of the replicas in sync (on {lossy}) went down; their logs are compared"
-    return f"{what}, for a minute not without those on {missing}" if missing else what
+    alive = [node for node in state.replicas if image.is_alive(node)]
+    missing = ", ".join(str(node) for node in sorted(awaited_logs(state).difference(alive)))
+    if not missing:
+        return what
+    if is_enough(state, alive, alive):
+        return f"{what}, for a minute not without those on {missing}"
+    return f"{what} once more of them are alive: start the nodes {missing}"
 
 
 def _awaited_nodes(

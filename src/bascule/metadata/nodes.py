@@ -7,7 +7,7 @@ directory is admitted for it: what the old one held and voted for is gone for go
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ from bascule.metadata.commands import (
     SetLeaving,
     SetNatsLack,
 )
-from bascule.metadata.elections import changes_after_loss
+from bascule.metadata.elections import changes_after_loss, doubtful_candidates
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.eligible import with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas, wanted_count
@@ -210,13 +210,16 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     if unfinished is not None:
         image = apply(image, unfinished)
     names = image.index.names
-    changes, last = [], []
+    changes, last, compared = [], [], []
     for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
         if number not in state.replicas:
             continue
         last_known = {*state.isr, *state.eligible} or {*state.lossy}
         if last_known == {number}:
             last.append(f"{names[stream_id]} {index}")
+            continue
+        if number in last_known and doubtful_candidates(image, state):
+            compared.append(f"{names[stream_id]} {index}")
             continue
         target = tuple(each for each in state.target if each != number)
         origin = tuple(each for each in state.origin if each != number)
@@ -238,17 +241,23 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         after = with_eligible(image, stream_id, state, after, without=number)
         done = completed(image, image.stream_of(stream_id), after)
         changes.append(PartitionChange(stream_id, index, done))
-    if last:
-        more = f" and {len(last) - SHOWN_MAX} more" if len(last) > SHOWN_MAX else ""
-        raise CannotRemoveNode(
-            number,
-            f"it has the only up-to-date copy of {', '.join(last[:SHOWN_MAX])}{more}; start it "
-            "again, let another replica lead with `bascule stream recover --accept-loss`, or "
-            "delete these streams",
-        )
+    _check_given_up(number, last, "it has the only up-to-date copy of")
+    _check_given_up(number, compared, "after a loss of power its log is needed for")
     finished = () if unfinished is None else (unfinished,)
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
     return (*finished, *given_up, *_removal(image, node))
+
+
+def _check_given_up(number: int, partitions: Sequence[str], why: str) -> None:
+    """Raises: CannotRemoveNode, where there are partitions that need the node."""
+    if partitions:
+        extra = len(partitions) - SHOWN_MAX
+        more = f" and {extra} more" if extra > 0 else ""
+        raise CannotRemoveNode(
+            number,
+            f"{why} {', '.join(partitions[:SHOWN_MAX])}{more}; start it again, let another replica "
+            "lead with `bascule stream recover --accept-loss`, or delete these streams",
+        )
 
 
 def _filled(

@@ -21,17 +21,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
-from bascule.controller.unclean.log_ends import Key, LogEnds, SaidLogEnd
+from bascule.controller.unclean.log_ends import Key, LogEnds
 from bascule.errors import BasculeError
 from bascule.metadata.elections import (
     ComparedLogs,
     LogEnd,
     allows_unclean,
+    awaited_logs,
     doubtful_candidates,
+    is_enough,
     unclean_candidates,
 )
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ElectLongest, ElectUncleanly
+from bascule.model import PartitionState
 
 log = logging.getLogger("bascule.controller")
 
@@ -40,11 +43,11 @@ COLLECT_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 1.0
 """Before nodes are asked again whose answers are missing, if nothing changes."""
 MISSING_SECONDS_MAX: Final = 10.0
-"""For the answers of all living replicas: a node that has just started has to open its logs. Then
-those decide that have answered."""
+"""For the answer of a living replica: a node that has just started has to open its logs. Then those
+decide that have answered."""
 DOUBTFUL_SECONDS_MAX: Final = 60.0
-"""For doubtful replicas that are not alive: machines that went down together come up one by one.
-Then half of them decide."""
+"""The same where replicas are doubtful, also for those that are not alive: machines that went down
+together come up one by one, and check what their logs have."""
 AT_A_TIME: Final = 500
 """Partitions in one decision."""
 STREAMS_AT_A_TIME: Final = 1_000
@@ -53,14 +56,12 @@ STREAMS_AT_A_TIME: Final = 1_000
 
 class _Leaderless(NamedTuple):
     key: Key
-    version: int
+    state: PartitionState
     nodes: tuple[int, ...]
     """Those that may be elected."""
-    doubtful: tuple[int, ...] = ()
-    """Those of which any one has every committed record, unless it is damaged; empty: the election
-    is unclean."""
-    awaited: tuple[int, ...] = ()
-    """Those whose logs are waited for."""
+    awaited: frozenset[int] = frozenset()
+    """Those whose logs are waited for, also if they are not alive, since replicas are doubtful;
+    empty: the election is unclean."""
 
 
 class UncleanElections:
@@ -79,6 +80,8 @@ class UncleanElections:
         """The image in which nothing waits for a comparison of logs."""
         self._since: dict[Key, float] = {}
         """When a partition was first seen to wait, on the loop's clock."""
+        self._came: dict[int, tuple[int, float]] = {}
+        """By living node: the epoch of its registration, and when that was first seen."""
 
     async def run(self) -> None:
         """Run until cancelled; idle while another node is the controller, or nothing changes.
@@ -99,6 +102,7 @@ class UncleanElections:
         if not self._metadata.is_controller:
             self._settled = None
             self._since.clear()
+            self._came.clear()
             return False
         if image is self._settled:
             return False
@@ -113,6 +117,7 @@ class UncleanElections:
         found = await _find(image)
         now = asyncio.get_running_loop().time()
         self._since = {each.key: self._since.get(each.key, now) for each in found}
+        self._note_living(image, now)
         if not found:
             self._settled = image
             return False
@@ -120,28 +125,47 @@ class UncleanElections:
         states = await self._log_ends.ask((each.key, each.nodes) for each in asked)
         uncleanly, longest = [], []
         for each in asked:
-            said = {node: states[node].get(each.key) for node in each.nodes}
-            is_complete = None not in said.values()
-            if not is_complete and now - self._since[each.key] < MISSING_SECONDS_MAX:
+            said = {
+                node: state
+                for node in each.nodes
+                if (state := states[node].get(each.key)) is not None
+            }
+            if any(self._is_awaited(each, node, now) for node in each.nodes if node not in said):
                 continue
             ends = tuple(
                 LogEnd(node, image.nodes[node].epoch, state.last_epoch, state.end_offset)
                 for node, state in said.items()
-                if state is not None and not state.has_failed
+                if not state.has_failed
             )
-            compared = ComparedLogs(*each.key, each.version, ends)
-            if not each.doubtful and ends:
-                uncleanly.append(compared)
-            elif each.doubtful and _is_enough(each, said):
+            compared = ComparedLogs(*each.key, each.state.version, ends)
+            if each.awaited and is_enough(each.state, said, [end.node_id for end in ends]):
                 longest.append(compared)
+            elif ends and allows_unclean(image, each.key[0]):
+                uncleanly.append(compared)
         await self._decide(image, ElectUncleanly, uncleanly)
         await self._decide(image, ElectLongest, longest)
         return len(uncleanly) + len(longest) < len(found)
 
+    def _note_living(self, image: Image, now: float) -> None:
+        came = {}
+        for number, node in image.nodes.items():
+            if node.alive:
+                epoch, since = self._came.get(number, (node.epoch, now))
+                came[number] = node.epoch, since if epoch == node.epoch else now
+        self._came = came
+
     def _may_ask(self, waiting: _Leaderless, now: float) -> bool:
-        """Whether it no longer waits for nodes that are not alive."""
-        is_late = now - self._since[waiting.key] >= DOUBTFUL_SECONDS_MAX
-        return is_late or set(waiting.awaited) <= set(waiting.nodes)
+        """Whether it does not wait for nodes that are not alive."""
+        missing = waiting.awaited.difference(waiting.nodes)
+        return not any(self._is_awaited(waiting, node, now) for node in missing)
+
+    def _is_awaited(self, waiting: _Leaderless, node: int, now: float) -> bool:
+        """Whether the answer of a node that has not given one is waited for: for some time after it
+        came, and not for ever where it comes again and again."""
+        limit_s = DOUBTFUL_SECONDS_MAX if node in waiting.awaited else MISSING_SECONDS_MAX
+        since = self._since[waiting.key]
+        _, came = self._came.get(node, (0, since))
+        return now < min(max(since, came) + limit_s, since + 2 * limit_s)
 
     async def _decide(
         self,
@@ -155,15 +179,6 @@ class UncleanElections:
             await self._metadata.decide_here(request(tuple(some)))
 
 
-def _is_enough(waiting: _Leaderless, said: Mapping[int, SaidLogEnd | None]) -> bool:
-    """Whether half of the doubtful replicas have a log, or each of them has said what it has."""
-    answers = [answer for node in waiting.doubtful if (answer := said.get(node)) is not None]
-    usable = sum(not answer.has_failed for answer in answers)
-    return usable > 0 and (
-        2 * usable >= len(waiting.doubtful) or len(answers) == len(waiting.doubtful)
-    )
-
-
 async def _find(image: Image) -> list[_Leaderless]:
     """The partitions that wait for a comparison of logs."""
     found = []
@@ -174,12 +189,9 @@ async def _find(image: Image) -> list[_Leaderless]:
         for index, state in enumerate(image.partitions[stream_id]):
             key = stream_id, index
             if nodes := doubtful_candidates(image, state):
-                doubtful = (*state.isr, *state.eligible)
-                # Of machines that went down together the last one may be all that is known.
-                awaited = doubtful if len(doubtful) > 1 else state.replicas
-                found.append(_Leaderless(key, state.version, nodes, doubtful, awaited))
+                found.append(_Leaderless(key, state, nodes, awaited_logs(state)))
             elif is_allowed and (nodes := unclean_candidates(image, stream_id, state)):
-                found.append(_Leaderless(key, state.version, nodes))
+                found.append(_Leaderless(key, state, nodes))
     return found
 
 

@@ -61,16 +61,22 @@ def without_lost_writes(
     definition = image.stream_of(stream_id)
     if definition is None or node not in (*state.isr, *state.eligible):
         return None
-    if _has_one_replica(definition, state):
-        return None
     lossy = tuple(sorted({*state.lossy, node}))
     if definition.config.sync is SyncPolicy.ALWAYS:
-        if node in state.lossy:
+        if node in state.lossy or len(holders(state)) == 1:
             return None
         return replace(state, lossy=lossy, version=state.version + 1)
+    if _has_one_replica(definition, state):
+        return None
     isr = tuple(each for each in state.isr if each != node)
     after = replace(state, isr=isr, lossy=lossy, version=state.version + 1)
     return with_eligible(image, stream_id, state, after, without=node)
+
+
+def holders(state: PartitionState) -> frozenset[int]:
+    """The replicas whose logs may have every committed record: not those that a move has added and
+    that have not caught up yet."""
+    return frozenset((*(state.origin or state.replicas), *state.isr, *state.eligible))
 
 
 def unsynced_away(image: Image, definition: StreamDefinition) -> tuple[int, ...]:
