@@ -18,7 +18,13 @@ from bascule.sim.cluster.operators import (
 from bascule.sim.cluster.plan import LOSSLESS, MS, ClusterFault
 from bascule.sim.cluster.scenes import Scenes
 from bascule.sim.cluster.streams import DEDUPE_MS, StreamTrait
-from bascule.sim.cluster.world.damage import Damage, cut_end, flip_header, flip_small
+from bascule.sim.cluster.world.damage import (
+    Damage,
+    cut_end,
+    flip_bit,
+    flip_header,
+    flip_small,
+)
 from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
@@ -32,6 +38,8 @@ NATS_LOSS_NS_MIN, NATS_LOSS_NS_MAX = 3 * NS, 10 * NS
 """From times after which nothing has moved yet to those after which others lead."""
 LIMITED_NS_MAX: Final = 20 * NS
 """After the faults: every request for a limit of copying has taken effect, or never will."""
+AWAY_NS: Final = 60 * NS
+"""Mean time for which a machine is away in a long outage: some are not waited for."""
 JUMP_MS_MAX: Final = DEDUPE_MS // 4
 """No clock is further off. Two of them differ by less than message ids are kept."""
 
@@ -64,6 +72,7 @@ class ClusterFaults:
             ClusterFault.POWER: lambda: self._lose(self._pick(is_up), _Loss.POWER),
             ClusterFault.OUTAGE: self._outage,
             ClusterFault.ACKED_OUTAGE: self._await_ack,
+            ClusterFault.LONG_OUTAGE: self._long_outage,
             ClusterFault.PAUSE: lambda: self._lose(self._pick(is_up), _Loss.PAUSE),
             ClusterFault.STOP: self._stop,
             ClusterFault.CONTROLLER: lambda: self._lose_somehow(self._pick(is_controller)),
@@ -225,6 +234,19 @@ class ClusterFaults:
             if machine.is_up:
                 machine.lose_power()
             self._later(machine.start_if_down)
+        return True
+
+    def _long_outage(self) -> bool:
+        machines = self._machines.values()
+        if not all(machine.is_ready for machine in machines):
+            return False
+        victim = self._pick_victim()
+        for machine in machines:
+            machine.lose_power()
+            self._world.after(self._prng.wait(AWAY_NS), machine.start_if_down)
+        if victim is not None:
+            machine, stream, index = victim
+            self._note_damage(victim, machine.damage_down(stream, index, flip_bit))
         return True
 
     # -- the network --------------------------------------------------------------------------

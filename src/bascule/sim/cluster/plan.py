@@ -114,6 +114,9 @@ class ClusterFault(Enum):
     """A leader cannot connect to the NATS server for so long that others lead."""
     RENAMES = "failed renames"
     """The disk of a node cannot rename some files of payloads for some time."""
+    LONG_OUTAGE = "long outages"
+    """All machines lose their power, a bit flips on one of the disks, and they come back one by
+    one, within a minute or later."""
 
 
 FREQUENT_NS: Final = 3 * NS
@@ -146,7 +149,7 @@ WIDE: Final = (
     ClusterFault.THROTTLE, ClusterFault.NATS_LOSS,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
-CHOSEN: Final = (ClusterFault.RENAMES,)
+CHOSEN: Final = (ClusterFault.RENAMES, ClusterFault.LONG_OUTAGE)
 """Only where they are chosen."""
 
 
