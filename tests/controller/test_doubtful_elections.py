@@ -13,13 +13,15 @@ from bascule.controller.unclean.elections import (
     RETRY_SECONDS,
 )
 from bascule.errors import CannotRemoveNode
-from bascule.metadata.requests import Alter, Leave
+from bascule.metadata.commands import FenceNode
+from bascule.metadata.requests import Alter, Leave, Resign, settle
 from bascule.metadata.troubles import find_troubles
 from bascule.model import NO_LEADER
 from support.electing_controller import Cluster, virtually
 from support.virtual_time import elapse
 
-WHOLE, DAMAGED, FAILED = (0, 100, False), (0, 60, False), (-1, 0, True)
+WHOLE, DAMAGED, BEHIND = (0, 100, False), (0, 60, False), (0, 10, False)
+FAILED = -1, 0, True
 
 
 async def come_later(cluster: Cluster, first_s: float, opening_s: float) -> None:
@@ -147,3 +149,95 @@ async def test_a_stream_that_is_to_have_one_replica_compares_those_that_it_has(
     assert cluster.leader == NO_LEADER
     await elapse(DOUBTFUL_SECONDS_MAX + 2 * RETRY_SECONDS)
     assert cluster.leader == whole
+
+
+@virtually(min_isr=2)
+async def test_who_comes_after_minutes_gets_time_to_open_its_log_too(cluster: Cluster) -> None:
+    """Nobody could decide before."""
+    behind, whole, damaged = cluster.lose_power()
+    cluster.reboot(damaged, DAMAGED)
+    await elapse(2 * DOUBTFUL_SECONDS_MAX + 5)
+    cluster.reboot(behind, BEHIND)
+    cluster.reboot(whole, None)
+    await elapse(3)
+    assert cluster.leader == NO_LEADER
+    cluster.said[whole] = WHOLE
+    await elapse(2 * RETRY_SECONDS)
+    assert cluster.leader == whole
+
+
+@virtually(min_isr=2)
+async def test_a_log_that_has_failed_does_not_let_one_decide_at_once(cluster: Cluster) -> None:
+    """Its directory may not be mounted."""
+    whole, failed, damaged = cluster.lose_power()
+    cluster.reboot(damaged, DAMAGED)
+    cluster.reboot(failed, FAILED)
+    await elapse(5)
+    assert cluster.leader == NO_LEADER
+    cluster.reboot(whole, WHOLE)
+    await elapse(2 * RETRY_SECONDS)
+    assert cluster.leader == whole
+
+
+@virtually(min_isr=2, unclean=True)
+async def test_the_minute_does_not_begin_with_another_wait(cluster: Cluster) -> None:
+    """For an hour the partition waited for an unclean election; nobody had a log."""
+    failed, whole, damaged = cluster.lose_power()
+    cluster.reboot(failed, FAILED)
+    await elapse(3_600)
+    cluster.reboot(damaged, DAMAGED)
+    await elapse(5)
+    assert cluster.leader == NO_LEADER
+    cluster.reboot(whole, WHOLE)
+    await elapse(2 * RETRY_SECONDS)
+    assert cluster.leader == whole
+
+
+@virtually(min_isr=2)
+async def test_no_replica_is_given_up_while_logs_are_to_be_compared(cluster: Cluster) -> None:
+    """Without it half of the replicas would be one, which may be the damaged one."""
+    gone, _, damaged = cluster.lose_power()
+    assert gone not in (*cluster.state.isr, *cluster.state.eligible)
+    cluster.reboot(damaged, DAMAGED)
+    with pytest.raises(CannotRemoveNode, match="its log is needed for a 0"):
+        cluster.decisions.submit(Leave(gone, force=True))
+
+
+@virtually(min_isr=1)
+async def test_a_failed_log_resigns_once(cluster: Cluster) -> None:
+    """Many partitions: the nodes are fenced before anybody leaves the replicas in sync."""
+    one, away, failed = cluster.replicas()
+    for node in (one, away, failed):
+        cluster.decisions.commit((FenceNode(node, cluster.image.nodes[node].epoch),))
+    cluster.decisions.commit(settle(cluster.image))
+    cluster.reboot(one, None)
+    cluster.reboot(failed, FAILED)
+    stream_id = cluster.image.streams["a"].id
+    cluster.decisions.submit(Resign(failed, stream_id, 0, cluster.state.leader_epoch))
+    assert cluster.leader == NO_LEADER
+    assert failed not in (*cluster.state.isr, *cluster.state.eligible)
+    assert away in cluster.state.isr
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_only_replica_that_is_known_does_not_lead_by_resigning(is_whole: bool) -> None:
+    """An operator repairs its log, or its disk is full. The others are about to open theirs."""
+    cluster = Cluster(min_isr=1)
+    *others, last = cluster.lose_power()
+    cluster.reboot(last, FAILED)
+    for node in others:
+        cluster.reboot(node, None)
+    before, stream_id = cluster.state, cluster.image.streams["a"].id
+    cluster.decisions.submit(Resign(last, stream_id, 0, before.leader_epoch, is_whole))
+    assert cluster.state == before
+
+
+def test_one_stays_known_where_all_that_were_in_sync_have_failed() -> None:
+    cluster = Cluster(min_isr=2)
+    _, second, first = cluster.lose_power()
+    cluster.reboot(first, FAILED)
+    cluster.reboot(second, FAILED)
+    stream_id = cluster.image.streams["a"].id
+    for node in (first, second):
+        cluster.decisions.submit(Resign(node, stream_id, 0, cluster.state.leader_epoch))
+    assert {*cluster.state.isr, *cluster.state.eligible} == {second}

@@ -155,7 +155,9 @@ def test_a_replica_without_doubt_leads_at_once(controller: DecidingController) -
     reboot(controller, first)
     assert controller.state("a").leader == NO_LEADER
     (ref,) = find_troubles(controller.image).leaderless
-    assert ref.waits.endswith(f"for a minute not without those on {second}")
+    assert ref.waits.endswith(
+        f"for a minute not without those on {second}, then where half can be read"
+    )
     start(controller, second)
     state = controller.state("a")
     assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))

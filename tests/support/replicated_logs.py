@@ -24,7 +24,7 @@ from bascule.metadata.elections import (
     why_leaderless,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.eligible import holders
+from bascule.metadata.replicas.eligible import replicas_before_move
 from bascule.metadata.replicas.steps import Steps, steps_of
 from bascule.metadata.requests import (
     Admit,
@@ -547,7 +547,7 @@ class ReplicatedLogs:
             nodes = [n for n in doubtful_candidates(self.image, state) if n in self.processes]
             is_awaited = not awaited_logs(state).issubset(nodes)
             lacking = [n for n in nodes if not self._is_whole(n, key)]
-            if is_awaited and (len(lacking) > 1 or len(holders(state)) < 3):
+            if is_awaited and (len(lacking) > 1 or len(replicas_before_move(state)) < 3):
                 continue
             if is_enough(state, nodes, nodes):
                 ends = tuple(

@@ -11,7 +11,11 @@ from typing import Final, NamedTuple
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image, state_of
-from bascule.metadata.replicas.eligible import holders, with_eligible, without_lost_writes
+from bascule.metadata.replicas.eligible import (
+    replicas_before_move,
+    with_eligible,
+    without_lost_writes,
+)
 from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
@@ -195,9 +199,10 @@ def resign(
     is_held = node in state.replicas
     if state.leader_epoch != leader_epoch or not is_held or not image.is_alive(node):
         return None
-    is_waiting = state.leader == NO_LEADER and node in state.lossy
-    if is_whole and is_waiting:
-        return None  # Its log is compared with the others before.
+    known = {*state.isr, *state.eligible}
+    is_compared = state.leader == NO_LEADER and node in known.intersection(state.lossy)
+    if is_compared and (is_whole or known == {node}):
+        return None  # It may lead afterwards, or nobody else is known to have every record.
     is_in_sync = node in state.isr
     others = state.isr
     if is_in_sync:
@@ -214,7 +219,11 @@ def resign(
         return None
     elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
         after = elected
-    elif not is_whole and any(is_waiting or image.is_alive(each) for each in rest.eligible):
+    elif is_compared:
+        isr = tuple(each for each in state.isr if each != node)
+        rest = with_eligible(image, stream_id, state, replace(state, isr=isr), without=node)
+        after = _elected(rest, NO_LEADER)
+    elif not is_whole and any(image.is_alive(each) for each in rest.eligible):
         after = _elected(rest, NO_LEADER)  # The logs of the rest are compared.
     else:
         lossy = tuple(each for each in state.lossy if each != node)
@@ -357,22 +366,24 @@ def awaited_logs(state: PartitionState) -> frozenset[int]:
     """The replicas whose logs leave no doubt once all of them were compared."""
     known = frozenset((*state.isr, *state.eligible))
     # Of machines that went down together the last one may be all that is known.
-    return known if len(known) > 1 else holders(state)
+    return known if len(known) > 1 else replicas_before_move(state)
 
 
 def is_enough(state: PartitionState, answered: Collection[int], usable: Collection[int]) -> bool:
     """Whether the logs of these replicas may be compared where some are doubtful.
 
-    Those who have `answered` and are not `usable` have failed. Without an answer of each one that
-    is awaited it takes half of the replicas, and half of those in sync or eligible. So a damaged
-    log decides alone only where there are not more than two.
+    Those who have `answered` and are not `usable` have failed. It takes all that are awaited, more
+    than one of them usable, or all replicas. Without these it takes at least half of the replicas,
+    and of those in sync or eligible: 1 of 2, 2 of 3, 2 of 4.
     """
     known = {*state.isr, *state.eligible}
-    if known.isdisjoint(usable):
-        return False
-    if awaited_logs(state).issubset(answered):
+    useful = known.intersection(usable)
+    everyone = replicas_before_move(state)
+    if useful and everyone.issubset(answered):
         return True
-    return all(2 * len(some.intersection(usable)) >= len(some) for some in (known, holders(state)))
+    if len(useful) > 1 and awaited_logs(state).issubset(answered):
+        return True
+    return 2 * len(useful) >= len(known) and 2 * len(everyone.intersection(usable)) >= len(everyone)
 
 
 def elect_longest(image: Image, compared: Iterable[ComparedLogs]) -> ChangePartitions | None:
@@ -489,7 +500,7 @@ def _waits_for_logs(image: Image, state: PartitionState, awaited: Sequence[int])
     if not missing:
         return what
     if is_enough(state, alive, alive):
-        return f"{what}, for a minute not without those on {missing}"
+        return f"{what}, for a minute not without those on {missing}, then where half can be read"
     return f"{what} once more of them are alive: start the nodes {missing}"
 
 

@@ -34,7 +34,7 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.elections import changes_after_loss, doubtful_candidates
 from bascule.metadata.image import Image
-from bascule.metadata.replicas.eligible import with_eligible
+from bascule.metadata.replicas.eligible import replicas_before_move, with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas, wanted_count
 from bascule.metadata.versions import check_drain_reason, check_release
 from bascule.model import NodeRegistration, PartitionState, is_internal_stream
@@ -210,7 +210,7 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     if unfinished is not None:
         image = apply(image, unfinished)
     names = image.index.names
-    changes, last, compared = [], [], []
+    changes, last, leaderless = [], [], []
     for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
         if number not in state.replicas:
             continue
@@ -218,8 +218,8 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         if last_known == {number}:
             last.append(f"{names[stream_id]} {index}")
             continue
-        if number in last_known and doubtful_candidates(image, state):
-            compared.append(f"{names[stream_id]} {index}")
+        if number in replicas_before_move(state) and doubtful_candidates(image, state):
+            leaderless.append(f"{names[stream_id]} {index}")
             continue
         target = tuple(each for each in state.target if each != number)
         origin = tuple(each for each in state.origin if each != number)
@@ -242,7 +242,7 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         done = completed(image, image.stream_of(stream_id), after)
         changes.append(PartitionChange(stream_id, index, done))
     _check_given_up(number, last, "it has the only up-to-date copy of")
-    _check_given_up(number, compared, "after a loss of power its log is needed for")
+    _check_given_up(number, leaderless, "after a loss of power its log is needed for")
     finished = () if unfinished is None else (unfinished,)
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
     return (*finished, *given_up, *_removal(image, node))

@@ -63,6 +63,18 @@ class _Leaderless(NamedTuple):
     """Those whose logs are waited for, also if they are not alive, since replicas are doubtful;
     empty: the election is unclean."""
 
+    @property
+    def kind(self) -> tuple[Key, bool]:
+        return self.key, bool(self.awaited)
+
+
+class _Seen(NamedTuple):
+    """When a node was seen to have registered, on the loop's clock."""
+
+    epoch: int
+    first: float
+    latest: float
+
 
 class UncleanElections:
     """The controller's part; also elections among doubtful replicas, which lose nothing.
@@ -78,10 +90,11 @@ class UncleanElections:
         metadata.watchers.add(self._is_due.set)
         self._settled: Image | None = None
         """The image in which nothing waits for a comparison of logs."""
-        self._since: dict[Key, float] = {}
-        """When a partition was first seen to wait, on the loop's clock."""
-        self._came: dict[int, tuple[int, float]] = {}
-        """By living node: the epoch of its registration, and when that was first seen."""
+        self._since: dict[tuple[Key, bool], float] = {}
+        """When a partition was first seen to wait, on the loop's clock; True: with replicas that
+        are doubtful."""
+        self._seen: dict[int, _Seen] = {}
+        """The nodes that were alive while partitions waited."""
 
     async def run(self) -> None:
         """Run until cancelled; idle while another node is the controller, or nothing changes.
@@ -102,7 +115,7 @@ class UncleanElections:
         if not self._metadata.is_controller:
             self._settled = None
             self._since.clear()
-            self._came.clear()
+            self._seen.clear()
             return False
         if image is self._settled:
             return False
@@ -116,10 +129,11 @@ class UncleanElections:
         """Elect where enough is known; whether partitions go on waiting. Raises: BasculeError."""
         found = await _find(image)
         now = asyncio.get_running_loop().time()
-        self._since = {each.key: self._since.get(each.key, now) for each in found}
+        self._since = {each.kind: self._since.get(each.kind, now) for each in found}
         self._note_living(image, now)
         if not found:
             self._settled = image
+            self._seen.clear()
             return False
         asked = [each for each in found if self._may_ask(each, now)]
         states = await self._log_ends.ask((each.key, each.nodes) for each in asked)
@@ -147,12 +161,12 @@ class UncleanElections:
         return len(uncleanly) + len(longest) < len(found)
 
     def _note_living(self, image: Image, now: float) -> None:
-        came = {}
         for number, node in image.nodes.items():
             if node.alive:
-                epoch, since = self._came.get(number, (node.epoch, now))
-                came[number] = node.epoch, since if epoch == node.epoch else now
-        self._came = came
+                seen = self._seen.get(number)
+                if seen is None or seen.epoch != node.epoch:
+                    first = now if seen is None else seen.first
+                    self._seen[number] = _Seen(node.epoch, first, now)
 
     def _may_ask(self, waiting: _Leaderless, now: float) -> bool:
         """Whether it does not wait for nodes that are not alive."""
@@ -163,9 +177,10 @@ class UncleanElections:
         """Whether the answer of a node that has not given one is waited for: for some time after it
         came, and not for ever where it comes again and again."""
         limit_s = DOUBTFUL_SECONDS_MAX if node in waiting.awaited else MISSING_SECONDS_MAX
-        since = self._since[waiting.key]
-        _, came = self._came.get(node, (0, since))
-        return now < min(max(since, came) + limit_s, since + 2 * limit_s)
+        since = self._since[waiting.kind]
+        if (seen := self._seen.get(node)) is None:
+            return now < since + limit_s
+        return now < min(max(since, seen.latest) + limit_s, max(since, seen.first) + 2 * limit_s)
 
     async def _decide(
         self,

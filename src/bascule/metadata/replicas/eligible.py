@@ -63,7 +63,7 @@ def without_lost_writes(
         return None
     lossy = tuple(sorted({*state.lossy, node}))
     if definition.config.sync is SyncPolicy.ALWAYS:
-        if node in state.lossy or len(holders(state)) == 1:
+        if node in state.lossy or len(replicas_before_move(state)) == 1:
             return None
         return replace(state, lossy=lossy, version=state.version + 1)
     if _has_one_replica(definition, state):
@@ -73,7 +73,7 @@ def without_lost_writes(
     return with_eligible(image, stream_id, state, after, without=node)
 
 
-def holders(state: PartitionState) -> frozenset[int]:
+def replicas_before_move(state: PartitionState) -> frozenset[int]:
     """The replicas whose logs may have every committed record: not those that a move has added and
     that have not caught up yet."""
     return frozenset((*(state.origin or state.replicas), *state.isr, *state.eligible))

@@ -18,7 +18,7 @@ from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.cluster.upkeep import hand_over
 from bascule.errors import BasculeError
-from bascule.model import StreamDefinition
+from bascule.model import NO_LEADER, StreamDefinition
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.partitions import Partitions
 
@@ -93,13 +93,14 @@ class FullDisk:
             log.warning("the disk is full; another node is the controller")
 
     def _replaceable(self) -> list[tuple[StreamDefinition, int]]:
-        """The partitions with this node in sync, and another one that is alive."""
+        """The partitions with a leader, this node in sync, and another one that is alive."""
         image = self._metadata.image
         alive = set(image.alive()) - {self._node_id}
         return [
             (definition, index)
             for stream_id, index, state in image.partition_states()
             if self._node_id in state.isr and not alive.isdisjoint(state.isr)
+            if state.leader != NO_LEADER
             if (definition := image.stream_of(stream_id)) is not None
         ]
 
