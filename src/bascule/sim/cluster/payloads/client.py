@@ -13,6 +13,7 @@ from bascule.errors import (
     Indeterminate,
     InvalidRoute,
     PayloadDamaged,
+    PayloadMissing,
     PublishRejected,
     UnknownPayload,
 )
@@ -293,6 +294,11 @@ class SimPayloadClient:
             if not self._may_be_gone(payload):
                 self.world.loop.report(READ_RIGHT, f"{self.name}: {payload}: {error}")
             self.has_read += 1
+            return
+        except PayloadMissing as error:
+            if not self._may_be_gone(payload):
+                raise
+            self._note(f"hears of no leader: {error}")  # which knows that its record is gone
             return
         except PayloadDamaged as error:
             if not self._is_damaged(payload):
