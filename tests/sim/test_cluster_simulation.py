@@ -150,6 +150,13 @@ def test_a_log_is_damaged_behind_the_scrubber_that_reads_it() -> None:
     assert result.faults["bit flips"] == 1
 
 
+def test_a_leader_is_told_of_a_batch_that_says_other_offsets_than_its_own() -> None:
+    """Followers took what had been damaged in its header for a batch that they have, asked again
+    and left the replicas in sync; the leader was the last one in sync, which cannot heal."""
+    result = run_seed(831_026, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults["bit flips"] == 1
+
+
 def test_two_deletions_at_once_are_carried_out() -> None:
     """One of them was told while the other one was under way, and not again."""
     result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))

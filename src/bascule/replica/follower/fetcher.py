@@ -13,7 +13,14 @@ from typing import Final, cast
 
 from bascule.cluster_identity import ClusterIdentity, ForeignPeer
 from bascule.cluster_version import LOG_DETAILS, NEWEST
-from bascule.errors import BasculeError, Broken, CorruptData, RemoteProtocolError
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    CorruptData,
+    RemoteProtocolError,
+    UnexpectedEpoch,
+    UnexpectedOffset,
+)
 from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
 from bascule.replica.follower.followed_partition import (
@@ -546,7 +553,9 @@ class FollowerFetcher:
         if followed.partition.failure is None and followed.partition.needs_sync:
             self._syncer.request(followed.partition)  # what came before the error is appended
         followed.fail(error, self._send_acks)
-        if isinstance(error, CorruptData) and followed.is_damaged_again():
+        # A flipped bit of a batch may also say that it has other offsets, or another epoch.
+        is_damage = isinstance(error, CorruptData | UnexpectedOffset | UnexpectedEpoch)
+        if is_damage and followed.is_damaged_again():
             partition = followed.partition
             end = 0 if partition.log is None else partition.log.end.offset
             self._on_damaged(self.leader, partition, followed.leader_epoch, end)
