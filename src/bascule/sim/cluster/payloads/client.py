@@ -296,9 +296,9 @@ class SimPayloadClient:
             self.has_read += 1
             return
         except PayloadMissing as error:
-            if not self._may_be_gone(payload):
+            if self.is_safe and not self._may_be_gone(payload):
                 raise
-            self._note(f"hears of no leader: {error}")  # which knows that its record is gone
+            self._note(f"hears of no leader: {error}")  # which knows whether the record is there
             return
         except PayloadDamaged as error:
             if not self._is_damaged(payload):
