@@ -14,7 +14,7 @@ from bascule.controller.unclean.elections import (
 )
 from bascule.errors import CannotRemoveNode
 from bascule.metadata.commands import FenceNode
-from bascule.metadata.requests import Alter, Leave, Resign, settle
+from bascule.metadata.requests import Alter, Leave, settle
 from bascule.metadata.troubles import find_troubles
 from bascule.model import NO_LEADER
 from support.electing_controller import Cluster, virtually
@@ -212,8 +212,7 @@ async def test_a_failed_log_resigns_once(cluster: Cluster) -> None:
     cluster.decisions.commit(settle(cluster.image))
     cluster.reboot(one, None)
     cluster.reboot(failed, FAILED)
-    stream_id = cluster.image.streams["a"].id
-    cluster.decisions.submit(Resign(failed, stream_id, 0, cluster.state.leader_epoch))
+    cluster.resign(failed)
     assert cluster.leader == NO_LEADER
     assert failed not in (*cluster.state.isr, *cluster.state.eligible)
     assert away in cluster.state.isr
@@ -227,8 +226,8 @@ def test_the_only_replica_that_is_known_does_not_lead_by_resigning(is_whole: boo
     cluster.reboot(last, FAILED)
     for node in others:
         cluster.reboot(node, None)
-    before, stream_id = cluster.state, cluster.image.streams["a"].id
-    cluster.decisions.submit(Resign(last, stream_id, 0, before.leader_epoch, is_whole))
+    before = cluster.state
+    cluster.resign(last, is_whole=is_whole)
     assert cluster.state == before
 
 
@@ -237,7 +236,6 @@ def test_one_stays_known_where_all_that_were_in_sync_have_failed() -> None:
     _, second, first = cluster.lose_power()
     cluster.reboot(first, FAILED)
     cluster.reboot(second, FAILED)
-    stream_id = cluster.image.streams["a"].id
     for node in (first, second):
-        cluster.decisions.submit(Resign(node, stream_id, 0, cluster.state.leader_epoch))
+        cluster.resign(node)
     assert {*cluster.state.isr, *cluster.state.eligible} == {second}

@@ -14,7 +14,7 @@ from bascule.controller.unclean.elections import UncleanElections
 from bascule.controller.unclean.log_ends import LOGS, LogEnds
 from bascule.errors import Broken, NotLeader
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, RegisterProcess
+from bascule.metadata.requests import ControllerRequest, RegisterProcess, Resign
 from bascule.model import NO_LEADER, PartitionState
 from bascule.replica.partitions import Partitions
 from support.deciding_controller import DecidingController, registration
@@ -111,6 +111,12 @@ class Cluster:
         self.said[node] = said
         process = registration(node, incarnation)
         self.decisions.submit(RegisterProcess(process, has_lost_writes=True))
+
+    def resign(self, node: int, *, is_whole: bool = False) -> None:
+        """A node cannot serve its replica."""
+        stream_id = self.decisions.image.streams["a"].id
+        request = Resign(node, stream_id, 0, self.state.leader_epoch, is_whole)
+        self.decisions.submit(request)
 
 
 Scene: TypeAlias = Callable[[Cluster], Coroutine[Any, Any, None]]

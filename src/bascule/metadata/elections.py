@@ -189,8 +189,9 @@ def resign(
     It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
     not eligible any more, unless its log `is_whole`. Else the last member stays and leads. In each
     case another leader epoch begins, also where the node was not in sync: a leader that stays
-    forgets how far the node's log went, and does not take it into the ISR for that. None: the
-    partition has changed since the node looked.
+    forgets how far the node's log went, and does not take it into the ISR for that. A doubtful
+    replica does not lead by this: it leaves where others are known that had every committed record.
+    None: it stays for the comparison of logs, or the partition has changed since the node looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
