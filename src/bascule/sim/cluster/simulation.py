@@ -153,7 +153,7 @@ class Simulation:
         for reader in self.readers:
             reader.stop()
         for client in self.payload_clients:
-            client.kill()
+            client.stop()
         for publisher in self.publishers:
             publisher.is_active = False
         self.tables.stop()

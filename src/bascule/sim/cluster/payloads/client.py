@@ -87,6 +87,7 @@ class SimPayloadClient:
         self._is_damaged = is_damaged
         self._process: SimProcess | None = None
         self._starts = 0
+        self._is_stopped = False
         self._at_hand: SentPayload | None = None
         """The payload that was begun, and is to be gone on with."""
         self._nodes: list[int] = []
@@ -100,7 +101,7 @@ class SimPayloadClient:
 
     def start(self) -> None:
         """Start a process, unless one runs."""
-        if self._process is not None:
+        if self._process is not None or self._is_stopped:
             return
         self._starts += 1
         self._process = process = SimProcess(self.world.loop, self.machine, self._starts)
@@ -119,6 +120,11 @@ class SimPayloadClient:
         process, self._process = self._process, None
         if process is not None:
             self.world.end_process(process)
+
+    def stop(self) -> None:
+        """End the process, and start no other one: one that has died may be due to start."""
+        self._is_stopped = True
+        self.kill()
 
     def _die(self) -> None:
         self._note("dies")
