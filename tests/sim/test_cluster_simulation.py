@@ -157,6 +157,12 @@ def test_a_leader_is_told_of_a_batch_that_says_other_offsets_than_its_own() -> N
     assert result.faults["bit flips"] == 1
 
 
+def test_a_client_that_was_about_to_start_stays_down_when_clients_stop() -> None:
+    """It had died, began another payload after all had settled, and left what it had sent."""
+    result = run_seed(851_053, ClusterOptions(seconds=3))
+    assert result.payloads > 0
+
+
 def test_two_deletions_at_once_are_carried_out() -> None:
     """One of them was told while the other one was under way, and not again."""
     result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))

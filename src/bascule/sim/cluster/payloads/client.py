@@ -115,7 +115,7 @@ class SimPayloadClient:
         if error is not None:
             self.world.loop.report_exception(self.name, error)
 
-    def kill(self) -> None:
+    def _kill(self) -> None:
         """End the process at once."""
         process, self._process = self._process, None
         if process is not None:
@@ -124,11 +124,11 @@ class SimPayloadClient:
     def stop(self) -> None:
         """End the process, and start no other one: one that has died may be due to start."""
         self._is_stopped = True
-        self.kill()
+        self._kill()
 
     def _die(self) -> None:
         self._note("dies")
-        self.kill()
+        self._kill()
         self.world.after(self.world.prng.wait(DOWN_NS), self.start)
 
     def _pause(self) -> None:
