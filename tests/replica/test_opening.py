@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 
 from bascule.controller.directories import StreamDirectories
+from bascule.errors import Closed
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import CreateStream
@@ -79,6 +80,23 @@ def test_message_ids_within_the_window_are_known_after_a_restart(disk: Disk) -> 
     assert again.preconditions.counts.duplicates == 2
     publish(again, "too old")
     assert again.high_watermark.offset == 4
+
+
+def test_the_log_of_a_deleted_partition_is_closed_without_the_disk(disk: Disk) -> None:
+    """A segment for nearly each message, and its indexes, had a node wait for minutes."""
+    partition, _ = disk.open()
+    publish(partition, "a")
+    before = len(disk.files.operations)
+    partition.deleted = True
+    assert close_partition(partition)
+    assert close_partition(partition)
+    assert disk.files.operations[before:] == []
+    assert partition.log is not None
+    with pytest.raises(Closed):
+        partition.log.sync()
+    again, _ = disk.open()
+    assert again.log is not None
+    assert again.log.end.offset == 1, "its removal may fail"
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

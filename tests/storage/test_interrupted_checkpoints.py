@@ -30,7 +30,7 @@ def log(request: pytest.FixtureRequest, files: SimFiles) -> PartitionLog:
     if request.param == "messages":
         log = PartitionLog.open(files, DIRECTORY, config, clock)
     else:
-        log = PayloadLog.open(files, DIRECTORY, config, clock, guard=threading.Lock())
+        log = PayloadLog.open(files, DIRECTORY, config, clock, make_lock=threading.Lock)
     for _ in range(SEGMENTS):
         append(log)
     return log

@@ -273,7 +273,7 @@ def test_timestamp_lookups_are_repeated_after_an_advance_of_the_start() -> None:
 
 def test_concurrent_rolls_and_removals_with_a_lock() -> None:
     files = SimFiles(RealRandom(1))
-    log = PartitionLog.open(files, DIRECTORY, CONFIG, SimClock(1), guard=threading.Lock())
+    log = PartitionLog.open(files, DIRECTORY, CONFIG, SimClock(1), make_lock=threading.Lock)
     for n in range(3_000):
         append(log, 2, timestamp=1_000 + n, size=60)
         if n % 7 == 0:

@@ -38,7 +38,7 @@ def test_segments_have_the_bytes_of_their_payloads() -> None:
     files = SimFiles(RealRandom(1))
     files.make_dirs("/log")
     config = LogConfig(segment_messages_max=2)
-    log = PayloadLog.open(files, "/log", config, SimClock(0), guard=threading.Lock())
+    log = PayloadLog.open(files, "/log", config, SimClock(0), make_lock=threading.Lock)
     for number in range(4):
         append(log, number)
         here = SIZE * (number % 2 + 1)

@@ -34,7 +34,7 @@ class Clock:
 
 def opened(files: SimFiles, config: LogConfig = CONFIG) -> PayloadLog:
     files.make_dirs(DIRECTORY)
-    return PayloadLog.open(files, DIRECTORY, config, Clock(), guard=threading.Lock())
+    return PayloadLog.open(files, DIRECTORY, config, Clock(), make_lock=threading.Lock)
 
 
 def id_of(number: int) -> str:

@@ -123,7 +123,7 @@ class PayloadNode:
 
     def _open(self) -> PayloadLog:
         return PayloadLog.open(
-            SlowFiles(self), str(self.directory), LogConfig(), RealClock(), guard=threading.Lock()
+            SlowFiles(self), str(self.directory), LogConfig(), RealClock(), make_lock=threading.Lock
         )
 
     def stop(self) -> None:

@@ -83,7 +83,7 @@ class PartitionOpener:
                 directory,
                 log_config(definition.config),
                 self.clock,
-                guard=threading.Lock(),
+                make_lock=threading.Lock,
             )
             has_ids = self.files.exists(marker)
             _log_cut_tail(store, definition, index)
@@ -148,9 +148,15 @@ class PartitionOpener:
 def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> bool:
     """Close a partition's log with a clean checkpoint, or only synced; a failure is logged.
 
+    A deleted one gets neither: for many segments both take long, and the files are to be removed.
+
     Returns whether all of it is synced.
     """
     if partition.log is None:
+        return True
+    if partition.deleted:
+        with partition.maintenance_lock:
+            partition.log.abandon()
         return True
     is_synced = partition.log.failure is None
     try:

@@ -23,8 +23,9 @@ These threads call the log:
 
 Each change of state is one assignment of an immutable value. What a reader holds stays valid:
 indexes only grow, bytes below a published end never change, and a file is closed with its last
-reference. There is one lock, `guard`. It is held for the few lines that replace the tuple of
-segments.
+reference. There are few locks: one is held for the few lines that replace the tuple of segments,
+one for those that change the payloads, and one for a whole truncation or reset. For the latter
+nobody waits but a reader that has found damage, which may be that of a file being truncated.
 
 A leader appends batches that it has stamped. A follower appends the leader's batches unchanged: it
 keeps the leader's offsets, leader epochs and times. Offsets that compaction removed on the leader

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, Self, TypeVar
 
@@ -37,6 +37,7 @@ from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
 from bascule.storage.truncation import reset
 from bascule.storage.truncation.partial_copy import PartialCopy
+from bascule.storage.truncation.running_truncation import MakeLock, RunningTruncation
 from bascule.storage.truncation.truncation_plan import (
     kept_segments,
     new_segment_path,
@@ -48,7 +49,6 @@ __all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "SegmentInfo
 
 VERIFY_BYTES: Final = 8 << 20
 """Bytes read by one step of `verify`, so that a caller can pause between steps."""
-NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
 _Found = TypeVar("_Found")
 
 
@@ -62,7 +62,7 @@ class PartitionLog:
         config: LogConfig,
         clock: Clock,
         found: Recovered,
-        guard: AbstractContextManager[object],
+        make_lock: MakeLock,
     ) -> None:
         """Use `open`."""
         self._files = files
@@ -72,7 +72,7 @@ class PartitionLog:
         self._segments = Segments(
             files, directory, found.segments,
             index_interval_bytes=config.index_interval_bytes,
-            gaps_allowed=found.gaps_allowed, guard=guard,
+            gaps_allowed=found.gaps_allowed, guard=make_lock(),
         )  # fmt: skip
         contents = found.segments[-1].contents
         assert contents is not None, "recovery leaves the last segment open"
@@ -88,8 +88,7 @@ class PartitionLog:
         """Bytes of a torn tail that opening removed; they were never synced."""
         self._epochs = EpochFile(files, directory, found.epochs)
         self._gaps_marked, self._names_are_synced = found.gaps_marked, found.names_are_synced
-        self.truncation_version = 0
-        """Increases at the start and at the end of each truncation or reset: odd during one."""
+        self._truncation = RunningTruncation(make_lock())
         self._maintenance = LogMaintenance(
             files, directory, clock, self._segments,
             saved=found.checkpoint, start_offset=found.start_offset,
@@ -109,12 +108,12 @@ class PartitionLog:
         config: LogConfig,
         clock: Clock,
         *,
-        guard: AbstractContextManager[object] = NO_LOCK,
+        make_lock: MakeLock = nullcontext,
     ) -> Self:
         """Open the log in `directory`; create it if there is none.
 
-        On return everything in the log is synced: `synced` equals `end`. `guard` is held for a few
-        lines at a time. It must be a lock if several threads change the log.
+        On return everything in the log is synced: `synced` equals `end`. `make_lock` is needed if
+        several threads use the log; see the package's docstring for its locks.
 
         Raises: CorruptData naming file and byte, OSError.
         """
@@ -122,7 +121,12 @@ class PartitionLog:
             files, directory,
             index_interval_bytes=config.index_interval_bytes, gaps_allowed=config.gaps_allowed,
         )  # fmt: skip
-        return cls(files, directory, config, clock, found, guard)
+        return cls(files, directory, config, clock, found, make_lock)
+
+    @property
+    def truncation_version(self) -> int:
+        """Increases at the start and at the end of each truncation or reset: odd during one."""
+        return self._truncation.version
 
     @property
     def start_offset(self) -> int:
@@ -316,7 +320,7 @@ class PartitionLog:
         file = self._files.open(new_segment_path(self.directory, new_end), create=True)
         try:
             later = [s.base_offset for s in self._segments.all if s.base_offset > plan.end[1]]
-            with self._truncating():
+            with self._truncation.begun():
                 self._epochs.save(self.epochs.before(new_end))
                 kept = kept_segments(self._segments, plan)
                 self._publish_segments(kept, file, new_end, plan.tail.timestamp_max)
@@ -352,7 +356,7 @@ class PartitionLog:
                 raise self._fail(cause) from error
             raise
         try:
-            with self._truncating():
+            with self._truncation.begun():
                 self._publish_segments((), file, offset, -1)
                 self._epochs.reset()
                 self._maintenance.reset(checkpoint)
@@ -365,13 +369,6 @@ class PartitionLog:
         self.replacement.reset()
         self._synced_mark.release()
         return self.end
-
-    @contextmanager
-    def _truncating(self) -> Iterator[None]:
-        """Mark a truncation or reset: `truncation_version` is odd within, and even afterwards."""
-        self.truncation_version += 1
-        yield
-        self.truncation_version += 1
 
     def _publish_segments(
         self, kept: Sequence[Segment], file: File, offset: int, timestamp_max: int
@@ -488,7 +485,7 @@ class PartitionLog:
         except SegmentGone:
             pass
         except (CorruptData, FileNotFoundError):
-            if not self._was_truncated_since(replaced):
+            if not self._truncation.has_changed_since(replaced):
                 raise
         raise OffsetOutOfRange(offset, self.start_offset, self.end.offset)
 
@@ -519,13 +516,10 @@ class PartitionLog:
             except SegmentGone:
                 continue
             except (CorruptData, FileNotFoundError):
-                if not self._was_truncated_since(replaced):
+                if not self._truncation.has_changed_since(replaced):
                     raise
+                self._truncation.wait()
                 self.check_open()
-
-    def _was_truncated_since(self, replaced: int) -> bool:
-        """Whether a file may have been truncated since `truncation_version` was `replaced`."""
-        return replaced % 2 == 1 or self.truncation_version != replaced
 
     def epoch_end(self, epoch: int, *, end: LogPosition) -> tuple[int, int]:
         """(largest epoch up to `epoch`, its end offset), (-1, -1) if there is none. KIP-101."""
@@ -598,3 +592,8 @@ class PartitionLog:
         finally:
             self._closed = True
             self._stop_reason = "closed"
+
+    def abandon(self) -> None:
+        """Close the log without sync and checkpoint: its files are to be removed. Idempotent."""
+        self._closed = True
+        self._stop_reason = "closed"

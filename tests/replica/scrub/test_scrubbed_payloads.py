@@ -34,7 +34,7 @@ class ScrubbedLogUnderTest:
         self.files = SimFiles(RealRandom(1))
         self.files.make_dirs(DIRECTORY)
         self.log = PayloadLog.open(
-            self.files, DIRECTORY, LogConfig(), SimClock(1_000), guard=threading.Lock()
+            self.files, DIRECTORY, LogConfig(), SimClock(1_000), make_lock=threading.Lock
         )
         for id in ids or (ID,):
             self.add(PAYLOAD._replace(id=id))

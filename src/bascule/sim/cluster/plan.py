@@ -119,6 +119,8 @@ class ClusterFault(Enum):
     one, within a minute or later."""
 
 
+SYNCS_A_MESSAGE: Final = 10
+"""Twice the time of the disk that a message takes which has a segment, with indexes, of its own."""
 FREQUENT_NS: Final = 3 * NS
 """Mean time between two faults of a chosen kind."""
 OPERATIONS: Final = (ClusterFault.CANCEL, ClusterFault.DRAIN, ClusterFault.ELECT)
@@ -206,6 +208,13 @@ class ClusterPlan:
     """Length of the phase with faults."""
     liveness_ns: int = 90 * NS
     """Bound of the phase without faults."""
+
+    @property
+    def calm_think_ns(self) -> int:
+        """As `think_ns`, where the cluster has to become whole: a replica that lags cannot catch up
+        with others whose disks are as slow as its own, and busy all the time."""
+        sync_ns = self.sync_ns + self.sync_jitter_ns // 2
+        return max(self.think_ns, SYNCS_A_MESSAGE * sync_ns * self.publishers)
 
 
 def draw_plan(

@@ -72,6 +72,7 @@ class SimPublisher:
         self.given_up: list[Publication] = []
         """Messages that were sent once, and got no ack or an error."""
         self.is_active = True
+        self.think_ns = world.plan.think_ns
         self._waiting: dict[str, Publication] = {}
         self._last_ns = 0
 
@@ -81,7 +82,7 @@ class SimPublisher:
         return bool(self._waiting)
 
     def start(self) -> None:
-        self.world.after(self.world.prng.wait(self.world.plan.think_ns), self._tick)
+        self.world.after(self.world.prng.wait(self.think_ns), self._tick)
 
     def _tick(self) -> None:
         world = self.world
@@ -94,7 +95,7 @@ class SimPublisher:
             self._waiting[id] = publication
             world.nats.open_inbox(f"_INBOX.{id}", lambda body: self._on_answer(publication, body))
             self._send(publication)
-        world.after(world.prng.wait(world.plan.think_ns), self._tick)
+        world.after(world.prng.wait(self.think_ns), self._tick)
 
     def _make(self) -> Publication:
         """The next message."""

@@ -133,6 +133,8 @@ class Simulation:
         self.loop.run_for(self.plan.safety_ns)
         self.world.note(0, "faults end")
         self.faults.stop()
+        for publisher in self.publishers:
+            publisher.think_ns = self.plan.calm_think_ns
         before = [publisher.acked for publisher in self.publishers]
         self._until(lambda: self._not_whole(before), self.plan.liveness_ns, "without faults")
         self._do_without_nats()

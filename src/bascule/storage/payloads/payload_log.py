@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 from bascule.errors import PayloadMissing
@@ -15,6 +15,7 @@ from bascule.storage.maintenance import RemovedSegments, never
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog, SegmentInfo
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.recovery import Recovered
+from bascule.storage.truncation.running_truncation import MakeLock
 
 READ_BYTES: Final = 4 << 20
 COMPACTED_SECONDS: Final = 10
@@ -31,11 +32,11 @@ class PayloadLog(PartitionLog):
         config: LogConfig,
         clock: Clock,
         found: Recovered,
-        guard: AbstractContextManager[object],
+        make_lock: MakeLock,
     ) -> None:
         """Use `open`."""
-        super().__init__(files, directory, config, clock, found, guard)
-        self.payloads = PayloadFiles(files, directory, guard)
+        super().__init__(files, directory, config, clock, found, make_lock)
+        self.payloads = PayloadFiles(files, directory, make_lock())
         self._active_payloads = -1, -1, 0
         """The active segment, the changes of the payloads then, and the bytes of its payloads."""
         self._swept_start = -1
@@ -150,6 +151,11 @@ class PayloadLog(PartitionLog):
             super().close(high_watermark=high_watermark, writes_checkpoint=writes_checkpoint)
         finally:
             self.payloads.close()
+
+    def abandon(self) -> None:
+        """As `PartitionLog.abandon`."""
+        super().abandon()
+        self.payloads.close()
 
     @property
     def is_sweep_due(self) -> bool:
