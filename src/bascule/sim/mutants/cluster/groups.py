@@ -171,6 +171,6 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "commits answered early", (KEPT,),
-        CommittedOffsetStore, "store_checked", _answer_early, _SLOW_DISKS, first_seed=299,
+        CommittedOffsetStore, "store_checked", _answer_early, _SLOW_DISKS, first_seed=410,
     ),
 )  # fmt: skip
