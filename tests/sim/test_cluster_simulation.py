@@ -171,6 +171,13 @@ def test_slow_disks_with_a_segment_for_each_message_become_whole(seed: int) -> N
     assert result.acked > 300
 
 
+def test_a_leader_that_lost_what_was_not_synced_has_a_batch_for_its_last_offset() -> None:
+    """Compaction had removed the tombstones before that. No follower reached the end of the log,
+    and the leader took no message, since too few replicas were in sync."""
+    result = run_seed(870_012, ClusterOptions(wide=True))
+    assert result.unclean > 0
+
+
 def test_two_deletions_at_once_are_carried_out() -> None:
     """One of them was told while the other one was under way, and not again."""
     result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))

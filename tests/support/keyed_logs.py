@@ -118,9 +118,9 @@ class Model:
         return min(horizons, default=None)
 
 
-def tail_of(log: PartitionLog) -> int | None:
-    """Where the log ends, if its active segment is empty."""
-    return log.end.offset if log.end.position == 0 else None
+def tail_of(log: PartitionLog) -> int:
+    """Where the synced part of the log ends: the batch that ends there keeps its tombstones."""
+    return log.synced.offset
 
 
 def append_keyed(

@@ -248,3 +248,24 @@ def test_nothing_is_compacted_where_recovery_may_begin_after_a_failed_truncation
             log.checkpoint(high_watermark=10)
             compact(files, log, now_ms=NOW)
             assert open_keyed(files).end.offset == 30
+
+
+def test_a_log_that_loses_what_was_not_synced_ends_with_a_batch() -> None:
+    """No copy reaches the end of a log that ends with removed records. Its leader sends nothing,
+    and where too few replicas are in sync, takes no record that would help."""
+    files = SimFiles(RealRandom(9))
+    log, model = open_keyed(files), Model()
+    append_keyed(log, model, [(b"a", b"1"), (b"b", b"1")])
+    append_keyed(log, model, [(b"a", None)])
+    close_segment(log)
+    append_keyed(log, model, [(b"c", b"1")])
+    for now_ms in (10_000, 20_000):
+        compact(files, log, now_ms=now_ms, retention_ms=500)
+    files.crash()
+    after = open_keyed(files)
+    assert after.end.offset == 3
+    assert [(r.offset, r.key, r.value) for r in held(after)] == [(1, b"b", b"1"), (2, b"a", None)]
+    append_keyed(after, model, [(b"c", b"1")])
+    after.sync()
+    compact(files, after, now_ms=30_000, retention_ms=500)
+    assert [r.key for r in held(after)] == [b"b", b"c"]

@@ -189,7 +189,7 @@ def copy_batches(
     new deltas gets them, too. Exception: a batch without LogAppendTime gets no horizon and keeps
     its tombstones; the node writes none. Base offset, last offset delta and max timestamp stay
     unchanged. A batch without records to keep is not copied. The batch that ends at `state[7]`, the
-    last one of the log or of what is committed, keeps its tombstones regardless of the horizon, so
+    last one of what is synced and committed, keeps its tombstones regardless of the horizon, so
     that a reader can reach the last offset. So do batches that end after `state[8]`: replicas have
     not passed them.
 

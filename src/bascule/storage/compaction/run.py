@@ -102,11 +102,12 @@ class Compaction:
 
         `secret` is 16 random bytes. `lock` is held while files are renamed. It must exclude
         checkpoints and other removals of segments. Tombstones from `tombstones_end` on stay. So do
-        those of the last batch of the log, and of the one that ends at `committed_end`: what
-        follows that may be lost, and no copy reaches the end of a log that ends with removed
-        records. `removal` is entered while segments are replaced, and says whether the others may
-        still go. `truncation_version` is the log's from before all that was asked for, by default
-        that of now: nothing of it is true of a log that was truncated or reset since.
+        those of the batch after which nothing is synced, and of the one that ends at
+        `committed_end`: what follows that may be lost, and no copy reaches the end of a log that
+        ends with removed records. `removal` is entered while segments are replaced, and says
+        whether the others may still go. `truncation_version` is the log's from before all that was
+        asked for, by default that of now: nothing of it is true of a log that was truncated or
+        reset since.
         """
         self._files = files
         self._log = log
@@ -170,7 +171,7 @@ class Compaction:
             start_offset=log.start_offset,
             now_ms=self._now_ms,
             tombstone_retention_ms=self._config.tombstone_retention_ms,
-            tail=min(self._committed_end, log.end.offset),
+            tail=min(self._committed_end, log.synced.offset),
             tombstones_end=self._tombstones_end,
         )
         below = [(s, stop) for s, stop in log.replacement.closed_segments() if s.base_offset < end]
