@@ -127,6 +127,32 @@ def test_all_streams_of_earlier_backups_are_named(
     assert f"--at {first.id} restores it" in warning
 
 
+def test_pruning_after_a_backup_of_one_stream_keeps_the_others(
+    backups: Backups, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backups.logs.add("models")
+    first = backups.take().manifest
+    place = backups.repository.place.address
+    for _ in range(2):
+        assert main(["backup", place, "--stream", "orders"]) == exit_codes.OK
+    newest = backups.repository.ids()[-1]
+    assert main(["backup", place, "--prune", "--keep", "1"]) == exit_codes.OK
+    assert backups.repository.ids() == [first.id, newest]
+    assert main(["backup", place, "--keep", "1"]) == exit_codes.OK
+    assert len(backups.repository.ids()) == 1
+
+
+def test_a_backup_of_a_data_directory_removes_no_other_one(
+    backups: Backups, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = backups.take().manifest
+    place = backups.repository.place.address
+    command = ["backup", place, "--data", backups.logs.address, "--keep", "1"]
+    assert main(command) == exit_codes.USAGE
+    assert "could remove what the directory lacks" in told(capsys)
+    assert backups.repository.ids() == [first.id]
+
+
 def test_a_full_place_says_how_to_make_room_and_has_it_then(
     backups: Backups, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,15 @@ from errno import ENOLCK, ENOSPC, EOPNOTSUPP
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import pytest
+from crc32c import crc32c
 from msgspec.structs import replace
 
 from bascule.backup import places
 from bascule.backup.manifest import (
+    FORMAT,
+    NOT_THERE,
     BackedUpFile,
     BackedUpPartition,
     Manifest,
@@ -198,10 +202,10 @@ def test_nothing_is_removed_where_a_manifest_cannot_be_read(place: Place) -> Non
     assert len(repository.ids()) == 3
 
 
-def of_streams(backup: str, **streams: str) -> Manifest:
+def of_streams(backup: str, *, of_all: bool = False, **streams: str) -> Manifest:
     """A backup of streams with one partition each, and why that is not complete."""
     return Manifest(
-        id=backup, at_ms=1, cluster_id="c", source="here",
+        id=backup, at_ms=1, cluster_id="c", source="here", names_all_streams=of_all,
         streams=tuple(
             backed_up(
                 StreamDefinition(name, name.encode().ljust(16), 7, StreamConfig(f"{name}.>")),
@@ -217,7 +221,7 @@ def test_what_no_newer_backup_has_complete_is_kept(place: Place) -> None:
     repository = Repository(place)
     made = [
         of_streams("20260101T000000Z", a="", b="", gone=""),
-        of_streams("20260102T000000Z", a="", b=""),
+        of_streams("20260102T000000Z", a="", b="", of_all=True),
         of_streams("20260103T000000Z", a="", b="no leader"),
         of_streams("20260104T000000Z", a=""),
         of_streams("20260105T000000Z", a="", b="no leader"),
@@ -242,6 +246,96 @@ def test_what_is_complete_in_no_single_older_backup_is_kept(place: Place) -> Non
     for each in made:
         repository.add(each, known=repository.ids())
     assert repository.forget(1) == (0, 0)
+
+
+def test_a_stream_that_newer_backups_leave_out_is_kept_until_one_proves_its_deletion(
+    place: Place,
+) -> None:
+    repository = Repository(place)
+    made = [
+        of_streams("20260101T000000Z", a="", b="", of_all=True),
+        of_streams("20260102T000000Z", a=""),
+        of_streams("20260103T000000Z", a=""),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert repository.forget(1) == (1, 0)
+    assert repository.ids() == [made[0].id, made[2].id]
+    last = of_streams("20260104T000000Z", a="", of_all=True)
+    repository.add(last, known=repository.ids())
+    assert repository.forget(1) == (2, 0)
+    assert repository.ids() == [last.id]
+
+
+def test_a_backup_proves_nothing_of_streams_that_are_newer_than_it(place: Place) -> None:
+    repository = Repository(place)
+    made = [
+        of_streams("20260101T000000Z", a="", of_all=True),
+        of_streams("20260102T000000Z", a="", b=""),
+        of_streams("20260103T000000Z", a=""),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert repository.forget(1) == (1, 0)
+    assert repository.ids() == [made[1].id, made[2].id]
+
+
+def test_a_manifest_of_an_earlier_release_proves_no_deletion() -> None:
+    made = of_streams("20260101T000000Z", a="", of_all=True)
+    earlier = msgspec.to_builtins(made)
+    assert earlier.pop("names_all_streams")
+    content = msgspec.json.encode(earlier)
+    document = {"format": FORMAT, "version": 2, "crc32c": f"{crc32c(content):08x}"}
+    data = msgspec.json.encode({**document, "backup": earlier})
+    assert decode_manifest(data, "m") == replace(made, names_all_streams=False)
+
+
+def of_partitions(backup: str, **partitions: str) -> Manifest:
+    """A backup of a stream with three partitions, of which it has these: p0="" is one."""
+    config = StreamConfig("orders.>", partitions=3)
+    parts = tuple(
+        BackedUpPartition(
+            partition=int(name[1:]), start_offset=0, end_offset=1, failure=failure,
+            files=(
+                BackedUpFile(name=f"streams/{backup}/{name}", first_offset=0, end_offset=1,
+                             bytes=1, sha256="ab"),
+            ),
+        )
+        for name, failure in partitions.items()
+    )  # fmt: skip
+    return Manifest(
+        id=backup, at_ms=1, cluster_id="c", source="here", names_all_streams=True,
+        streams=(backed_up(StreamDefinition("orders", b"i" * 16, 7, config), parts),),
+    )  # fmt: skip
+
+
+def test_partitions_that_a_backup_lacks_are_not_complete_and_stay_in_older_ones(
+    place: Place,
+) -> None:
+    repository = Repository(place)
+    made = [
+        of_partitions("20260101T000000Z", p0="", p1="", p2=""),
+        of_partitions("20260102T000000Z", p0=""),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert made[0].is_complete
+    assert not made[1].is_complete
+    assert made[1].failures() == [("orders", 1, NOT_THERE), ("orders", 2, NOT_THERE)]
+    assert repository.forget(1) == (0, 0)
+
+
+def test_what_is_complete_in_no_backup_stays_where_there_is_some_of_it(place: Place) -> None:
+    repository = Repository(place)
+    made = [
+        of_partitions("20260101T000000Z", p0="", p1="damaged"),
+        of_partitions("20260102T000000Z", p0="", p1="damaged"),
+        of_partitions("20260103T000000Z", p0=""),
+    ]
+    for each in made:
+        repository.add(each, known=repository.ids())
+    assert repository.forget(1)[0] == 1
+    assert repository.ids() == [made[1].id, made[2].id]
 
 
 def test_a_backup_does_not_remove_itself(place: Place) -> None:

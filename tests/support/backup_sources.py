@@ -35,6 +35,7 @@ class WrittenLogs:
 
     cluster_id = "c1"
     failure = ""
+    names_all_streams = True
 
     def __init__(self, directory: Path) -> None:
         self.address = str(directory)
@@ -135,7 +136,9 @@ class Backups:
         before = self.repository.latest_of(streams, passes_damage=full)
         usable = None if before is None else self.repository.usable(before)
         ids = self.repository.ids()
-        taken = taker.take(streams, usable, known_ids=ids, is_full=full, jobs=2)
+        taken = taker.take(
+            streams, usable, known_ids=ids, is_full=full, jobs=2, names_all_streams=not names
+        )
         self.repository.add(taken.manifest, known=ids)
         return taken
 

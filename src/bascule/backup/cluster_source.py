@@ -69,6 +69,7 @@ class ClusterSource:
         self._clock = clock or RealClock()
         self.cluster_id = ""
         self.failure = ""
+        self.names_all_streams = True
         self._bootstrap = ""
 
     def streams(self) -> list[StreamDefinition]:

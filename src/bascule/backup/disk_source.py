@@ -54,6 +54,7 @@ class DiskSource:
         OSError."""
         self.address = str(Path(data).absolute())
         self.failure = ""
+        self.names_all_streams = False  # the cluster may have made others since
         self._files = RealFiles()
         self._directories = StreamDirectories(self._files, self.address)
         if not self._files.exists(f"{self.address}/{RAFT_DIRECTORY}"):

@@ -24,6 +24,7 @@ VERSION: Final = 2
 """Backups of version 1 have no payloads."""
 DIRECTORY: Final = "manifests"
 SUFFIX: Final = ".json"
+NOT_THERE: Final = "no part of it is in the backup"
 RANGES_MAX: Final = 5
 """Of offsets in one text; a compacted log may have thousands."""
 
@@ -117,6 +118,12 @@ class BackedUpStream(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: ValueError and the like where it is no definition; see `decode_manifest`."""
         return decode_definition(self.definition)
 
+    def why_incomplete(self) -> dict[int, str]:
+        """Why each partition of the stream is not complete, by index; empty: it is. A data
+        directory may lack partitions."""
+        found = dict.fromkeys(range(self.decoded().partition_count), NOT_THERE)
+        return found | {each.partition: each.why_incomplete for each in self.partitions}
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One backup."""
@@ -130,6 +137,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[BackedUpStream, ...]
     failure: str = ""
     """Why streams may be missing: the metadata of a data directory were damaged."""
+    names_all_streams: bool = False
+    """Whether a stream that it does not name was deleted: it names all that the cluster had. Of
+    manifests of earlier releases that is not known."""
 
     def files(self) -> dict[str, BackedUpFile]:
         """The files of record batches, by name."""
@@ -162,24 +172,34 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing lacks of the partitions that it names, and no stream may be missing."""
+        """Whether nothing lacks of the streams that it names, and no stream may be missing."""
         return not self.failure and not self.failures()
 
     def partitions(self) -> dict[tuple[str, int], str]:
-        """(stream id, partition) of what it names, and why each is not complete; empty: it is."""
+        """(stream id, partition) of the streams that it names, and why each is not complete; empty:
+        it is."""
         return {
-            (str(stream.definition["id"]), each.partition): each.why_incomplete
+            (str(stream.definition["id"]), index): why
+            for stream in self.streams
+            for index, why in stream.why_incomplete().items()
+        }
+
+    def with_records(self) -> set[tuple[str, int]]:
+        """(stream id, partition) of those of which it has a file of records."""
+        return {
+            (str(stream.definition["id"]), each.partition)
             for stream in self.streams
             for each in stream.partitions
+            if each.files or each.behind
         }
 
     def failures(self) -> list[tuple[str, int, str]]:
         """(stream, partition, why) of what is not complete."""
         return [
-            (str(stream.definition["name"]), each.partition, why)
+            (str(stream.definition["name"]), index, why)
             for stream in self.streams
-            for each in stream.partitions
-            if (why := each.why_incomplete)
+            for index, why in stream.why_incomplete().items()
+            if why
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -185,16 +185,17 @@ class Repository:
         Raises: BackupPlaceInUse where another one has been added since: it may have the same id,
         and its `keep` may have removed files that this one names. OSError.
         """
-        self._check_alone(known)
+        self.check_alone(known)
         name = manifest_name(manifest.id)
         self.place.write(name, encode_manifest(manifest))
         try:
-            self._check_alone({*known, manifest.id})  # in a bucket both may have come to this point
+            self.check_alone({*known, manifest.id})  # in a bucket both may have come to this point
         except BackupPlaceInUse:
             self.place.remove(name)
             raise
 
-    def _check_alone(self, known: Collection[str]) -> None:
+    def check_alone(self, known: Collection[str]) -> None:
+        """Raises: BackupPlaceInUse where there is another backup than the `known` ones; OSError."""
         if later := [each for each in self.ids() if each not in known]:
             raise BackupPlaceInUse(
                 self.place.address, f"backup {later[-1]}, which was taken while this one was"
@@ -202,19 +203,19 @@ class Repository:
 
     def forget(self, keep: int, *, own: str = "") -> tuple[int, int]:
         """Remove all backups but the newest `keep` and backup `own`, and the files that no other
-        one names, also those of backups that were interrupted. What is not complete in any of
-        these stays in an older one that has it complete. Nothing is removed where a manifest cannot
-        be read: what it names is not known. A backup that is being taken by others fails when it
-        ends.
+        one names, also those of backups that were interrupted. A partition that is not complete in
+        any of these, or that none of them names, stays in an older one that has most of it, unless
+        its stream was deleted. Nothing is removed where a manifest cannot be read: what it names is
+        not known. A backup that is being taken by others fails when it ends.
 
         Returns the numbers of backups and files that were removed. Raises: as `load`.
         """
         ids = self.ids()
         every = {each: self.load(each) for each in ids}
-        newest = {*ids[-keep:], own}
-        kept = [every[each] for each in ids if each in newest]
-        kept += _complete_elsewhere(kept, [every[each] for each in ids if each not in newest])
-        old = [each for each in ids if every[each] not in kept]
+        manifests = list(every.values())
+        needed = _needed({*ids[-keep:], own}, manifests)
+        kept = [each for each in manifests if each.id in needed]
+        old = [each for each in ids if each not in needed]
         names = {name for each in kept for name in each.names()}
         removed: set[str] = set()
         for each in old:
@@ -245,18 +246,62 @@ class Repository:
         return [*cut, *(name for name in self.place.names(STREAMS) if name not in named)]
 
 
-def _complete_elsewhere(kept: Sequence[Manifest], old: Sequence[Manifest]) -> list[Manifest]:
-    """Those of `old`, oldest first, that have complete what is not complete in any of `kept`."""
-    found = [each.partitions() for each in kept]
-    wanted = {key for each in found for key in each}
-    wanted -= {key for each in found for key, why in each.items() if not why}
-    complete = [{key for key, why in each.partitions().items() if not why} for each in old]
-    for manifest, has in reversed(list(zip(old, complete, strict=True))):
-        if wanted and wanted <= has:
-            return [manifest]
-    needed = []
-    for manifest, has in reversed(list(zip(old, complete, strict=True))):
-        if wanted & has:
-            needed.append(manifest)
-            wanted -= has
+_Partitions = set[tuple[str, int]]
+"""(stream id, partition) of each."""
+
+
+def _needed(newest: Collection[str], manifests: Sequence[Manifest]) -> set[str]:
+    """The ids of those of `manifests`, oldest first, that have to stay so that `newest` can: for
+    each partition one that has it complete, or else one that has records of it."""
+    needed = set(newest)
+    gone = _deleted(manifests)
+    # Of a partition that is complete in no backup, what there is of it is kept.
+    for measure in (_complete, _complete_or_with_records):
+        has = {each.id: measure(each) for each in manifests}
+        old = [each.id for each in manifests if each.id not in needed]
+        wanted = _union(has[each] for each in old)
+        wanted -= _union(has[each.id] for each in manifests if each.id in needed)
+        wanted = {each for each in wanted if each[0] not in gone}
+        needed |= _newest_with(wanted, old, has)
+    return needed
+
+
+def _union(sets: Iterable[_Partitions]) -> _Partitions:
+    return set().union(*sets)
+
+
+def _complete(manifest: Manifest) -> _Partitions:
+    return {key for key, why in manifest.partitions().items() if not why}
+
+
+def _complete_or_with_records(manifest: Manifest) -> _Partitions:
+    return _complete(manifest) | manifest.with_records()
+
+
+def _deleted(manifests: Iterable[Manifest]) -> set[str]:
+    """The ids of the streams that a backup does not name, although it names all that the cluster
+    had, and an older one does. Backups of chosen streams, or of a data directory, prove nothing."""
+    known: set[str] = set()
+    gone: set[str] = set()
+    for each in manifests:
+        names = {str(stream.definition["id"]) for stream in each.streams}
+        if each.names_all_streams:
+            gone |= known - names
+        known |= names
+    return gone
+
+
+def _newest_with(
+    wanted: _Partitions, ids: Sequence[str], has: Mapping[str, _Partitions]
+) -> set[str]:
+    """Those of `ids`, oldest first, that have `wanted`: one that has all of it, or as many as it
+    takes."""
+    needed: set[str] = set()
+    for each in reversed(ids):
+        if wanted and wanted <= has[each]:
+            return {each}
+    for each in reversed(ids):
+        if wanted & has[each]:
+            needed.add(each)
+            wanted = wanted - has[each]
     return needed

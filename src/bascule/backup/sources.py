@@ -63,6 +63,10 @@ class Source(Protocol):
 
     def streams(self) -> list[StreamDefinition]: ...
 
+    @property
+    def names_all_streams(self) -> bool:
+        """Whether a stream that `streams` did not name when it was called last was deleted."""
+
     def partitions(self, definition: StreamDefinition) -> list[int]:
         """The partitions of a stream that this source has."""
 

@@ -97,10 +97,12 @@ class BackupTaker:
         before: Manifest | None,
         *,
         known_ids: Collection[str] = (),
+        names_all_streams: bool = False,
         is_full: bool = False,
         jobs: int = 4,
     ) -> Taken:
         """Read `streams`; `before` is the backup whose files are used again, unless it `is_full`.
+        `names_all_streams`: others that an earlier backup has were deleted.
 
         A partition that cannot be read keeps what `before` has of it, and says so. The manifest is
         not written yet. Raises: OSError where the place cannot be written.
@@ -120,6 +122,7 @@ class BackupTaker:
                 source=self._source.address,
                 streams=(),
                 failure=self._source.failure,
+                names_all_streams=names_all_streams,
             )
         )
         wanted = [

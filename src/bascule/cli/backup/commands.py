@@ -113,8 +113,13 @@ def backup(
         raise ConfigError("--prune removes all backups but the newest N: give --keep N as well")
     if keep and stream:
         raise ConfigError(
-            "--keep with --stream would remove the backups of all other streams: give one of them, "
+            "--keep with --stream would leave one backup of all other streams: give one of them, "
             "or use a place for these streams alone"
+        )
+    if keep and data is not None and not prune:
+        raise ConfigError(
+            "--keep with --data could remove what the directory lacks: leave out --keep, or use a "
+            "place for this directory alone and remove backups there with --prune"
         )
     if show and (keep or full):
         raise ConfigError("--list takes no backup and removes none: leave out --keep and --full")
@@ -280,13 +285,15 @@ def _take(
     clock = RealClock()
     with ExitStack() as stack:
         source = stack.enter_context(_source(data, server))
+        # Before the streams are asked for: an older backup has none that is newer than the answer.
+        ids = repository.ids()
         streams = source.streams()
         known = {each.name for each in streams}
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
         chosen = [each for each in streams if not names or each.name in names]
         keeps_others_out = stack.enter_context(repository.place.held())
-        ids = repository.ids()
+        repository.check_alone(ids)
         before = _before(repository, chosen, full=full)
         _check_same_cluster(repository, before, source)
         if keep and keeps_others_out:
@@ -301,7 +308,10 @@ def _take(
             taker = BackupTaker(source, repository.place, now_ms=clock.now_ms,
                                 on_progress=on_progress)  # fmt: skip
             usable = None if before is None else repository.usable(before)
-            taken = taker.take(chosen, usable, known_ids=ids, is_full=full, jobs=jobs)
+            taken = taker.take(
+                chosen, usable, known_ids=ids, is_full=full, jobs=jobs,
+                names_all_streams=source.names_all_streams and not names,
+            )  # fmt: skip
         repository.add(taken.manifest, known=ids)
         removed, not_pruned = (0, 0), None
         if keep:
