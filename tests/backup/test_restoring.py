@@ -26,6 +26,7 @@ from bascule.replica.log_identity import LogIdentity, read_identity
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from support.backup_sources import WrittenLogs, log_bytes
+from support.stored_batches import make_batch
 
 NOW_MS = 1_700_000_000_000
 
@@ -95,6 +96,31 @@ def test_a_log_keeps_its_start(tmp_path: Path) -> None:
         log = PartitionLog.open(RealFiles(), directory, log_config(stream.config), RealClock())
         assert (log.start_offset, log.end.offset) == (start, 500)
         log.close()
+
+
+@pytest.mark.parametrize("start", [0, 20])
+def test_a_log_whose_first_records_were_compacted_away_keeps_its_start(
+    tmp_path: Path, start: int
+) -> None:
+    """Offsets that consumers have committed below the first batch stay in range."""
+    logs = WrittenLogs(tmp_path / "logs")
+    stream = logs.add("kv", cleanup=(Cleanup.COMPACT,))
+    log = logs.log("kv")
+    if start:
+        log.start_at(start, epoch=0)
+    log.append_as_follower(make_batch(50, 5))
+    log.close(high_watermark=55)
+    restoring = restorer(back_up(logs, tmp_path / "place"))
+    restoring.restore(str(tmp_path / "data"), restoring.streams())
+    directory = f"{tmp_path}/data/streams/kv/0"
+    config = log_config(stream.config)
+    for _ in range(2):
+        log = PartitionLog.open(RealFiles(), directory, config, RealClock())
+        assert (log.start_offset, log.end.offset) == (start, 55)
+        piece = log.plan_read(start, bytes_max=1_000, end=log.end)
+        assert piece is not None
+        assert piece.file.read_at(piece.position, piece.length) == make_batch(50, 5)
+        log.close(high_watermark=55)
 
 
 def test_each_partition_comes_from_the_backup_that_has_most_of_it(tmp_path: Path) -> None:

@@ -307,7 +307,9 @@ class Restorer:
     def _append_files(self, log: PartitionLog, chosen: _Chosen, restored: Restored) -> None:
         """Raises: CorruptData, after everything before it."""
         partition = chosen.partition
-        first = partition.files[0].first_offset if partition.files else partition.start_offset
+        # The first batch may begin on either side of the start: a start within a batch keeps the
+        # whole batch, and compaction removes batches above the start.
+        first = min([partition.start_offset, *(each.first_offset for each in partition.files[:1])])
         if first:
             log.start_at(first, epoch=0)
         for data in verified_files(chosen.place, partition, on_bytes=self._on_bytes):
