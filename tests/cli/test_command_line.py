@@ -104,6 +104,7 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
         (["read", "a", "--order", "x"], "error: --order 'x' is not one of partition, timestamp"),
         (["stream", "create", "a"], "error: missing option '--subject'"),
         (["stream", "create", "a", "--subjct", "b"], "error: no such option: --subjct"),
+        (["stream", "elect-leader", "a", "--node", "-1"], "error: invalid value for '--node'"),
         (["top", "--sort", "x"], "error: --sort 'x' is not one of"),
         (["serve", "--log-level", "loud"], "error: --log-level must be one of"),
         (["inspect", "/nowhere"], "error: invalid value for 'FILE'"),

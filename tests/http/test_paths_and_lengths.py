@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from bascule.http.cluster import _node_number
+from bascule.http.cluster import ElectLeaderRequest, _node_number
 from bascule.http.payloads.writes import _opening
-from bascule.http.requests import NUMBER_MAX, MalformedRequest
+from bascule.http.requests import NUMBER_MAX, MalformedRequest, decode_body
 from bascule.http.tables.requests import key_of
 
 
@@ -53,6 +53,14 @@ def test_a_number_of_a_node_is_refused_that_is_none(number: str) -> None:
     asked.path_params["number"] = number
     with pytest.raises(MalformedRequest, match="not the number of a node"):
         _node_number(asked)
+
+
+@pytest.mark.parametrize("node", [-1, 0])
+def test_a_leader_is_a_node_from_1_on(node: int) -> None:
+    with pytest.raises(MalformedRequest, match=r"^node: .* >= 1"):
+        decode_body(b'{"node": %d}' % node, ElectLeaderRequest)
+    assert decode_body(b'{"node": 1}', ElectLeaderRequest).node == 1
+    assert decode_body(b'{"node": null}', ElectLeaderRequest).node is None
 
 
 def test_a_payload_has_a_length_of_64_bits() -> None:

@@ -102,6 +102,21 @@ def test_who_cannot_lead_is_refused_with_the_reason(controller: DecidingControll
         controller.submit(ElectLeaders("a", 0, followers[1]))
 
 
+@pytest.mark.parametrize("node", [NO_LEADER, 0, 9])
+def test_what_is_no_replica_is_refused_also_where_nobody_leads(
+    controller: DecidingController, node: int
+) -> None:
+    controller.create("a", replicas=2, partitions=2)
+    for replica in (1, 2, 3):
+        controller.lose(replica)
+    states = [controller.state("a", index) for index in range(2)]
+    assert {state.leader for state in states} == {NO_LEADER}
+    for partition in (0, None):
+        with pytest.raises(CannotLead, match="not one of the replicas"):
+            controller.submit(ElectLeaders("a", partition, node))
+    assert [controller.state("a", index) for index in range(2)] == states
+
+
 # -- cancelled moves ---------------------------------------------------------------------------
 
 

@@ -107,7 +107,7 @@ class ElectLeaderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
     node: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=1)] | None,
         Meta(description="A replica in sync, preferred from then on; default: the preferred one."),
     ] = None
 

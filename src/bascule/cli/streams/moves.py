@@ -216,6 +216,7 @@ def elect_leader(
         typer.Option(
             "--node",
             metavar="N",
+            min=1,
             help="A replica in sync, which is the preferred leader from then on. Default: the "
             "preferred leader.",
         ),

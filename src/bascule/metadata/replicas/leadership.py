@@ -61,7 +61,9 @@ def elect_leaders(
         if leader == state.leader == state.replicas[0]:
             continue
         why = why_not_lead(image, state, leader)
-        if why and state.leader != leader:
+        # Without a leader `state.leader` is NO_LEADER, which a request may have as its node.
+        leads = leader == state.leader and leader in state.replicas
+        if why and not leads:
             refused.append(CannotLead(definition.name, index, leader, why))
             continue
         target = state.target
