@@ -14,10 +14,7 @@ from bascule.controller.cluster.healing import healer as module
 from bascule.controller.cluster.healing.evidence import KEPT_BYTES_MAX, KEPT_MAX, keep_evidence
 from bascule.controller.cluster.healing.healer import Healer
 from bascule.controller.cluster.healing.history import (
-    NODE_MAX,
     PARTITION_MAX,
-    PERIOD_MS,
-    HealHistory,
 )
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.views import HEALS, LEADER_DAMAGED
@@ -503,32 +500,6 @@ def test_a_replica_is_not_healed_again_and_again(monkeypatch: pytest.MonkeyPatch
         assert "3 times within 24 h" in tested.healer.standing(tested.partition)
 
     play(scene, monkeypatch, leads=False)
-
-
-def test_the_history_has_limits_and_survives_a_restart() -> None:
-    files, clock = SimFiles(RealRandom(1)), SimClock(1_000)
-    files.make_dirs("/data")
-    history = HealHistory(files, "/data", clock)
-    key = b"s" * 16, 0
-    for _ in range(PARTITION_MAX):
-        assert history.why_not(key) == ""
-        history.add(key)
-        clock.ms += 1_000
-    again = HealHistory(files, "/data", clock)
-    assert "healed 3 times" in again.why_not(key)
-    assert again.why_not((b"t" * 16, 0)) == ""
-    for number in range(NODE_MAX):
-        again.add((b"u" * 16, number))
-    assert "of this node" in again.why_not((b"t" * 16, 0))
-    clock.ms += PERIOD_MS
-    assert again.why_not(key) == ""
-
-
-def test_a_damaged_history_counts_from_now_on() -> None:
-    files, clock = SimFiles(RealRandom(1)), SimClock(1_000)
-    files.make_dirs("/data")
-    files.open("/data/heals.json", create=True).append(b"[")
-    assert HealHistory(files, "/data", clock).why_not((b"s" * 16, 0)) == ""
 
 
 def test_evidence_is_bounded() -> None:

@@ -24,6 +24,10 @@ PARTITION_MAX: Final = 3
 log a third time in a day is broken."""
 NODE_MAX: Final = 100
 """Of all partitions of a node in `PERIOD_MS`."""
+AHEAD_MS_MAX: Final = 3_600_000
+"""A heal that is further ahead of the clock is forgotten: the clock was wrong then, and has been
+set back, so nobody knows when that was. Less counts, as far as it goes: corrections of a clock that
+is kept by NTP are smaller by far."""
 
 Key = tuple[bytes, int]
 
@@ -60,10 +64,13 @@ class HealHistory:
         self._heals = heals
 
     def _recent(self) -> list[tuple[Key, int]]:
+        """The heals that count now; the others are forgotten. Raises: OSError."""
         if self._heals is None:
             self._heals = self._load()
-        since = self._clock.now_ms() - PERIOD_MS
-        return [each for each in self._heals if each[1] > since]
+        now_ms = self._clock.now_ms()
+        since, until = now_ms - PERIOD_MS, now_ms + AHEAD_MS_MAX
+        self._heals = [each for each in self._heals if since < each[1] <= until]
+        return self._heals
 
     def _load(self) -> list[tuple[Key, int]]:
         """What the file says; a damaged one counts as empty. Raises: OSError."""
