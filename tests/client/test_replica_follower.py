@@ -15,7 +15,12 @@ import pytest
 from bascule.client.tables.replica import follower as follower_module
 from bascule.client.tables.replica.conflicts import LocalWrite, Resolver, newer
 from bascule.client.tables.replica.copy_rows import CopyState
-from bascule.client.tables.replica.follower import FAILED_AT_ONCE, ReplicaFollower
+from bascule.client.tables.replica.follower import (
+    BEHIND_SECONDS,
+    FAILED_AT_ONCE,
+    WAIT_SECONDS,
+    ReplicaFollower,
+)
 from bascule.client.tables.replica.local_replica import open_replica
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import Broken, ConfigError, RequestFailed, WrongVersion
@@ -95,6 +100,81 @@ def test_what_is_asked_ahead_is_behind_the_last_page_that_has_come(
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
+        file.close()
+
+    asyncio.run(test())
+
+
+class NodeThatStaysBehind(PagesOfANode):
+    """Has nothing new behind the pages, though more is committed."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.last = pages[-1]
+        self.has_turned, self.may_commit = asyncio.Event(), asyncio.Event()
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        self.asked.append(asked)
+        if self._pages:
+            return self._pages.pop(0)
+        if self.has_turned.is_set():
+            await asyncio.Event().wait()
+        await self.may_commit.wait()
+        more = self.last.high_watermark + 1
+        return msgspec.structs.replace(self.last, is_full=False, rows=[], high_watermark=more)
+
+    def turn_from(self, server: str) -> None:
+        self.has_turned.set()
+
+
+def test_a_copy_leaves_a_node_whose_table_stays_behind(tmp_path: Path) -> None:
+    """It asked that node again and again without a pause, and said that it had everything."""
+
+    async def test() -> None:
+        first = page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1)
+        node = NodeThatStaysBehind(first)
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        assert await follower.wait(lambda: follower.is_current, 20)
+        node.may_commit.set()
+        assert await follower.wait(lambda: not follower.is_current, 20)
+        await asyncio.wait_for(node.has_turned.wait(), 20)
+        waits = [each.wait for each in node.asked[:3]]
+        assert waits == [0.0, WAIT_SECONDS, BEHIND_SECONDS]
+        assert "stays at offset 1, though 2 is committed" in str(follower.failure)
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+
+
+def test_a_copy_stays_with_a_node_that_is_a_moment_behind(tmp_path: Path) -> None:
+    """What is committed while a page is read comes with the next one."""
+
+    async def test() -> None:
+        first = page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1)
+        behind = msgspec.structs.replace(first, is_full=False, rows=[], high_watermark=2)
+        second = page(2, epoch=1, read_at=2, read_epoch=1, high_watermark=3)
+        node = PagesOfANode(
+            first,
+            behind,
+            second,
+            msgspec.structs.replace(second, rows=[]),
+            page(3, epoch=1, read_at=3, read_epoch=1, high_watermark=3),
+        )
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        sent = asyncio.create_task(node.are_sent.wait())
+        await asyncio.wait([following, sent], timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert sent.done()
+        waits = [each.wait for each in node.asked]
+        assert waits == [0.0, WAIT_SECONDS, BEHIND_SECONDS, 0.0, BEHIND_SECONDS, WAIT_SECONDS]
+        assert await follower.wait(lambda: follower.is_current, 20)
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
         file.close()
 
     asyncio.run(test())

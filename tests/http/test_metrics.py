@@ -155,6 +155,8 @@ SECTIONS = {
     "HealCounts": "healing",
     "ScrubCounts": "scrub",
     "TroubleCounts": "cluster",
+    "ReadCounts": "table_reads",
+    "TableCounts": "tables",
     "WatchCounts": "table_watches",
     "FollowerCounts": "table_followers",
     "ExpiryCounts": "table_expiry",

@@ -205,7 +205,7 @@ def test_a_table_that_could_not_apply_tries_again_without_a_commit(
             while replica.position < 2:
                 await some_turns()
         assert len(failures) == 2
-        assert replica.failure is None
+        assert replica.failure.reason is None
 
     harness.run(test)
 

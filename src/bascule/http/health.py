@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from bascule.errors import PartitionFailed
 from bascule.model import ClusterInfo, DuplicateStream, PartHealth
 from bascule.replica.partition import Partition
 
@@ -81,15 +82,24 @@ def partitions_health(partitions: Iterable[Partition]) -> PartHealth:
     failed = [partition for partition in every if partition.failure is not None]
     if not failed:
         return PartHealth("partitions", "ok", f"{len(every)} open")
-    shown = "; ".join(str(partition.failure) for partition in failed[:LISTED_FAILURES_MAX])
-    more = (
-        f"; and {len(failed) - LISTED_FAILURES_MAX} more"
-        if len(failed) > LISTED_FAILURES_MAX
-        else ""
-    )
+    shown = _first(str(partition.failure) for partition in failed)
     return PartHealth(
-        "partitions", "degraded", f"{len(failed)} of {len(every)} are stopped: {shown}{more}"
+        "partitions", "degraded", f"{len(failed)} of {len(every)} are stopped: {shown}"
     )
+
+
+def tables_health(failures: Sequence[PartitionFailed]) -> PartHealth:
+    """`failures` of tables that have not followed their logs for a while: they are read at other
+    nodes, if there are any with a replica."""
+    if not failures:
+        return PartHealth("tables", "ok", "all follow their logs")
+    return PartHealth("tables", "degraded", f"{len(failures)} do not follow: {_first(failures)}")
+
+
+def _first(failures: Iterable[object]) -> str:
+    every = [str(each) for each in failures]
+    more = len(every) - LISTED_FAILURES_MAX
+    return "; ".join(every[:LISTED_FAILURES_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def streams_health(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -13,10 +14,14 @@ from bascule.errors import (
     BasculeError,
     CannotAlter,
     ConfigError,
+    CorruptData,
+    Indeterminate,
     InvalidKey,
     InvalidName,
     InvalidPattern,
+    LogFailed,
     NotEnoughNodes,
+    PartitionFailed,
     PublishRejected,
     StreamConflict,
 )
@@ -64,6 +69,9 @@ PAGE_ENTRIES: Final = 256
 """As JetStream: a page has to be smaller than the NATS server's `max_payload`."""
 API_LEVEL: Final = 1
 """From this level on JetStream has `Nats-TTL`; nats.go asks for `LimitMarkerTTL` only then."""
+_BY_ANY_REPLICA: Final = frozenset({"DIRECT.GET", "STREAM.INFO", "CONSUMER.CREATE"})
+_NOT_HERE: Final = (PartitionFailed, CorruptData, LogFailed, Indeterminate)
+"""The replica of this node has stopped, its table cannot be read, or is behind."""
 _ACCOUNT_LIMITS: Final = (
     "max_memory",
     "max_storage",
@@ -128,6 +136,8 @@ class BucketApi:
         except (InvalidKey, InvalidPattern) as error:
             return refusal(request, reply, ApiError(400, BAD_REQUEST, str(error)))
         except BasculeError as error:
+            if isinstance(error, _NOT_HERE) and request.operation in _BY_ANY_REPLICA:
+                self._leave_to_others(request)
             return refusal(request, reply, ApiError(503, UNAVAILABLE, str(error)))
 
     async def _answer(self, request: ApiRequest, reply: str) -> bytes:
@@ -174,6 +184,13 @@ class BucketApi:
         if found is None:
             raise Elsewhere(bucket, leader=leader)
         return found
+
+    def _leave_to_others(self, request: ApiRequest) -> None:
+        """Raises: Elsewhere if there is another replica."""
+        bucket = bucket_of_stream(request.stream)
+        with suppress(ApiError):  # it is deleted
+            if self._tables.others(bucket):
+                raise Elsewhere(bucket, leader=False)
 
     def _names(self) -> list[str]:
         return [name for name, _ in self._tables.buckets()]
@@ -279,7 +296,7 @@ class BucketApi:
         key = table.keys.table_key(record_key)
         if key is None:
             raise ApiError(400, NO_KEY, table.keys.why_no_key(record_key))
-        await table.replica.wait_position(table.partition.high_watermark.offset)
+        await table.wait_applied()
         return (await table.replica.last([key])).get(key)
 
     async def _row(self, table: HeldTable, asked: MessageRequest) -> Row:
@@ -290,7 +307,7 @@ class BucketApi:
         if asked.last_by_subj is not None:
             row = await self._last(table, asked.last_by_subj)
         elif sequence := asked.seq:
-            await table.replica.wait_position(table.partition.high_watermark.offset)
+            await table.wait_applied()
             row = await table.replica.at_version(sequence - 1)
         else:
             raise ApiError(400, BAD_REQUEST, "a message is asked for by last_by_subj or seq")

@@ -368,7 +368,7 @@ class PushConsumers:
         if len(self._consumers) >= CONSUMERS_MAX:
             raise ApiError(503, BAD_REQUEST, f"this node has {CONSUMERS_MAX} consumers, no more")
         patterns = patterns_of(table, config)
-        await table.replica.wait_position(table.partition.high_watermark.offset)
+        await table.wait_applied()
         start = start_of(table, config)
         state: KeyState | list[Change] = []
         if isinstance(start, WatchPosition) and not await table.replica.reaches(

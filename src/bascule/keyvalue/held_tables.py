@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from bascule.controller.cluster.views import ClusterViews, other_replicas
 from bascule.errors import BasculeError, NotATable, UnknownStream
@@ -13,8 +14,11 @@ from bascule.model import StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.tables import Tables
-from bascule.tables.table_replica import TableReplica
+from bascule.tables.table_replica import WAIT_SECONDS_MAX, TableReplica
 from bascule.wire.tables.keys import TableKeys, bucket_subject, why_not_opened
+
+BEHIND_SECONDS_MAX: Final = 1.0
+"""For a replica that does not lead to apply what is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class HeldTable:
     @property
     def subject_prefix(self) -> str:
         return self.definition.config.subject.removesuffix(">")
+
+    async def wait_applied(self) -> None:
+        """Return once the table has all that is committed, as far as this node knows. One that does
+        not lead gives up early: others are asked then. Raises: PartitionFailed, Indeterminate."""
+        seconds = WAIT_SECONDS_MAX if self.partition.is_leader else BEHIND_SECONDS_MAX
+        await self.replica.wait_position(self.partition.high_watermark.offset, seconds)
 
 
 class HeldTables:
@@ -71,16 +81,17 @@ class HeldTables:
 
     def held(self, bucket: str, *, leader: bool = False) -> HeldTable | None:
         """The replica of a bucket here; with `leader`, only if it leads. Without, one that has
-        stopped is none where there is another one. Raises: ApiError."""
+        stopped, or whose table does not follow its log, is none where there is another one.
+        Raises: ApiError."""
         definition = self.definition(bucket)
         found = self._partitions.stream_by_id(definition.id)
         if not found or found[0].log is None or (leader and not found[0].is_leader):
             return None
-        if found[0].failure is not None and not leader and self.others(bucket):
-            return None
         try:
             replica = self._tables.replica(definition.name, 0)
         except BasculeError:
+            return None
+        if replica.ended is not None and not leader and self.others(bucket):
             return None
         keys = TableKeys(found[0].definition.config)
         return HeldTable(bucket, found[0].definition, found[0], replica, keys)

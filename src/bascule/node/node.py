@@ -451,7 +451,7 @@ class Node:
     ) -> None:
         config, limits = self._config, self._config.limits
         tables = self._controller.attach_tables(self._tables, self._publisher)
-        self.status.table_followers = tables.followers
+        self.status.table_followers, self.status.table_reads = tables.followers, tables
         self._client_listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,

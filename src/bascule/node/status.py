@@ -12,7 +12,7 @@ from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.groups import GroupLags
-from bascule.controller.cluster.tables import ClusterFollowers
+from bascule.controller.cluster.tables import ClusterFollowers, ClusterTables
 from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import Clock, Files
 from bascule.host.twins import twin_of_all
@@ -121,6 +121,7 @@ class NodeStatus:
         self.scrub: ScrubCounts | None = None
         self.tables: Tables | None = None
         self.table_followers: ClusterFollowers | None = None
+        self.table_reads: ClusterTables | None = None
         self.key_value: KeyValueService | None = None
 
     def node_info(self) -> NodeInfo:
@@ -204,6 +205,7 @@ class NodeStatus:
             *self.liveness(),
             *self._cluster_health(),
             health.partitions_health(every),
+            *((health.tables_health(self.tables.failures()),) if self.tables is not None else ()),
             *((self._streams_health(),) if self.announcer is not None else ()),
             health.disk_health(
                 free_bytes=self._room.free_bytes,
@@ -238,6 +240,8 @@ class NodeStatus:
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
             "scrub": _counters(self.scrub),
+            "tables": _counters(self.tables and self.tables.counts),
+            "table_reads": _counters(self.table_reads and self.table_reads.counts),
             "table_watches": _counters(self.tables and self.tables.watch_counts),
             "table_expiry": _counters(self.tables and self.tables.expiry_counts),
             "table_forgetting": _counters(self.tables and self.tables.forgetting_counts),

@@ -22,6 +22,7 @@ from bascule.table_results import TableEntry, TableKey
 from bascule.tables.ageing.deadlines import ExpiredKey, NextDeadline
 from bascule.tables.ageing.forgotten import ForgetLimits, Forgotten, Walk
 from bascule.tables.completeness import Completeness
+from bascule.tables.follow_failure import FollowFailure
 from bascule.tables.key_ranges import PageRange, is_one_key
 from bascule.tables.key_state import KeyPart, KeyState
 from bascule.tables.key_versions import KeyVersions
@@ -86,8 +87,7 @@ class TableReplica:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._after: asyncio.Task[None] | None = None
         self._completeness = Completeness()
-        self.failure: str | None = None
-        """Why the table does not follow, as far as it is known."""
+        self.failure = FollowFailure(stream, index)
         self._has_ended_watches = False
         self._is_damaged = False
         """Whether a reader has found the file damaged; it is made anew then."""
@@ -133,8 +133,8 @@ class TableReplica:
 
     @property
     def ended(self) -> PartitionFailed | None:
-        """Why nothing more comes to this replica."""
-        return why_ended(self._find())
+        """Why nothing more comes to this replica, or has not for a while."""
+        return why_ended(self._find()) or self.failure.lasting
 
     def sync_to(self, end: int) -> int:
         """See `TombstoneReader`."""
@@ -391,7 +391,7 @@ class TableReplica:
             with self._pace.awaited():
                 async with asyncio.timeout(seconds), self._advanced:
                     await self._advanced.wait_for(
-                        lambda: self.complete_position >= offset or bool(self.failure or self.ended)
+                        lambda: self.complete_position >= offset or self._is_held_up()
                     )
         except TimeoutError:
             raise Indeterminate(
@@ -399,7 +399,10 @@ class TableReplica:
                 f"after {seconds:.1f} s"
             ) from None
         if self.complete_position < offset:
-            raise self.ended or PartitionFailed(self.stream, self.index, str(self.failure))
+            raise self.ended or PartitionFailed(self.stream, self.index, str(self.failure.reason))
+
+    def _is_held_up(self) -> bool:
+        return self.failure.reason is not None or self.ended is not None
 
     async def end_watches(self) -> None:
         """Nobody waits for changes any more: the node stops."""
@@ -460,7 +463,7 @@ class TableReplica:
     async def _read(self, read: Callable[[TableFile], T]) -> T:
         file = self._file or await self._opened()
         if file is None:
-            why = self.failure or "this node has no table of it"
+            why = self.failure.reason or "this node has no table of it"
             raise PartitionFailed(self.stream, self.index, why)
         try:
             return await asyncio.to_thread(read, file)
@@ -477,7 +480,7 @@ class TableReplica:
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS_MAX), self._advanced:
                 await self._advanced.wait_for(
-                    lambda: self._file is not None or self.failure is not None
+                    lambda: self._file is not None or self.failure.reason is not None
                 )
         return self._file
 
@@ -493,15 +496,13 @@ class TableReplica:
             self._pace.follow(found.watchers)
             try:
                 await self._catch_up(found)
-                self.failure = None
+                self.failure.end()
             except (BasculeError, OSError) as error:
-                if self.failure is None:
-                    log.error(
-                        "table does not follow",
-                        extra={"stream": self.stream, "partition": self.index, "error": str(error)},
-                    )
-                self.failure = str(error)
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._pace.hurry)
+                loop = asyncio.get_running_loop()
+                self.failure.note(error, now=loop.time())
+                if self.failure.lasting is not None:
+                    self.watches.wake()
+                loop.call_later(RETRY_SECONDS, self._pace.hurry)
             async with self._advanced:
                 self._advanced.notify_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,15 @@ from bascule.wire.tables.keys import why_not_opened
 log = logging.getLogger("bascule.tables")
 
 DIRECTORY: Final = "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """Of a node, now."""
+
+    held: int
+    stopped: int
+    """Tables that have not followed their logs for a while."""
 
 
 class Tables:
@@ -102,6 +112,16 @@ class Tables:
                 found = self._find(id, index)
                 if found is not None:
                     yield found, replica
+
+    @property
+    def counts(self) -> TableCounts:
+        found = [replica for _, replica in self.held()]
+        return TableCounts(len(found), sum(each.failure.lasting is not None for each in found))
+
+    def failures(self) -> list[PartitionFailed]:
+        """Of the tables that have not followed their logs for a while."""
+        found = (replica.failure.lasting for _, replica in self.held())
+        return [each for each in found if each is not None]
 
     def leading(self) -> Iterator[tuple[Partition, TableReplica]]:
         """The partitions of tables that this node leads."""

@@ -20,7 +20,7 @@ from bascule.client.tables.replica.conflicts import (
     checked_choice,
     checked_value,
 )
-from bascule.client.tables.replica.copy_rows import PendingWrite, RefusedWrite
+from bascule.client.tables.replica.copy_rows import CopyState, PendingWrite, RefusedWrite
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import (
     BasculeError,
@@ -45,6 +45,8 @@ PAGES_AHEAD: Final = 2
 """Pages that have come and are not applied yet."""
 WAIT_SECONDS: Final = 20.0
 """A node answers after that if nothing changes."""
+BEHIND_SECONDS: Final = 5.0
+"""For a node that has nothing new, though more is committed; then another one is asked."""
 RETRY_SECONDS: Final = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 OFFERED_AT_ONCE: Final = 16
 FAILED_AT_ONCE: Final = 128
@@ -154,8 +156,11 @@ class ReplicaFollower:
             task.result()
 
     async def _fetch(self, pages: asyncio.Queue[SyncPage]) -> None:
-        """Ask for pages. The next one is asked for while those before are applied."""
-        state, wait = self.state, 0.0
+        """Ask for pages. The next one is asked for while those before are applied.
+
+        Raises: BasculeError; Indeterminate where the node's replica stays behind its log.
+        """
+        state, wait, is_behind = self.state, 0.0, False
         while True:
             asked = PageAsked(
                 table=state.table,
@@ -172,8 +177,17 @@ class ReplicaFollower:
             )
             page = await self._admin.table_changes(self._table, asked)
             await pages.put(page)
+            was_behind, is_behind = is_behind, _stands_still(state, page)
+            if is_behind and was_behind:
+                raise Indeterminate(
+                    f"the node's replica of the table {self._table} stays at offset "
+                    f"{page.position}, though {page.high_watermark} is committed"
+                )
             state = state.behind(page)
-            wait = WAIT_SECONDS if page.is_current else 0.0
+            if is_behind:
+                wait = BEHIND_SECONDS
+            else:
+                wait = WAIT_SECONDS if page.is_current else 0.0
 
     async def _apply(self, pages: asyncio.Queue[SyncPage]) -> None:
         while True:
@@ -189,7 +203,9 @@ class ReplicaFollower:
             if not self.is_connected:
                 self.is_connected, self.failure = True, None
             self.received += len(page.rows)
-            self.is_current = self.is_current or page.is_current
+            self.is_current = page.is_current or (
+                self.is_current and not _stands_still(before, page)
+            )
             await self._notify()
 
     async def _notify(self) -> None:
@@ -337,3 +353,12 @@ class ReplicaFollower:
 
     async def _on_file(self, use: Callable[[], T]) -> T:
         return await asyncio.to_thread(use)
+
+
+def _stands_still(state: CopyState, page: SyncPage) -> bool:
+    """Whether a page is where the copy was, and more is committed."""
+    return (
+        not page.is_current
+        and not page.is_full
+        and (page.table, page.position) == (state.table, state.position)
+    )

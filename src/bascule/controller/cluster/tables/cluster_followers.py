@@ -66,7 +66,7 @@ class ClusterFollowers:
 
     def where(self, table: str) -> str:
         """See `replica_address`."""
-        return replica_address(self._views, self._partitions, table)
+        return replica_address(self._views, self._partitions, self._tables, table)
 
     async def page(self, table: str, asked: PageAsked) -> SyncPage:
         """What has changed since, as this node's replica has it.

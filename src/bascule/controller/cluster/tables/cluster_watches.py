@@ -38,7 +38,7 @@ class ClusterWatches:
 
     def where(self, table: str) -> str:
         """See `replica_address`."""
-        return replica_address(self._views, self._partitions, table)
+        return replica_address(self._views, self._partitions, self._tables, table)
 
     def watch(
         self, table: str, pattern: KeyPattern, start: Start, *, of: bytes | None = None

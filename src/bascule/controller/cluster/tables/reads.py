@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,9 +25,11 @@ from bascule.controller.cluster.views import ClusterViews, other_replicas
 from bascule.errors import (
     Broken,
     CannotReplicate,
+    CorruptData,
     Indeterminate,
     LaggingIndex,
     LimitExceeded,
+    LogFailed,
     NeedsClusterVersion,
     NotATable,
     NotLeader,
@@ -67,9 +70,11 @@ GET_KEYS_MAX: Final = 10_000
 PAGE_ROWS_MAX: Final = 10_000
 PAGE_BYTES_MAX: Final = 4 << 20
 """Of the values of a page; the first entry is there whatever its size."""
-_TRY_AGAIN: Final = (
-    NotLeader, Broken, PartitionFailed, CannotReplicate, LaggingIndex, Indeterminate
-)  # fmt: skip
+_FAILED: Final = (PartitionFailed, CorruptData, LogFailed)
+"""A replica has stopped, or its table cannot be read or does not follow the log."""
+_NOT_HERE: Final = (*_FAILED, Indeterminate)
+"""Or it is behind."""
+_TRY_AGAIN: Final = (*_NOT_HERE, NotLeader, Broken, CannotReplicate, LaggingIndex)
 
 
 async def submit(metadata: MetadataGroup, request: Create | Alter) -> int:
@@ -87,6 +92,14 @@ async def submit(metadata: MetadataGroup, request: Create | Alter) -> int:
             if error.behind or loop.time() > deadline:
                 raise
         await asyncio.sleep(RETRY_SECONDS)
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """Of a node since it has started. Counts only grow."""
+
+    elsewhere: int = 0
+    """Reads that this node's replica should have answered, and others were asked for."""
 
 
 class TableReads:
@@ -112,6 +125,7 @@ class TableReads:
         self._views = views
         self._peers = peers
         self._confirmation = confirmation
+        self.counts = ReadCounts()
 
     def names(self) -> list[str]:
         """The tables of the cluster, by name."""
@@ -182,11 +196,14 @@ class TableReads:
                 answer = await self._do(
                     operation, WAIT_SECONDS_MAX if is_leader else BEHIND_SECONDS_MAX
                 )
-            except Indeterminate:
-                leader = self._views.states(definition.id)[0].leader  # meanwhile maybe another one
-                if leader in (self._node_id, NO_LEADER):
+            except _NOT_HERE as error:
+                state = self._views.states(definition.id)[0]  # meanwhile maybe another one leads
+                others = other_replicas(state, self._node_id)
+                is_behind = isinstance(error, Indeterminate)
+                if not others or (is_behind and state.leader in (self._node_id, NO_LEADER)):
                     raise
-                answer = await self._ask_others(operation, (leader,))
+                self.counts.elsewhere += 1
+                answer = await self._ask_others(operation, others)
         else:
             answer = await self._ask_others(operation, others)
         return msgspec.msgpack.decode(answer, type=kind)
@@ -225,7 +242,7 @@ class TableReads:
                 break
             try:
                 return await self._peers.control(node, TABLES, body, timeout_s=left)
-            except (Broken, PartitionFailed) as failed:
+            except (*_FAILED, Broken) as failed:
                 error = failed
         raise error
 
@@ -254,10 +271,35 @@ class TableReads:
         at_least = operation.at_least
         if at_least > replica.complete_position and found and found[0].is_leader:
             await self._check_range(at_least, found[0])
-        if operation.linearizable:
-            if not found:
-                raise NotLeader(None, 0)
-            at_least = max(at_least, await self._confirmation.position(found[0]))
+        if not operation.linearizable:
+            return await self._read_here(operation, replica, at_least, seconds)
+        if not found:
+            raise NotLeader(None, 0)
+        at_least = max(at_least, await self._confirmation.position(found[0]))
+        others = self._others(operation.table)
+        if others:
+            seconds = min(seconds, BEHIND_SECONDS_MAX)
+        try:
+            return await self._read_here(operation, replica, at_least, seconds)
+        except _NOT_HERE:
+            if not others:
+                raise
+        # What is confirmed is the position: any replica may be read that is there.
+        self.counts.elsewhere += 1
+        behind = msgspec.structs.replace(operation, at_least=at_least, linearizable=False)
+        return await self._ask_others(behind, others)
+
+    async def _read_here(
+        self,
+        operation: ReadKeys | ReadRange,
+        replica: TableReplica,
+        at_least: int,
+        seconds: float,
+    ) -> bytes:
+        """Raises: PartitionFailed also where the table does not follow its log, if there is another
+        replica."""
+        if (ended := replica.ended) is not None and self._others(operation.table):
+            raise ended
         while True:
             if at_least > replica.complete_position:
                 await replica.wait_position(at_least, seconds)
@@ -265,6 +307,10 @@ class TableReads:
             if position >= at_least:
                 return answer
             # The file was damaged, and is made anew.
+
+    def _others(self, table: str) -> list[int]:
+        """Other nodes with a replica in sync, the leader first."""
+        return other_replicas(self._views.states(self.definition(table).id)[0], self._node_id)
 
     async def _check_range(self, at_least: int, partition: Partition) -> None:
         """Raises: OffsetOutOfRange if the log which this node leads ends before that; Indeterminate
