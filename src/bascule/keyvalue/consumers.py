@@ -35,9 +35,9 @@ from bascule.keyvalue.messages import (
 )
 from bascule.keyvalue.oversize import OversizeReports
 from bascule.keyvalue.requests import ApiRequest, ConsumerConfig, ConsumerRequest
-from bascule.tables._hot import FORGOTTEN
+from bascule.tables._hot import FORGOTTEN, PURGED
 from bascule.tables.key_state import KeyPart, KeyState
-from bascule.tables.watching import Begin, Change, Start, WatchPosition
+from bascule.tables.watching import Begin, Caught, Change, Start, WatchPosition
 from bascule.wire.subjects import check_subject
 from bascule.wire.tables.patterns import KeyPattern
 
@@ -124,6 +124,8 @@ class _Consumer:
         self.pending = len(state)
         """Those of the state that are not delivered, at most."""
         self._state = state
+        self._end: Change | None = None
+        """The marker that says that the state is over, where no other message does."""
         self._owner = owner
         self._table = table
         self._patterns = patterns
@@ -185,7 +187,10 @@ class _Consumer:
             async with aclosing(watch) as steps:
                 async for step in steps:
                     if isinstance(step, list):
+                        self._note_hidden(step)
                         await self._send(each for each in step if self._wants(each))
+                    elif isinstance(step, Caught):
+                        await self._end_state()
         except TimeoutError:
             self._owner.counts.gone += 1
         except BasculeError as error:
@@ -208,6 +213,7 @@ class _Consumer:
         the last one is held back until it is known that there is no other.
         """
         state, self._state = self._state, []
+        last = state.last if isinstance(state, KeyState) else None
         held: list[Change] = []
         if isinstance(state, list):
             held = state
@@ -222,6 +228,26 @@ class _Consumer:
                 held = held[-1:]
         self.pending = 0
         await self._send(held)
+        if last is not None and not self.delivered:
+            # All keys were changed, or purged, since the client was told how many there are.
+            key, version = last
+            now_ms = self._table.partition.now_ms()
+            self._end = Change(key, version, now_ms, None, PURGED, -1)
+
+    def _note_hidden(self, changes: Iterable[Change]) -> None:
+        """A removal that is not shown may be the only message that there is to say; see `_end`."""
+        if self._end is None:
+            return
+        for change in changes:
+            if _is_hidden(change) and matches_one(self._patterns, change.key):
+                self._end = change
+
+    async def _end_state(self) -> None:
+        """The client waits for a message behind which nothing is pending: it was told that there
+        are some. What was changed since has come, if it is shown."""
+        end, self._end = self._end, None
+        if end is not None and not self.delivered:
+            await self._send([end])
 
     async def _send(self, changes: Iterable[Change], *, in_state: bool = False) -> None:
         for change in changes:
@@ -246,7 +272,7 @@ class _Consumer:
 
     def _wants(self, change: Change) -> bool:
         """Whether a change that matches what is common to the patterns is to be delivered."""
-        if change.value is None and change.content_type == FORGOTTEN:
+        if _is_hidden(change):
             return False
         return len(self._patterns) == 1 or matches_one(self._patterns, change.key)
 
@@ -325,6 +351,11 @@ class _Consumer:
         headers = {"Nats-Last-Consumer": str(delivered), "Nats-Last-Stream": str(self.sequence)}
         status = "100 Idle Heartbeat"
         self._owner.link.send(deliver_with_headers(self.subject, "", headers, b"", status=status))
+
+
+def _is_hidden(change: Change) -> bool:
+    """Whether it is the second removal of a key, which purges its marker."""
+    return change.value is None and change.content_type == FORGOTTEN
 
 
 class PushConsumers:

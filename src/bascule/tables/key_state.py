@@ -25,6 +25,8 @@ class KeyState:
     def __init__(self) -> None:
         self._versions = array("q")
         self._ids = array("q")
+        self.last: tuple[bytes, int] | None = None
+        """Key and version of the last row; None if there is none."""
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -44,6 +46,7 @@ class KeyState:
                 if matches(key):
                     self._versions.append(version)
                     self._ids.append(id)
+                    self.last = key, version
 
     def pages(self, size: int) -> Iterator[KeyPart]:
         """The parts for one reading each."""
