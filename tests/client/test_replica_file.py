@@ -233,7 +233,7 @@ def test_a_write_that_was_made_while_another_was_offered(file: ReplicaFile) -> N
     later = only(file)
     assert (later.write.value, later.base, later.sent) == (b"2", 4, b"")
     assert file.refuse(offered.number, "too late") is None
-    assert not file.rebase(offered.number, offered.write, 7)
+    assert not file.rebase(offered.number, offered.write, file.known(b"a"))
 
 
 def test_each_write_has_a_message_id_of_its_own(tmp_path: Path) -> None:
@@ -254,7 +254,8 @@ def test_each_write_has_a_message_id_of_its_own(tmp_path: Path) -> None:
 def test_a_write_gets_another_base(file: ReplicaFile) -> None:
     file.queue(write(b"a", b"1"))
     pending = only(file)
-    assert file.rebase(pending.number, write(b"a", b"merged"), 8)
+    file.apply(page((b"a", 8, b"theirs"), position=9))
+    assert file.rebase(pending.number, write(b"a", b"merged"), file.known(b"a"))
     again = only(file)
     assert (again.number, again.write.value, again.base) == (pending.number, b"merged", 8)
 

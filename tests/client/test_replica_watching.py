@@ -208,6 +208,7 @@ def test_a_file_of_an_earlier_format_gets_a_log(tmp_path: Path) -> None:
     file.close()
     connection = sqlite3.connect(path)
     connection.execute("drop table changes")
+    connection.execute("alter table pending drop column since")
     connection.execute("update state set format = 3")
     connection.commit()
     connection.close()

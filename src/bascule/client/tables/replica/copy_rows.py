@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bascule.client.tables.replica.conflicts import LocalWrite
+from bascule.client.tables.replica.conflicts import LocalWrite, RemoteState
 from bascule.wire.tables.sync_pages import SeenTable, SyncPage
 
 DIGEST_BYTES: Final = 32
@@ -73,6 +73,16 @@ class ReplicaValues(NamedTuple):
     """By key; without the keys that have no value."""
 
 
+class KnownState(NamedTuple):
+    """What a copy knows of a key."""
+
+    remote: RemoteState
+    position: int
+    """The first offset that the copy did not have then."""
+    restarts: int
+    """How often the file had begun to get all keys."""
+
+
 class PendingWrite(NamedTuple):
     """A write to be offered."""
 
@@ -82,6 +92,18 @@ class PendingWrite(NamedTuple):
     """The version that it replaces; None: the key had no value."""
     sent: bytes
     """Digests of what was sent for the key without an answer, by this write and those before it."""
+    since: int | None
+    """A record of the key at this offset or behind it is one of others that the write does not
+    replace; the copy's pages have brought it, if there is one. 0: the copy had nothing of the table
+    when the write was made. None: the pages may not have brought a removal."""
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the pages of the copy do not say what has become of the key: a write that was
+        sent may be in the table, or have been, and full pages have no removals."""
+        if self.base is not None or self.write.value is None:
+            return False
+        return self.sent != b"" or not self.since
 
     def may_have_made(self, value: bytes | None) -> bool:
         """Whether a value of the key may be what was sent."""

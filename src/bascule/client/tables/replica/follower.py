@@ -16,6 +16,7 @@ from bascule.client.admin import Admin
 from bascule.client.tables.replica.conflicts import (
     Conflict,
     LocalWrite,
+    RemoteState,
     Resolver,
     checked_choice,
     checked_value,
@@ -32,7 +33,10 @@ from bascule.errors import (
     RequestFailed,
     WrongVersion,
 )
+from bascule.host.api import Clock
+from bascule.host.real import RealClock
 from bascule.table_results import PageAsked
+from bascule.wire.tables.conditions import VERSION_MAX
 from bascule.wire.tables.sync_pages import SyncPage
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,9 @@ FAILED_AT_ONCE: Final = 128
 """After so many failures the offering pauses. It goes on behind them."""
 OFFER_SECONDS: Final = 1.0
 """Another process may have queued writes; also until refusals that pass are tried again."""
+REMEMBERED: Final = 0.5
+"""The part of the table's time for removals that a write without a base may be old. The copy's
+clock and that of the leader may run differently."""
 CATCH_UP_SECONDS: Final = 30.0
 """For the record that a write was refused for."""
 NEVER_TAKEN: Final = frozenset({"limit_exceeded", "malformed_request", "invalid_config"})
@@ -73,7 +80,9 @@ class ReplicaFollower:
         *,
         resolver: Resolver,
         on_refused: Callable[[RefusedWrite], None] | None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = RealClock() if clock is None else clock
         self._table = table
         self._file = file
         self._admin = admin
@@ -259,7 +268,8 @@ class ReplicaFollower:
     async def _offer_together(self, writes: list[PendingWrite]) -> list[BaseException | None]:
         """How each has ended."""
         writes = [each for each in writes if await self._can_be_sent(each)]
-        await self._on_file(partial(self._file.note_sent, writes))
+        sure = [each for each in writes if not each.is_unsure]
+        await self._on_file(partial(self._file.note_sent, sure))
         return await asyncio.gather(*map(self._offer_one, writes), return_exceptions=True)
 
     async def _can_be_sent(self, pending: PendingWrite) -> bool:
@@ -274,25 +284,21 @@ class ReplicaFollower:
 
     async def _offer_one(self, pending: PendingWrite) -> None:
         """Raises: BasculeError; it is to be offered again then."""
-        number, write, base = pending.number, pending.write, pending.base
-        if base is None and write.value is None:
+        number, write = pending.number, pending.write
+        if pending.base is None and write.value is None:
             if pending.may_have_set:
                 await self._wait_present(write.key)
-            await self._on_conflict(pending)
+            await self._on_conflict(pending, None)
             return
         table = self.state.table
         try:
-            version = await self._admin.write_key(
-                self._table,
-                write.key,
-                write.value,
-                if_version=base,
-                message_id=pending.message_id(self._file.replica_id),
-                content_type=write.content_type,
-            )
+            if pending.base is None:
+                version = await self._send_first(pending)
+            else:
+                version = await self._send(pending, pending.base)
         except WrongVersion as error:
             await self._wait_position(-1 if error.found is None else error.found)
-            await self._on_conflict(pending)
+            await self._on_conflict(pending, error.found)
         except (InvalidKey, ConfigError, RequestFailed) as error:
             if isinstance(error, RequestFailed) and error.code not in NEVER_TAKEN:
                 raise
@@ -301,6 +307,61 @@ class ReplicaFollower:
             await self._on_file(lambda: self._file.settle(number, write, version, table=table))
             if table == self.state.table:
                 self.settled = max(self.settled, version + 1)
+
+    async def _send(self, pending: PendingWrite, if_version: int | None) -> int:
+        """The version. Raises: BasculeError."""
+        write = pending.write
+        return await self._admin.write_key(
+            self._table,
+            write.key,
+            write.value,
+            if_version=if_version,
+            message_id=pending.message_id(self._file.replica_id),
+            content_type=write.content_type,
+        )
+
+    async def _send_first(self, pending: PendingWrite) -> int:
+        """Send a write of a key that had no value. The table compares no more than that it has
+        none: here is compared that others have not set it and removed it since.
+
+        Raises: WrongVersion also where they have, or nobody can say; BasculeError.
+        """
+        key, found = pending.write.key, None
+        if pending.is_unsure:
+            # What the leader knows: the version of the first sending, or that of the last record.
+            try:
+                return await self._send(pending, VERSION_MAX)
+            except WrongVersion as error:
+                found = error.found
+            if found is not None:
+                await self._wait_position(found)
+        theirs = (await self._on_file(lambda: self._file.known(key))).remote
+        present = max((each for each in (theirs.version, found) if each is not None), default=None)
+        if present is None:
+            if not await self._is_untouched(pending):
+                raise WrongVersion(self._table, key, expected=None, found=None)
+        elif theirs.value is not None or present >= (pending.since or 0):
+            raise WrongVersion(self._table, key, expected=None, found=present)
+        if pending.is_unsure:
+            await self._on_file(lambda: self._file.note_sent([pending]))
+        if present is not None:
+            try:
+                return await self._send(pending, present)
+            except WrongVersion as error:
+                if error.found is not None:
+                    raise  # else the table has forgotten the removal
+        return await self._send(pending, None)
+
+    async def _is_untouched(self, pending: PendingWrite) -> bool:
+        """Whether nobody has written a key since, of which neither pages nor the leader, if it was
+        asked, know a record: one of them would. Raises: BasculeError."""
+        if pending.since:
+            return pending.since >= self.state.oldest  # no page has what was purged
+        if pending.since == 0 and not pending.sent:
+            return True  # the first write of a copy that had nothing: it replaces what there is
+        config = (await self._admin.stream(self._table)).definition.config
+        age_ms = self._clock.now_ms() - pending.write.timestamp
+        return 0 <= age_ms < REMEMBERED * config.tombstone_retention_ms
 
     async def _wait_present(self, key: bytes) -> None:
         """Return once the copy has what the leader has of a key: a write whose answer was lost may
@@ -314,34 +375,35 @@ class ReplicaFollower:
         if not await self.wait(lambda: self.state.position > version, CATCH_UP_SECONDS):
             raise Indeterminate(f"the copy of {self._table} has not got offset {version} yet")
 
-    async def _on_conflict(self, pending: PendingWrite) -> None:
-        """The key is not as it was when the write was made, as far as the copy knows now."""
+    async def _on_conflict(self, pending: PendingWrite, found: int | None) -> None:
+        """The key is not as it was when the write was made, as far as the copy knows now; `found`
+        is the version of its last record that the leader has said."""
         number, ours = pending.number, pending.write
         table = self.state.table
-        theirs = await self._on_file(lambda: self._file.remote(ours.key))
-        base = None if theirs.value is None else theirs.version
+        known = await self._on_file(lambda: self._file.known(ours.key))
+        theirs = known.remote
+        if theirs.version is None:
+            theirs = theirs._replace(version=found)
         is_same_type = ours.value is None or theirs.content_type == ours.content_type
         if theirs.value == ours.value and is_same_type:  # also: the answer to the write was lost
             version = theirs.version
             await self._on_file(lambda: self._file.settle(number, ours, version, table=table))
             return
         chosen: LocalWrite | None = ours
-        if not pending.may_have_made(theirs.value):
+        if theirs.version is None or not pending.may_have_made(theirs.value):
             conflict = Conflict(self._table, ours, theirs)
             try:
-                found = self._resolver(conflict)
-                chosen = checked_choice(await found if inspect.isawaitable(found) else found)
+                choice = self._resolver(conflict)
+                chosen = checked_choice(await choice if inspect.isawaitable(choice) else choice)
             except Exception as error:  # boundary: the function is the user's
                 log.exception("the function for conflicts has failed")
                 await self._refuse(number, f"the function for conflicts has failed: {error!r}")
                 return
         if chosen is None:
-            present = "none" if theirs.version is None else f"version {theirs.version}"
-            expected = "no value" if pending.base is None else f"version {pending.base}"
-            await self._refuse(number, f"others have written: expected {expected}, found {present}")
+            await self._refuse(number, _difference(pending, theirs))
             return
         write = chosen
-        await self._on_file(lambda: self._file.rebase(number, write, base))
+        await self._on_file(lambda: self._file.rebase(number, write, known))
 
     async def _refuse(self, number: int, reason: str) -> None:
         refused = await self._on_file(lambda: self._file.refuse(number, reason))
@@ -362,3 +424,15 @@ def _stands_still(state: CopyState, page: SyncPage) -> bool:
         and not page.is_full
         and (page.table, page.position) == (state.table, state.position)
     )
+
+
+def _difference(pending: PendingWrite, theirs: RemoteState) -> str:
+    """Why a write is refused."""
+    found = "none" if theirs.version is None else f"version {theirs.version}"
+    if pending.base is not None:
+        return f"others have written: expected version {pending.base}, found {found}"
+    if theirs.value is not None:
+        return f"others have written: expected no value, found {found}"
+    if theirs.version is not None:
+        return f"others have written: expected no record since, found a removal, {found}"
+    return "others may have written: the table may have forgotten that the key was removed since"

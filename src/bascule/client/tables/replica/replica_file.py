@@ -24,6 +24,7 @@ from bascule.client.tables.replica.conflicts import LocalWrite, RemoteState
 from bascule.client.tables.replica.copy_rows import (
     DIGEST_BYTES,
     CopyState,
+    KnownState,
     PendingWrite,
     RefusedWrite,
     ReplicaEntry,
@@ -43,10 +44,14 @@ from bascule.wire.tables.sync_pages import SyncPage, SyncRow
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """2 has checksums; 3 what a table stood at when rows were read, and which writes it has taken; 4
-which keys have changed last."""
-FORMAT_WITHOUT_CHANGES: Final = 3
+which keys have changed last; 5 since when the changes of the keys of writes are known."""
+TAKEN_OVER: Final = {
+    3: (sql.ADD_LOG, sql.ADD_SINCE, sql.SET_SINCE),
+    4: (sql.ADD_SINCE, sql.SET_SINCE),
+}
+"""What makes a file of an earlier format one of this format."""
 REFUSED_MAX: Final = 10_000
 """Refused writes that are kept; older ones go."""
 SENT_BYTES_MAX: Final = 64 * DIGEST_BYTES
@@ -69,6 +74,8 @@ class ReplicaFile:
         self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
         self._place = path.absolute()
         self._inode = self._found_inode()
+        self._restarts = 0
+        """How often full pages have begun, which have no removals."""
         with self._failing():
             self._writer = self._connect()
             self._inode = self._inode or self._found_inode()
@@ -96,14 +103,11 @@ class ReplicaFile:
                     self._writer.execute(statement)
                 first = row_crc(None, 0, -1, None, 0, 0, 0, 0, -1, table, new_id)
                 self._writer.execute(sql.FIRST, (FORMAT, table, new_id, first))
+            self._take_over()
             if follows:
                 self._rename_unused(table)
             select = "select format, name, replica_id from state"
             found = self._writer.execute(select).fetchone()
-            if found is not None and found[0] == FORMAT_WITHOUT_CHANGES:
-                self._writer.execute(sql.ADD_LOG)
-                self._writer.execute("update state set format = ?", (FORMAT,))
-                found = self._writer.execute(select).fetchone()
         if found is None or found[0] != FORMAT:
             what = f"a copy of a table in format {FORMAT}"
             raise CopyDamaged(str(self.path), 0, what, str(found and found[0]), place="its state")
@@ -114,6 +118,14 @@ class ReplicaFile:
             )
         self.replica_id = found[2]
         self._state(self._writer)
+
+    def _take_over(self) -> None:
+        found = self._writer.execute("select format from state").fetchone()
+        statements = () if found is None else TAKEN_OVER.get(found[0], ())
+        for statement in statements:
+            self._writer.execute(statement)
+        if statements:
+            self._writer.execute("update state set format = ?", (FORMAT,))
 
     def _rename_unused(self, table: str) -> None:
         """Have the file be of this table if it has neither a page nor a write of another one: that
@@ -177,6 +189,9 @@ class ReplicaFile:
                 add_row(writer, None)
             rows: Sequence[SyncRow] = page.rows
             if page.is_full:
+                if not page.after:
+                    self._restarts += 1
+                    writer.execute(sql.FORGET_SINCE)
                 self._clear_range(writer, page.after, page.next_after)
                 writer.execute(sql.CONFIRM_RANGE, (page.read_at, page.after, page.next_after))
                 # Changes since where full pages began have these rows once more.
@@ -186,7 +201,7 @@ class ReplicaFile:
                 rows = self._note_changes(writer, rows)
             self._add(writer, rows, oldest=page.oldest)
             if page.oldest > before.oldest:
-                writer.execute("delete from entries where version < ?", (page.oldest,))
+                writer.execute(sql.PURGE, (page.oldest,))
             keys = page.keys if page.keys >= 0 else before.keys
             state = before.behind(page)._replace(
                 oldest=page.oldest, high_watermark=page.high_watermark, keys=keys
@@ -283,7 +298,7 @@ class ReplicaFile:
         pending = reader.execute(sql.PENDING + "where key = ?", (key,)).fetchone()
         if pending is not None:
             self._check_write(pending)
-            _, _, base, timestamp, value, content_type, _, _ = pending
+            _, _, base, timestamp, value, content_type, *_ = pending
             if value is None:
                 return None
             return ReplicaEntry(key, base, timestamp, value, content_type, True)
@@ -309,7 +324,7 @@ class ReplicaFile:
             found = reader.execute(sql.scan(has_end=end is not None), chosen).fetchall()
         for row in found:
             if row[6]:
-                self._check("a write", (*row[:5], row[7]), row[5])
+                self._check("a write", (*row[:5], *row[7:]), row[5])
             else:
                 self._check_entry(row)
         return [ReplicaEntry._make((*row[:5], bool(row[6]))) for row in found]
@@ -366,12 +381,19 @@ class ReplicaFile:
 
     def remote(self, key: bytes) -> RemoteState:
         """The last record of a key, as the cluster has it. Raises: CopyDamaged, LogFailed."""
+        return self.known(key).remote
+
+    def known(self, key: bytes) -> KnownState:
+        """As `remote`, with what the copy stands at. Raises: CopyDamaged, LogFailed."""
+        with self._write_lock:  # never behind the rows
+            restarts = self._restarts
         with self._reading() as reader:
             found = reader.execute(sql.ENTRY, (key,)).fetchone()
+            position = self._state(reader).position
         if found is None:
-            return RemoteState(None, -1, None)
+            return KnownState(RemoteState(None, -1, None), position, restarts)
         self._check_entry(found)
-        return RemoteState(*found[1:5])
+        return KnownState(RemoteState(*found[1:5]), position, restarts)
 
     # Writes that were made here
 
@@ -383,27 +405,27 @@ class ReplicaFile:
         offer the write.
         """
         with self._writing(is_synced=True) as writer:
-            earlier = writer.execute("select base, sent from pending where key = ?", (write.key,))
-            if (found := earlier.fetchone()) is None:
-                found = writer.execute(
-                    "select version, x'' from entries where key = ? and value is not null",
-                    (write.key,),
-                ).fetchone()
-            base, sent = found or (None, b"")
+            found = writer.execute(sql.EARLIER, (write.key,)).fetchone()
+            if found is None:
+                (base,) = writer.execute(sql.VISIBLE, (write.key,)).fetchone() or (None,)
+                (taken,) = writer.execute(sql.TAKEN, (write.key,)).fetchone() or (-1,)
+                found = base, b"", max(self._state(writer).position, taken + 1)
             writer.execute("delete from pending where key = ?", (write.key,))
-            row = write.key, base, write.timestamp, write.value, write.content_type, sent
+            row = write.key, found[0], write.timestamp, write.value, write.content_type, *found[1:]
             writer.execute(sql.QUEUE, (*row, row_crc(*row)))
             self._check_inode()  # `begin_anew` waits for the transaction, or has ended
 
     def restore(self, pending: Sequence[PendingWrite], refused: Sequence[RefusedWrite]) -> None:
-        """Keep the writes of a copy that was here before, under their numbers.
+        """Keep the writes of a copy that was here before, under their numbers. What becomes of
+        their keys until the copy has pages again is not known.
 
         Raises: CopyDamaged, LogFailed.
         """
         with self._writing(is_synced=True) as writer:
-            for select, kept in ((sql.QUEUE, pending), (sql.REFUSE, refused)):
-                for number, write, base, more in kept:
-                    row = write.key, base, write.timestamp, write.value, write.content_type, more
+            unknown = [each._replace(since=None) for each in pending]
+            for select, kept in ((sql.QUEUE, unknown), (sql.REFUSE, refused)):
+                for number, write, base, *more in kept:
+                    row = write.key, base, write.timestamp, write.value, write.content_type, *more
                     named = select.replace("(key,", "(number, key,").replace("(?,", "(?, ?,")
                     writer.execute(named, (number, *row, row_crc(*row)))
 
@@ -416,8 +438,8 @@ class ReplicaFile:
         for row in found:
             self._check_write(row)
         return [
-            PendingWrite(number, LocalWrite(key, value, timestamp, content_type), base, sent)
-            for number, key, base, timestamp, value, content_type, sent, _ in found
+            PendingWrite(number, LocalWrite(key, value, timestamp, content_type), base, sent, since)
+            for number, key, base, timestamp, value, content_type, sent, since, _ in found
         ]
 
     def note_sent(self, writes: Sequence[PendingWrite]) -> None:
@@ -432,11 +454,15 @@ class ReplicaFile:
                 ],
             )
 
-    def rebase(self, number: int, write: LocalWrite, base: int | None) -> bool:
-        """Have a pending write replace another version, perhaps with another value; False if it is
-        there no more. Raises: CopyDamaged, LogFailed."""
+    def rebase(self, number: int, write: LocalWrite, known: KnownState) -> bool:
+        """Have a pending write replace what was known of its key, perhaps with another value; False
+        if it is there no more. Raises: CopyDamaged, LogFailed."""
+        remote = known.remote
+        base = None if remote.value is None else remote.version
         with self._writing(is_synced=True) as writer:
-            found = writer.execute(sql.REBASE, (base, write.value, write.content_type, number))
+            since = known.position if known.restarts == self._restarts else None
+            new = base, write.value, write.content_type, since, number
+            found = writer.execute(sql.REBASE, new)
             return found.rowcount == 1
 
     def settle(
@@ -453,7 +479,8 @@ class ReplicaFile:
             if self._state(writer).table != table:
                 return
             base = version if write.value is not None else None
-            writer.execute(sql.SET_BASE, (base, write.key))
+            since = None if version is None else version + 1
+            writer.execute(sql.SET_BASE, (base, since, write.key))
             if version is not None:
                 self._put(writer, write, version)
 
@@ -462,7 +489,7 @@ class ReplicaFile:
         among full pages to come, may have been overwritten since."""
         if version < self._state(writer).position:
             return
-        before = writer.execute("select version from taken where key = ?", (write.key,)).fetchone()
+        before = writer.execute(sql.TAKEN, (write.key,)).fetchone()
         taken = None if before is None else before[0]
         if self._changes(writer, write.key, version, write.value, taken):
             removed_at = None if write.value is not None else write.timestamp
@@ -484,7 +511,7 @@ class ReplicaFile:
             if found is None:
                 return None
             self._check_write(found)
-            _, key, base, timestamp, value, content_type, _, _ = found
+            _, key, base, timestamp, value, content_type, *_ = found
             row = key, base, timestamp, value, content_type, reason
             added = writer.execute(sql.REFUSE, (*row, row_crc(*row)))
             assert added.lastrowid is not None

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from bascule.client.tables.replica import statements as sql
 from bascule.client.tables.replica.conflicts import LocalWrite
 from bascule.client.tables.replica.copy_rows import PendingWrite, RefusedWrite, row_crc
 from bascule.client.tables.replica.replica_file import BUSY_SECONDS, ReplicaFile
@@ -22,14 +23,8 @@ DAMAGED: Final = ".damaged"
 ANEW: Final = ".anew"
 """The end of the name of the new file until it is complete, and the damaged one is away."""
 _SUFFIXES: Final = ("", "-wal", "-shm")
-_PENDING: Final = (
-    "select number, key, base, timestamp, value, content_type, sent, crc from pending where "
-    "number > ? order by number limit 1"
-)
-_REFUSED: Final = (
-    "select number, key, base, timestamp, value, content_type, reason, crc from refused where "
-    "number > ? order by number limit 1"
-)
+_NEXT: Final = "where number > ? order by number limit 1"
+_OF_EARLIER_FORMATS: Final = sql.PENDING.replace(" since,", "")
 
 
 def begin_anew(path: Path, table: str, new_id: str) -> None:
@@ -48,8 +43,9 @@ def begin_anew(path: Path, table: str, new_id: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)) as damaged:
         _keep_others_from_writing(damaged, path)
         new_id = _identity(damaged, path, table) or new_id
-        pending = [PendingWrite(n, w, *more) for n, w, *more in _writes(damaged, _PENDING)]
-        refused = [RefusedWrite(n, w, *more) for n, w, *more in _writes(damaged, _REFUSED)]
+        kept = _writes(damaged, sql.PENDING if _has_since(damaged) else _OF_EARLIER_FORMATS)
+        pending = [PendingWrite(n, w, base, sent, None) for n, w, base, sent, *_ in kept]
+        refused = [RefusedWrite(*write) for write in _writes(damaged, sql.REFUSED)]
         try:
             _make(_named(path, ANEW), table, new_id, pending, refused)
         except BasculeError:
@@ -140,21 +136,30 @@ def _identity(damaged: sqlite3.Connection, path: Path, table: str) -> str | None
     return found[1] if found is not None and isinstance(found[1], str) else None
 
 
+def _has_since(damaged: sqlite3.Connection) -> bool:
+    """Whether its writes have the column that format 5 has brought."""
+    try:
+        damaged.execute("select since from pending limit 0")
+    except (sqlite3.Error, UnicodeDecodeError):
+        return False
+    return True
+
+
 def _writes(damaged: sqlite3.Connection, select: str) -> list[tuple[Any, ...]]:
     """Those that can be read and have the right checksum, one by one; others are logged."""
     found: list[tuple[Any, ...]] = []
     after = 0
     while True:
         try:
-            row = damaged.execute(select, (after,)).fetchone()
+            row = damaged.execute(select + _NEXT, (after,)).fetchone()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             log.error("writes behind number %d cannot be read: %s", after, error)
             return found
         if row is None:
             return found
         after = row[0]
-        _, key, base, timestamp, value, content_type, more, crc = row
+        _, key, base, timestamp, value, content_type, *more, crc = row
         if row_crc(*row[1:-1]) != crc:
             log.error("write %d is damaged, and lost", after)
             continue
-        found.append((after, LocalWrite(key, value, timestamp, content_type), base, more))
+        found.append((after, LocalWrite(key, value, timestamp, content_type), base, *more))

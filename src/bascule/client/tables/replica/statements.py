@@ -48,6 +48,7 @@ create table pending (
     value blob,
     content_type text,
     sent blob not null,
+    since integer,
     crc integer not null
 );
 create table taken (
@@ -86,6 +87,11 @@ UPSERT: Final = (
     "timestamp = excluded.timestamp, content_type = excluded.content_type, crc = excluded.crc "
     "where excluded.version >= entries.version"
 )
+PURGE: Final = (
+    "delete from entries where version < ? and (value is not null or "
+    "not exists (select 1 from pending where pending.key = entries.key))"
+)
+TAKEN: Final = "select version from taken where key = ?"
 TAKE: Final = "insert or replace into taken values (?, ?)"
 CONFIRM: Final = "delete from taken where key = ? and version <= ?"
 CONFIRM_RANGE: Final = (
@@ -102,7 +108,9 @@ FORGET_REMOVED: Final = (
 """A conflict is decided by the time of the removal, so those of pending writes are kept."""
 ENTRIES: Final = "select key, version, timestamp, value, content_type, crc from entries "
 ENTRY: Final = ENTRIES + "where key = ?"
-PENDING: Final = "select number, key, base, timestamp, value, content_type, sent, crc from pending "
+PENDING: Final = (
+    "select number, key, base, timestamp, value, content_type, sent, since, crc from pending "
+)
 REFUSED: Final = (
     "select number, key, base, timestamp, value, content_type, reason, crc from refused "
 )
@@ -110,9 +118,10 @@ VISIBLE: Final = "select version from entries where key = ? and value is not nul
 CHANGES: Final = "select number, repeated, changes, crc from changes "
 ADD_CHANGES: Final = "insert into changes values (?, ?, ?, ?)"
 DROP_CHANGES: Final = "delete from changes where number <= ?"
+EARLIER: Final = "select base, sent, since from pending where key = ?"
 QUEUE: Final = (
-    "insert into pending (key, base, timestamp, value, content_type, sent, crc) "
-    "values (?, ?, ?, ?, ?, ?, ?)"
+    "insert into pending (key, base, timestamp, value, content_type, sent, since, crc) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 REFUSE: Final = (
     "insert into refused (key, base, timestamp, value, content_type, reason, crc) "
@@ -121,36 +130,54 @@ REFUSE: Final = (
 FORGET_REFUSED: Final = "delete from refused where number <= ?"
 # What is added to each checksum is 0 where the write is as it was written: so one that is damaged
 # does not get a right one.
+_CHANGE: Final = "update pending set "
+_CRC: Final = "crc - row_crc(key, base, timestamp, value, content_type, sent, since)"
 FORGET_BASES: Final = (
-    "update pending set base = null, "
-    "crc = row_crc(key, null, timestamp, value, content_type, sent)"
-    " + crc - row_crc(key, base, timestamp, value, content_type, sent)"
+    f"{_CHANGE}base = null, since = 0, "
+    f"crc = row_crc(key, null, timestamp, value, content_type, sent, 0) + {_CRC}"
+)
+FORGET_SINCE: Final = (
+    f"{_CHANGE}since = null, "
+    f"crc = row_crc(key, base, timestamp, value, content_type, sent, null) + {_CRC} "
+    "where since > 0"
 )
 NOTE_SENT: Final = (
-    "update pending set sent = ?1, crc = row_crc(key, base, timestamp, value, content_type, ?1)"
-    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
+    f"{_CHANGE}sent = ?1, "
+    f"crc = row_crc(key, base, timestamp, value, content_type, ?1, since) + {_CRC} "
     "where number = ?2"
 )
 REBASE: Final = (
-    "update pending set base = ?1, value = ?2, content_type = ?3, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, ?2, ?3, x'')"
-    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
-    "where number = ?4"
+    f"{_CHANGE}base = ?1, value = ?2, content_type = ?3, sent = x'', since = ?4, "
+    f"crc = row_crc(key, ?1, timestamp, ?2, ?3, x'', ?4) + {_CRC} "
+    "where number = ?5"
 )
+_BEHIND: Final = "case when since is null then null else coalesce(?2, since) end"
 SET_BASE: Final = (
-    "update pending set base = ?1, sent = x'', "
-    "crc = row_crc(key, ?1, timestamp, value, content_type, x'')"
-    " + crc - row_crc(key, base, timestamp, value, content_type, sent) "
-    "where key = ?2"
+    f"{_CHANGE}base = ?1, sent = x'', since = {_BEHIND}, "
+    f"crc = row_crc(key, ?1, timestamp, value, content_type, x'', {_BEHIND}) + {_CRC} "
+    "where key = ?3"
 )
+ADD_SINCE: Final = "alter table pending add column since integer"
+_SINCE_BEFORE: Final = (
+    "case when exists "
+    "(select 1 from entries where entries.key = pending.key and entries.value is null) then 0 "
+    "when sent = x'' then (select position from state) end"
+)
+SET_SINCE: Final = (
+    f"{_CHANGE}since = {_SINCE_BEFORE}, "
+    f"crc = row_crc(key, base, timestamp, value, content_type, sent, {_SINCE_BEFORE})"
+    " + crc - row_crc(key, base, timestamp, value, content_type, sent)"
+)
+"""Of the writes of a file that did not say it. A removal that it has may have come since, and one
+that was sent may have been taken. The others were not offered: no pages have come since."""
 
 
 _OF_TABLE: Final = (
-    "select key, version, timestamp, value, content_type, crc, 0, null from entries where "
+    "select key, version, timestamp, value, content_type, crc, 0, null, null from entries where "
 )
 _NOT_PENDING: Final = "and not exists (select 1 from pending where pending.key = entries.key)"
 _OF_PENDING: Final = (
-    "select key, base, timestamp, value, content_type, crc, 1, sent from pending where "
+    "select key, base, timestamp, value, content_type, crc, 1, sent, since from pending where "
 )
 
 
