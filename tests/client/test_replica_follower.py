@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,7 +15,7 @@ import pytest
 
 from bascule.client.tables.replica import follower as follower_module
 from bascule.client.tables.replica.conflicts import LocalWrite, Resolver, newer
-from bascule.client.tables.replica.copy_rows import CopyState
+from bascule.client.tables.replica.copy_rows import CopyState, RefusedWrite
 from bascule.client.tables.replica.follower import (
     BEHIND_SECONDS,
     FAILED_AT_ONCE,
@@ -237,6 +238,113 @@ def test_following_ends_while_writes_are_refused(tmp_path: Path, what: str) -> N
             await asyncio.wait_for(node.has_turned.wait(), 20)
             following.cancel()
             await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+
+
+class NodeThatIsLost(PagesOfANode):
+    """Answers with some pages, and fails once while the copy works on something."""
+
+    def __init__(self, *pages: SyncPage) -> None:
+        super().__init__(*pages)
+        self.is_lost, self.has_turned = asyncio.Event(), asyncio.Event()
+
+    async def table_changes(self, table: str, asked: PageAsked) -> SyncPage:
+        if not self._pages and not self.has_turned.is_set():
+            await self.is_lost.wait()
+            raise Broken("the node is gone")
+        return await super().table_changes(table, asked)
+
+    async def write_key(self, table: str, key: bytes, value: bytes | None, **more: object) -> int:
+        raise RequestFailed("PUT", "limit_exceeded", "too large")
+
+    def turn_from(self, server: str) -> None:
+        self.has_turned.set()
+
+
+class Held:
+    """A method of the file that waits on its thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str, hold_on: Callable[..., bool]) -> None:
+        self.has_begun, self._may_end = asyncio.Event(), threading.Event()
+        loop, method = asyncio.get_running_loop(), getattr(ReplicaFile, name)
+
+        def held(file: ReplicaFile, *given: object) -> object:
+            if hold_on(*given):
+                loop.call_soon_threadsafe(self.has_begun.set)
+                assert self._may_end.wait(20)
+            return method(file, *given)
+
+        patch.setattr(ReplicaFile, name, held)
+
+    def end(self) -> None:
+        self._may_end.set()
+
+
+async def some_turns() -> None:
+    for _ in range(5):
+        await asyncio.to_thread(int)
+
+
+def test_a_page_that_is_being_applied_when_the_node_is_lost_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes were logged twice, and watchers of the copy saw versions twice."""
+    monkeypatch.setattr(follower_module, "RETRY_SECONDS", (0.0,))
+
+    async def test() -> None:
+        applying = Held(monkeypatch, "apply", lambda page: page.position == 2)
+        node = NodeThatIsLost(
+            page(1, epoch=1, read_at=1, read_epoch=1), page(2, epoch=1, read_at=2, read_epoch=1)
+        )
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        follower = ReplicaFollower("t", file, cast("Any", node), resolver=newer, on_refused=None)
+        following = asyncio.create_task(follower.run())
+        await asyncio.wait_for(applying.has_begun.wait(), 20)
+        node.is_lost.set()
+        await some_turns()
+        applying.end()
+        await asyncio.wait_for(node.are_sent.wait(), 20)
+        assert [each.since for each in node.asked] == [0, 1, 2]
+        assert follower.state == file.state()
+        following.cancel()
+        await asyncio.wait([following], timeout=20)
+        file.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("what", ["close", "a lost node"])
+def test_a_write_that_is_being_refused_when_following_ends_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async def test() -> None:
+        refusing = Held(monkeypatch, "refuse", lambda *_: True)
+        node = NodeThatIsLost(page(1, epoch=1, read_at=1, read_epoch=1, high_watermark=1))
+        file = ReplicaFile(tmp_path / "copy.db", "t", "me")
+        file.queue(LocalWrite(b"large", b"v", 1))
+        told: list[RefusedWrite] = []
+        follower = ReplicaFollower(
+            "t", file, cast("Any", node), resolver=newer, on_refused=told.append
+        )
+        following = asyncio.create_task(follower.run())
+        await asyncio.wait_for(refusing.has_begun.wait(), 20)
+        if what == "close":
+            following.cancel()
+            await some_turns()
+            following.cancel()
+        else:
+            node.is_lost.set()
+        await some_turns()
+        assert not following.done()
+        refusing.end()
+        if what == "a lost node":
+            await asyncio.wait_for(node.has_turned.wait(), 20)
+            following.cancel()
+        await asyncio.wait([following], timeout=20)
+        assert following.cancelled()
+        assert [each.write.key for each in told] == [b"large"]
         file.close()
 
     asyncio.run(test())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, TypeVar
 
@@ -200,22 +200,22 @@ class ReplicaFollower:
 
     async def _apply(self, pages: asyncio.Queue[SyncPage]) -> None:
         while True:
-            page = await pages.get()
-            before = self.state
-            self.state = await asyncio.to_thread(self._file.apply, page)
-            if before.table != page.table or self.state.position != page.position:
-                self.settled = 0
-            if self.state.position != page.position:
-                raise Indeterminate(f"the table {self._table} has lost a write that it had taken")
-            if before.table not in (None, page.table):
-                log.warning("the table %s is another one now; its copy begins anew", self._table)
-            if not self.is_connected:
-                self.is_connected, self.failure = True, None
-            self.received += len(page.rows)
-            self.is_current = page.is_current or (
-                self.is_current and not _stands_still(before, page)
-            )
-            await self._notify()
+            await _to_its_end(self._apply_page(await pages.get()))
+
+    async def _apply_page(self, page: SyncPage) -> None:
+        before = self.state
+        self.state = await self._on_file(lambda: self._file.apply(page))
+        if before.table != page.table or self.state.position != page.position:
+            self.settled = 0
+        if self.state.position != page.position:
+            raise Indeterminate(f"the table {self._table} has lost a write that it had taken")
+        if before.table not in (None, page.table):
+            log.warning("the table %s is another one now; its copy begins anew", self._table)
+        if not self.is_connected:
+            self.is_connected, self.failure = True, None
+        self.received += len(page.rows)
+        self.is_current = page.is_current or (self.is_current and not _stands_still(before, page))
+        await self._notify()
 
     async def _notify(self) -> None:
         self.advances += 1
@@ -304,9 +304,14 @@ class ReplicaFollower:
                 raise
             await self._refuse(number, str(error))
         else:
-            await self._on_file(lambda: self._file.settle(number, write, version, table=table))
-            if table == self.state.table:
-                self.settled = max(self.settled, version + 1)
+            await _to_its_end(self._settle(number, write, version, table))
+
+    async def _settle(
+        self, number: int, write: LocalWrite, version: int, table: bytes | None
+    ) -> None:
+        await self._on_file(lambda: self._file.settle(number, write, version, table=table))
+        if table == self.state.table:
+            self.settled = max(self.settled, version + 1)
 
     async def _send(self, pending: PendingWrite, if_version: int | None) -> int:
         """The version. Raises: BasculeError."""
@@ -406,6 +411,9 @@ class ReplicaFollower:
         await self._on_file(lambda: self._file.rebase(number, write, known))
 
     async def _refuse(self, number: int, reason: str) -> None:
+        await _to_its_end(self._refuse_and_say(number, reason))
+
+    async def _refuse_and_say(self, number: int, reason: str) -> None:
         refused = await self._on_file(lambda: self._file.refuse(number, reason))
         if refused is None:
             return
@@ -414,7 +422,24 @@ class ReplicaFollower:
             self._on_refused(refused)
 
     async def _on_file(self, use: Callable[[], T]) -> T:
-        return await asyncio.to_thread(use)
+        return await _to_its_end(asyncio.to_thread(use))
+
+
+async def _to_its_end(work: Coroutine[object, object, T]) -> T:
+    """Do something whose effects belong together, in the file and here. A cancellation that comes
+    meanwhile is raised once it has ended: a thread goes on, whoever waits for it."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        raise failure from cancelled
+    raise cancelled
 
 
 def _stands_still(state: CopyState, page: SyncPage) -> bool:
