@@ -159,7 +159,8 @@ class PayloadFetches:
         is_awaited = session is not None and session.closing is not None and not session.is_whole
         try:
             if is_repair or not is_awaited:
-                fetching.start()
+                others = (each for each in self.running.values() if each is not fetching)
+                fetching.start(promised=sum(each.missing_bytes for each in others))
         except (OSError, BasculeError) as error:
             self._on_fetched(fetching, error)
 

@@ -16,7 +16,14 @@ from bascule.datastream.ports import OnFetched, PayloadPlace
 from bascule.datastream.protocol.received import ReceivedPayload
 from bascule.datastream.transport.connection import PacketSink, StreamConnection, begin_connect
 from bascule.datastream.transport.reactor import Reactor, ReactorTimer
-from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError, UnknownPayload
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    DiskFull,
+    PayloadMissing,
+    RemoteProtocolError,
+    UnknownPayload,
+)
 from bascule.errors.plain import from_plain
 from bascule.host.api import File
 from bascule.record.payload_links import Payload, PayloadLink
@@ -34,6 +41,8 @@ from bascule.wire.datastream.messages import (
 
 log = logging.getLogger(__name__)
 
+ROOM_BYTES: Final = 4 << 20
+"""Between two looks at the room on the disk."""
 SILENCE_SECONDS_MAX: Final = 5.0
 
 
@@ -93,6 +102,8 @@ class Fetching:
         self._on_ended = on_ended
         self._received = ReceivedPayload(link.payload.id)
         self._file: File | None = None
+        self._file_bytes = self._room_checked = 0
+        """The size of the file, and what it was at the last look at the room on the disk."""
         self._write_back = WriteBack(
             reactor, service.write_back_thread, on_step=self._on_written_back
         )
@@ -121,10 +132,26 @@ class Fetching:
         """Whether it asks nodes; if not, it waits for a sender that has sent everything here."""
         return self._file is not None or self._has_ended
 
-    def start(self) -> None:
-        """Ask the first node. Raises: DiskFull, OSError."""
-        self._payloads.check_room(self.payload.size)
-        self._file = self._payloads.create(self.payload.id)
+    @property
+    def missing_bytes(self) -> int:
+        """What it still adds to its file. One that waits for a sender adds nothing."""
+        if self._file is None:
+            return 0
+        return max(self.payload.size - self._file_bytes, 0)
+
+    def start(self, *, promised: int = 0) -> None:
+        """Ask the first node. `promised` are the bytes that other fetches still add to the disk.
+
+        Raises: DiskFull, OSError. Nothing of the payload is left then.
+        """
+        try:
+            self._file = self._payloads.create(self.payload.id)
+            # A part of an earlier attempt has its room already: it is written over.
+            self._file_bytes = self._room_checked = self._file.size()
+            self._payloads.check_room(self.missing_bytes + promised)
+        except (DiskFull, OSError):
+            self._discard()
+            raise
         self._next()
 
     def close(self) -> None:
@@ -215,10 +242,23 @@ class Fetching:
 
     def _end(self, error: Exception | None) -> None:
         if not self._has_ended:
-            self._has_ended = True
-            self._write_back.close()
-            self._disconnect()
+            self.close()
             self._on_ended(self, error)
+
+    def _fail_here(self, error: Exception) -> None:
+        """The disk of this node does not take the payload, whoever sends it."""
+        if not self._has_ended:
+            self.close()
+            self._discard()  # before others are told: one of them may begin again
+            self._on_ended(self, error)
+
+    def _discard(self) -> None:
+        """Give the room back."""
+        self._file = None
+        try:
+            self._payloads.discard(self.payload.id)
+        except OSError as error:
+            log.warning("data streaming: a file cannot be removed", extra={"error": str(error)})
 
     # -- Handler --------------------------------------------------------------------------------
 
@@ -256,7 +296,7 @@ class Fetching:
         return self
 
     def write(self, piece: memoryview) -> None:
-        """Bytes of the packet at hand. Raises: OSError."""
+        """Bytes of the packet at hand."""
         self._heard = True
         skipped = min(self._skip, len(piece))
         self._skip -= skipped
@@ -265,7 +305,11 @@ class Fetching:
         if not new:
             return
         assert self._file is not None
-        self._file.write_at(self._write_at, new)
+        try:
+            self._file.write_at(self._write_at, new)
+        except OSError as error:
+            self._fail_here(error)
+            return
         self._write_at += len(new)
         self._new_crc = crc32c(new, self._new_crc)
 
@@ -273,9 +317,20 @@ class Fetching:
         """The packet is whole. Raises: PayloadDamaged."""
         self._received.on_packet(self._head, crc=crc, new_crc=self._new_crc)
         self._service.counts.bytes_fetched += self._head.length
+        self._look_for_room()
         if self._file is not None:
             self._write_back.advance(self._file, self._received.position)
             self._wait_for_disk()
+
+    def _look_for_room(self) -> None:
+        """End where too little of the disk would be left: others write to it meanwhile."""
+        self._file_bytes = max(self._file_bytes, self._received.position)
+        if self._file_bytes - self._room_checked >= ROOM_BYTES:
+            self._room_checked = self._file_bytes
+            try:
+                self._payloads.check_room()
+            except (DiskFull, OSError) as error:
+                self._fail_here(error)
 
     def _wait_for_disk(self) -> None:
         """Read nothing while too much is not written."""
@@ -289,7 +344,7 @@ class Fetching:
 
     def _on_written_back(self, error: OSError | None) -> None:
         if error is not None:
-            self._end(error)
+            self._fail_here(error)
         elif self._file is not None and not self._has_ended:
             self._write_back.advance(self._file, self._received.position)
             self._wait_for_disk()
@@ -320,7 +375,7 @@ class Fetching:
                 self._keep(file, payload)
             except (OSError, BasculeError) as caught:
                 error = caught
-            self._reactor.call(lambda: self._end(error))
+            self._reactor.call(lambda: self._end(None) if error is None else self._fail_here(error))
 
         self._pool.submit(run)
 

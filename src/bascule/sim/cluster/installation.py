@@ -122,6 +122,7 @@ PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.datastream.disk.write_back", "STEP_BYTES", 12 << 10),
     ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MAX", 64 << 10),
     ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MIN", 24 << 10),
+    ("bascule.datastream.fetching", "ROOM_BYTES", 32 << 10),
     ("bascule.datastream.session", "ROOM_BYTES", 32 << 10),
     ("bascule.datastream.session", "SYNC_BYTES", 64 << 10),
     ("bascule.datastream.transport.connection", "SENDFILE_BYTES", 12 << 10),
