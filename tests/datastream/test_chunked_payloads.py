@@ -32,6 +32,7 @@ from bascule.host.real import RealClock, RealFile, RealFiles
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.payload_chunks import PayloadChunk
 from bascule.record.payload_links import Payload
+from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.wire import ack_codes
@@ -130,12 +131,12 @@ class SlowDisk:
         self._recover = payloads.recover_part
         monkeypatch.setattr(payloads, "recover_part", self.recover_part)
 
-    def recover_part(self, id: str) -> tuple[int, int]:
+    def recover_part(self, id: str) -> Steps[tuple[int, int]]:
         self.reads += 1
         self.began.set()
         if not self.may_end.wait(SECONDS_MAX):
             raise Broken("nobody has let it go")
-        return self._recover(id)
+        return (yield from self._recover(id))
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from bascule.host.real import RealClock
 from bascule.payload_connection import PayloadReader, PayloadWriter
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_steps import Steps
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.messages import FetchPayload, OpenPayload
 from support.payload_nodes import (
@@ -153,10 +154,10 @@ def test_a_fetch_waits_until_a_part_was_read(
         held, release = threading.Event(), threading.Event()
         recover = second.store.payloads.recover_part
 
-        def recover_slowly(id: str) -> tuple[int, int]:
+        def recover_slowly(id: str) -> Steps[tuple[int, int]]:
             held.set()
             assert release.wait(20)
-            return recover(id)
+            return (yield from recover(id))
 
         monkeypatch.setattr(second.store.payloads, "recover_part", recover_slowly)
         sender = RawSender(second.port)

@@ -15,6 +15,7 @@ from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.host.real import RealRandom
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.sim.disk import SHORT, SimFiles
+from bascule.storage.payloads.block_steps import run_through
 from bascule.storage.payloads.block_sums import (
     BLOCK_BYTES,
     BlockSums,
@@ -98,7 +99,8 @@ class Stored:
         file.write_at(at, bytes([DATA[at] ^ 1]))
 
     def read(self, start: int, end: int) -> bytes:
-        found, position = open_verified(self.payloads, ID, start, end), start
+        found = run_through(open_verified(self.payloads, ID, start, end))
+        position = start
         end = len(DATA) if end < 0 else end
         pieces = []
         while length := found.piece_length(position, end):
@@ -154,7 +156,9 @@ def test_a_file_that_is_cut_is_damaged(size: int, with_sums: bool) -> None:
         with pytest.raises(PayloadDamaged):
             stored.read(0, -1)
         with pytest.raises(PayloadDamaged):
-            open_verified(payloads, ID, len(DATA) - 9, len(DATA)).check(len(DATA) - 9, 9)
+            run_through(open_verified(payloads, ID, len(DATA) - 9, len(DATA))).check(
+                len(DATA) - 9, 9
+            )
         with pytest.raises(PayloadDamaged):
             verify_payload(payloads, PayloadLink(7, PAYLOAD), lambda _: None)
 
@@ -182,7 +186,7 @@ def test_sums_go_with_their_payload() -> None:
     PayloadFiles(stored.files, "/p", threading.Lock())
     assert stored.names() == [], "a crash between the two removals"
     with pytest.raises(PayloadMissing):
-        open_verified(PayloadFiles(stored.files, "/p", threading.Lock()), ID, 0, -1)
+        run_through(open_verified(PayloadFiles(stored.files, "/p", threading.Lock()), ID, 0, -1))
 
 
 def test_sums_that_were_not_written_to_their_end_are_removed() -> None:

@@ -209,7 +209,9 @@ class ChunkedPayloads:
                 return
             payload.on_ready(session)
 
-        self._service.prepare_session(payload.place, payload.opening, ready)
+        self._service.prepare_session(
+            payload.place, payload.opening, ready, is_wanted=lambda: not payload.has_ended
+        )
         if not self._is_looking:
             self._is_looking = True
             self._reactor.call_later(LOOK_SECONDS, self._look)

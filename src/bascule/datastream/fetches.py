@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Final
 
+from bascule.datastream.disk.whole_reads import Awaiting
 from bascule.datastream.fetching import Fetching, FetchingOwner
 from bascule.datastream.ports import OnFetched, PayloadPlace
 from bascule.datastream.session import Key, Session, opened_again
@@ -32,10 +33,10 @@ class PayloadFetches:
         pool: Executor,
         clock: Clock,
         sessions: Mapping[Key, Session],
-        loading: Mapping[Key, list[Callable[[], None]]],
+        loading: Mapping[Key, Awaiting],
     ) -> None:
-        """`loading` has what is to be called once a part of a payload was read that was received
-        before: who reads it cuts off what is behind it."""
+        """`loading` has those who wait until a part of a payload was read that was received before:
+        who reads it cuts off what is behind it."""
         self._service = service
         self._reactor = reactor
         self._pool = pool
@@ -141,7 +142,10 @@ class PayloadFetches:
             fetching.waiting.append(on_fetched)
             return
         if (waiting := self._loading.get(key)) is not None:
-            waiting.append(lambda: self._begin(place, link, on_fetched, is_repair=is_repair))
+            # What is read is of no use to it.
+            waiting.add(
+                lambda: self._begin(place, link, on_fetched, is_repair=is_repair), lambda: False
+            )
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not store.payloads:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from crc32c import crc32c
 
+from bascule.datastream.disk.whole_reads import WholeReads
 from bascule.datastream.left_sessions import LeftSessions
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
@@ -23,6 +24,7 @@ from bascule.datastream.transport.sending import KEEPALIVE_SECONDS, PayloadSende
 from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
 from bascule.errors.plain import to_plain
 from bascule.record.payload_links import Payload
+from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import (
@@ -73,6 +75,7 @@ class PayloadReceiver(Protocol):
         opening: OpenPayload,
         ready: OnSession,
         *,
+        is_wanted: Callable[[], bool],
         request_bytes: int = 0,
     ) -> None: ...
     def link(
@@ -89,13 +92,17 @@ class InboundOwner(PayloadReceiver, Protocol):
     @property
     def pool(self) -> Executor: ...
     @property
+    def whole_reads(self) -> WholeReads: ...
+    @property
     def window(self) -> int: ...
     def hello(self, node: int) -> StreamHello: ...
     def check_hello(self, hello: StreamHello) -> StreamHello: ...
     def place(self, opening: OpenPayload, *, is_node: bool) -> PayloadPlace: ...
     def place_of(self, fetch: FetchPayload, *, is_node: bool) -> PayloadPlace: ...
     def confirm_leads(self, place: PayloadPlace) -> Future[int]: ...
-    def find(self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool) -> VerifiedFile: ...
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool
+    ) -> Steps[VerifiedFile]: ...
     def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
     def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float: ...
     def on_connection_closed(
@@ -292,7 +299,10 @@ class InboundConnection:
 
         entries = len(opening.headers) + len(opening.route)
         request_bytes = frame_bytes + HEADER_OVERHEAD_BYTES * entries
-        self._service.prepare_session(place, opening, ready, request_bytes=request_bytes)
+        self._service.prepare_session(
+            place, opening, ready,
+            is_wanted=lambda: not self._connection.is_closed, request_bytes=request_bytes,
+        )  # fmt: skip
 
     def _leave(self, session: Session) -> None:
         """Another one is opened without the end of this one. The oldest of many is removed."""
@@ -425,17 +435,11 @@ class InboundConnection:
     def _find(self, place: PayloadPlace, fetch: FetchPayload, number: int) -> None:
         may_ask = not place.is_confirmed and place.leader == self._service.node_id
 
-        def find() -> None:
-            source: VerifiedFile | None = None
-            error: Exception | None = None
-            try:
-                source = self._service.find(place, fetch, is_node=self._is_node)
-            except (BasculeError, OSError) as caught:
-                error = caught
-            self._reactor.call(lambda: begin(source, error))
+        def is_wanted() -> bool:
+            return not self._connection.is_closed and number == self._fetches
 
         def begin(source: VerifiedFile | None, error: Exception | None) -> None:
-            if self._connection.is_closed or number != self._fetches:
+            if not is_wanted():
                 return
             if source is not None:
                 self._send_payload(place, fetch, source)
@@ -447,14 +451,19 @@ class InboundConnection:
                 self._fail(error)
 
         def again(asked: Future[int], missing: PayloadMissing) -> None:
-            if self._connection.is_closed or number != self._fetches:
+            if not is_wanted():
                 return
             if asked.exception() is None:
                 self._find(place.confirmed(asked.result()), fetch, number)
             else:
                 self._fail(missing)
 
-        self._service.pool.submit(find)  # it may read the disk
+        found = self._service.find(place, fetch, is_node=self._is_node)
+        self._service.whole_reads.run(
+            found,
+            lambda source, error: self._reactor.call(lambda: begin(source, error)),
+            is_wanted=is_wanted,
+        )
 
     def _send_payload(self, place: PayloadPlace, fetch: FetchPayload, source: VerifiedFile) -> None:
         payload = source.payload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -55,9 +55,9 @@ class FoundFile(NamedTuple):
     """What the record says. The file may be damaged, or gone."""
     elsewhere: str = ""
     """Of another living node with a replica; empty if there is none."""
-    open: Callable[[int, int], VerifiedFile] | None = None
-    """Its bytes from one position to another one. Blocks. Raises: PayloadMissing, PayloadDamaged,
-    OSError."""
+    open: Callable[[int, int], Awaitable[VerifiedFile]] | None = None
+    """Its bytes from one position to another one. Raises: PayloadMissing, PayloadDamaged, OSError;
+    Broken where the node stops."""
     on_damage: Callable[[Exception], None] = lambda _: None
     """Damaged bytes were read. Any thread may call it."""
 

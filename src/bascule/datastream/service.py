@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from bascule.cluster_identity import ClusterIdentity
@@ -14,6 +15,7 @@ from bascule.datastream.admission import PayloadAdmission
 from bascule.datastream.chunked_payloads import ChunkedPayloads
 from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.pacing import Pacing
+from bascule.datastream.disk.whole_reads import Awaiting, WholeReads
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
@@ -35,13 +37,13 @@ from bascule.errors import (
 )
 from bascule.host.api import Clock
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
-from bascule.storage.payloads.block_sums import SumsBuilder
+from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import (
     VerifiedFile,
-    build_sums,
     is_damage,
+    keep_sums,
     open_verified,
 )
 from bascule.wire.datastream.frames import VERSION
@@ -56,7 +58,7 @@ from bascule.wire.datastream.messages import (
 log = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
-"""They sync files and read packets again."""
+"""They sync files and read packets again: nothing that takes long."""
 UNWRITTEN_STEPS_MIN: Final = 2
 """What a payload may have in memory only in any case; else its share of what all may have."""
 SWEEP_SECONDS: Final = 5.0
@@ -92,8 +94,9 @@ class DataStreams:
         """Told of the syncs of logs; any thread may call it."""
         self._reactor = Reactor("datastream", clock)
         self._sessions: dict[Key, Session] = {}
-        self._loading: dict[Key, list[Callable[[], None]]] = {}
-        """The sessions whose part is read from the disk, and what is to be called afterwards."""
+        self.whole_reads = WholeReads(self.pool)
+        self._loading: dict[Key, Awaiting] = {}
+        """The sessions whose part is read from the disk, and who waits for that."""
         self._admission = PayloadAdmission(clock, self._limits, self.counts, self._loading)
         self._connections = self._admission.connections
         self._fetching = PayloadFetches(
@@ -161,6 +164,7 @@ class DataStreams:
     def close(self) -> None:
         """End all connections; return once the threads have ended. What was received stays."""
         self._reactor.close(self._end_all)
+        self.whole_reads.close()
         self.pool.shutdown()
         self.write_back_thread.close()
 
@@ -231,8 +235,10 @@ class DataStreams:
         """See `PayloadCluster.catch_up_wait`."""
         return self._cluster.catch_up_wait(place, node, count)
 
-    def find(self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool) -> VerifiedFile:
-        """The payload that is asked for. On a thread of the pool.
+    def find(
+        self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool
+    ) -> Steps[VerifiedFile]:
+        """The payload that is asked for. On a thread of `whole_reads`.
 
         A leader tells other nodes that it lacks one, and they ask the rest before they give it up.
         Clients hear only that it may be elsewhere.
@@ -252,7 +258,7 @@ class DataStreams:
         if not id:
             id = self.id_at(place, fetch.offset)
         try:
-            return open_verified(payloads, id, fetch.start, fetch.end)
+            return (yield from open_verified(payloads, id, fetch.start, fetch.end))
         except (PayloadDamaged, OSError) as error:
             self.on_damage(place, id, error)
             raise
@@ -341,18 +347,18 @@ class DataStreams:
         opening: OpenPayload,
         ready: OnSession,
         *,
+        is_wanted: Callable[[], bool],
         request_bytes: int = 0,
     ) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
-        this raised: Broken, CorruptData, OSError. `request_bytes`: what `opening` takes of the
-        memory."""
+        this raised: Broken, CorruptData, OSError. `is_wanted`: whether `ready` needs it still; any
+        thread may ask. `request_bytes`: what `opening` takes of the memory."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
         if (waiting := self._loading.get(key)) is not None:
             # Who reads the part cuts off what is behind it, so nobody may write meanwhile.
-            waiting.append(
-                lambda: self.prepare_session(place, opening, ready, request_bytes=request_bytes)
-            )
+            again = partial(self.prepare_session, place, opening, ready, is_wanted=is_wanted)
+            waiting.add(lambda: again(request_bytes=request_bytes), is_wanted)
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not payloads:
@@ -396,9 +402,15 @@ class DataStreams:
             session.end()
             ready(None, error)
             return
-        self._load(session, payloads, ready)
+        self._load(session, payloads, ready, is_wanted)
 
-    def _load(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
+    def _load(
+        self,
+        session: Session,
+        payloads: PayloadFiles,
+        ready: OnSession,
+        is_wanted: Callable[[], bool],
+    ) -> None:
         """Take over what the disk has of a payload."""
         id = session.opening.id
         try:
@@ -407,8 +419,7 @@ class DataStreams:
             elif session.opening.begins_anew:
                 payloads.discard(id)
             elif id in payloads.open_ids():
-                self._loading[session.key] = []
-                self.pool.submit(self._read_part, session, payloads, ready)
+                self._read_part(session, payloads, ready, Awaiting(is_wanted))
                 return
         except (OSError, BasculeError) as error:
             session.end()
@@ -416,28 +427,29 @@ class DataStreams:
             return
         ready(session, None)
 
-    def _read_part(self, session: Session, payloads: PayloadFiles, ready: OnSession) -> None:
-        """Read what was received before, for its checksum. On a thread of the pool."""
-        position, crc = 0, 0
-        error: BasculeError | OSError | None = None
-        try:
-            position, crc = payloads.recover_part(session.opening.id)
-        except (BasculeError, OSError) as caught:
-            error = caught
+    def _read_part(
+        self, session: Session, payloads: PayloadFiles, ready: OnSession, awaiting: Awaiting
+    ) -> None:
+        """Read what was received before, for its checksum."""
+        self._loading[session.key] = awaiting
 
-        def end() -> None:
-            for each in self._loading.pop(session.key):
+        def end(found: tuple[int, int] | None, error: Exception | None) -> None:
+            for each in self._loading.pop(session.key).calls:
                 self._reactor.call(each)
-            if error is not None:
+            if session.has_ended:
+                ready(None, Broken(f"payload {session.opening.id} is sent over another connection"))
+            elif found is None:
                 session.end()
                 ready(None, error)
-            elif session.has_ended:
-                ready(None, Broken(f"payload {session.opening.id} is sent over another connection"))
             else:
-                session.adopt_part(position, crc)
+                session.adopt_part(*found)
                 ready(session, None)
 
-        self._reactor.call(end)
+        self.whole_reads.run(
+            payloads.recover_part(session.opening.id),
+            lambda found, error: self._reactor.call(lambda: end(found, error)),
+            is_wanted=lambda: not session.has_ended and awaiting.is_wanted(),
+        )  # fmt: skip
 
     def on_ended(self, session: Session) -> None:
         """Of a session."""
@@ -454,20 +466,16 @@ class DataStreams:
         self._fetching.on_whole(key)
         session = self._sessions.get(key)
         if session is not None and session.closing is not None:
-            self.pool.submit(self._save_sums, session.place, session.closing, session.received.sums)
+            place, files, payload = session.place, session.payloads, session.closing
 
-    def _save_sums(self, place: PayloadPlace, payload: Payload, built: SumsBuilder) -> None:
-        """Keep the checksums of a payload's blocks. On a thread of the pool."""
-        assert place.store is not None
-        payloads, sums = place.store.payloads, built.sums(payload)
-        try:
-            if sums is None:  # of packets of other sizes, or of a part from before a restart
-                sums = build_sums(payloads.open_whole(payload.id)[1], payload)
-            payloads.save_sums(payload.id, sums)
-        except PayloadMissing:
-            return
-        except (PayloadDamaged, OSError) as error:
-            self.on_damage(place, payload.id, error)
+            def on_kept(_: object, error: Exception | None) -> None:
+                if error is not None and not isinstance(error, PayloadMissing):
+                    self.on_damage(place, payload.id, error)
+
+            self.whole_reads.run(
+                keep_sums(files, payload, session.received.sums), on_kept,
+                is_wanted=lambda: files.find(payload.id) is not None,
+            )  # fmt: skip
 
     def connect(
         self,

@@ -1,6 +1,7 @@
-"""What of received payloads is in memory only, and when it goes to the disk.
+"""What of received payloads is in memory only, when it goes to the disk, and who reads it whole.
 
 write_back    the bytes of one payload that the kernel has not written yet
 paced_thread  the thread that has them written, for all payloads of a node
 pacing        at which rate, so that the syncs of logs are not delayed; pure
+whole_reads   reads of whole payloads, on threads of their own
 """

@@ -73,6 +73,8 @@ class PayloadSender:
         self._is_reading = True
 
         def read() -> None:
+            if self._has_ended:
+                return
             crc, error = 0, None
             try:
                 if length:

@@ -97,7 +97,7 @@ class _Pieces:
         opened = self._found.open
         assert opened is not None
         try:
-            self._source = await asyncio.to_thread(opened, self._fetch.start, self._fetch.end)
+            self._source = await opened(self._fetch.start, self._fetch.end)
             await self._check()
         except (PayloadDamaged, PayloadMissing, OSError) as error:
             self._on_damage(error)

@@ -40,6 +40,7 @@ from bascule.sim.cluster.world.threads import SimpleQueue, Threading, ThreadPool
 THREADING: Final = (
     "bascule.controller.held_partitions",
     "bascule.datastream.disk.paced_thread",
+    "bascule.datastream.disk.whole_reads",
     "bascule.datastream.transport.reactor",
     "bascule.ingest.ingest_buffer",
     "bascule.ingest.nats_dialer",
@@ -70,6 +71,7 @@ QUEUES: Final = ("bascule.raft_driver.write_thread", "bascule.replica.log_writer
 POOLS: Final = (
     "bascule.controller.reconciler",
     "bascule.datastream.disk.paced_thread",
+    "bascule.datastream.disk.whole_reads",
     "bascule.datastream.service",
     "bascule.listening.listener",
     "bascule.peer.replica_fetch",
@@ -119,6 +121,7 @@ PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.datastream.disk.pacing", "INCREASE", 128 << 10),
     ("bascule.datastream.disk.pacing", "STEP_BYTES", 12 << 10),
     ("bascule.datastream.disk.pacing", "STEP_BYTES_MIN", 4 << 10),
+    ("bascule.datastream.disk.whole_reads", "SLICE_BLOCKS", 2),
     ("bascule.datastream.disk.write_back", "STEP_BYTES", 12 << 10),
     ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MAX", 64 << 10),
     ("bascule.datastream.disk.pacing", "UNWRITTEN_BYTES_MIN", 24 << 10),
@@ -135,6 +138,7 @@ PAYLOADS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("bascule.storage.payloads.payload_log", "COMPACTED_SECONDS", 2),
     ("bascule.storage.payloads.block_sums", "BLOCK_BYTES", BLOCK_BYTES),
     ("bascule.storage.payloads.payload_files", "BLOCK_BYTES", BLOCK_BYTES),
+    ("bascule.storage.payloads.payload_files", "READ_BYTES", BLOCK_BYTES),
     ("bascule.storage.payloads.verified_file", "BLOCK_BYTES", BLOCK_BYTES),
 )  # fmt: skip
 """Data streaming, with sizes and times that fit a run."""

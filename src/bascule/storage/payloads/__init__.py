@@ -16,6 +16,7 @@ payload_log      a log whose records may have payloads
 part_marks       how much of a payload that is received in part is right
 block_sums       the checksums of blocks
 verified_file    reads that compare what they read
+block_steps      a read of a whole payload in steps, so that it may stop
 
 Promises:
 

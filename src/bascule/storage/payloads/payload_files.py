@@ -13,6 +13,7 @@ from crc32c import crc32c
 from bascule.errors import DiskFull, PayloadMissing
 from bascule.host.api import File, Files
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.block_sums import (
     BLOCK_BYTES,
     BlockSums,
@@ -254,11 +255,11 @@ class PayloadFiles:
             self._files.sync_dir(self.directory.rpartition("/")[0])
             self._exists = True
 
-    def recover_part(self, id: str) -> tuple[int, int]:
+    def recover_part(self, id: str) -> Steps[tuple[int, int]]:
         """How much of a payload is here as its sender has sent it, and the CRC-32C of that. What
-        is behind it is cut off.
+        is behind it is cut off at the end; nothing is where the last step is not taken.
 
-        Reads that much of the file. Raises: OSError.
+        Reads that much of the file. Raises: OSError, also once the log was closed.
         """
         file = self.create(id)
         marks = decode_marks(self.create_marks(id).read_at(0, 2 * SYNCED_AT))
@@ -266,6 +267,9 @@ class PayloadFiles:
         confirmed = 0, 0
         for end in sorted(marks):
             while position < end:
+                if position:
+                    yield
+                    self._check_open()
                 data = file.read_at(position, min(READ_BYTES, end - position))
                 if not data:
                     break

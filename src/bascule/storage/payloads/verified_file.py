@@ -11,6 +11,7 @@ from crc32c import crc32c
 from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.host.api import File
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_steps import Steps, run_through
 from bascule.storage.payloads.block_sums import (
     BLOCK_BYTES,
     BlockSums,
@@ -85,7 +86,7 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, PayloadDamaged | PayloadMissing)
 
 
-def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> VerifiedFile:
+def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> Steps[VerifiedFile]:
     """The bytes [start, end) of a whole payload; `end` -1: up to its end.
 
     A part of a payload whose blocks have no checksums yet costs reading all of it once.
@@ -98,19 +99,21 @@ def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> Veri
     if (sums is None and (start > 0 or 0 <= end < payload.size)) or (
         is_behind and payload.size <= BLOCK_BYTES
     ):
-        sums = build_sums(file, payload)
+        sums = yield from build_sums(file, payload)
         payloads.save_sums(id, sums)
     if sums is not None and sums.size != payload.size:
         raise PayloadDamaged(id, "size", str(payload.size), str(sums.size))
     return VerifiedFile(payloads, payload, file, sums)
 
 
-def build_sums(file: File, payload: Payload, on_block: OnBlock = _NOTHING) -> BlockSums:
+def build_sums(file: File, payload: Payload, on_block: OnBlock = _NOTHING) -> Steps[BlockSums]:
     """Read a whole payload for the checksums of its blocks. Raises: PayloadDamaged, OSError."""
     builder, position, whole = SumsBuilder(), 0, 0
     if (size := file.size()) != payload.size:
         raise PayloadDamaged(payload.id, "size", str(size), str(payload.size))
     while data := file.read_at(position, BLOCK_BYTES):
+        if position:
+            yield
         crc = crc32c(data)
         builder.add(crc, len(data))
         whole = combine(whole, crc, len(data))
@@ -122,6 +125,18 @@ def build_sums(file: File, payload: Payload, on_block: OnBlock = _NOTHING) -> Bl
     return sums
 
 
+def keep_sums(payloads: PayloadFiles, payload: Payload, built: SumsBuilder) -> Steps[None]:
+    """Write the checksums of the blocks of a payload that was received: those that `built` has
+    of its packets, unless they had other sizes, or a part of them came before a restart.
+
+    Raises: PayloadMissing, PayloadDamaged, OSError.
+    """
+    sums = built.sums(payload)
+    if sums is None:
+        sums = yield from build_sums(payloads.open_whole(payload.id)[1], payload)
+    payloads.save_sums(payload.id, sums)
+
+
 def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock) -> None:
     """Read the payload of a record, and compare it with what the record says.
 
@@ -131,7 +146,7 @@ def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock)
     """
     payload = link.payload
     _, file = payloads.open_whole(payload.id)
-    sums = build_sums(file, payload, on_block)
+    sums = run_through(build_sums(file, payload, on_block))
     known = payloads.load_sums(payload)
     if known is None or list(known.crcs) != list(sums.crcs) or known.size != sums.size:
         payloads.save_sums(payload.id, sums)
@@ -141,6 +156,7 @@ __all__ = [
     "VerifiedFile",
     "build_sums",
     "is_damage",
+    "keep_sums",
     "open_verified",
     "sums_of_one_block",
     "verify_payload",

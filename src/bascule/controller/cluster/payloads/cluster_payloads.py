@@ -220,11 +220,13 @@ class ClusterPayloads:
         """`error`: why its file cannot be read here."""
         id = payload.id
 
-        def opened(start: int, end: int) -> VerifiedFile:
+        async def opened(start: int, end: int) -> VerifiedFile:
             if error is not None:
                 raise error
             fetch = FetchPayload(place.stream, place.partition, id, offset, start, end)
-            return self.streams.find(place, fetch, is_node=False)
+            streams = self.streams
+            found = streams.whole_reads.future(streams.find(place, fetch, is_node=False))
+            return await asyncio.wrap_future(found)
 
         def on_damage(caught: Exception) -> None:
             if caught is not error:

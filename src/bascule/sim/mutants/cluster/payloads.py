@@ -15,6 +15,7 @@ from bascule.sim.cluster.payloads.client import ONLY_EXPECTED, READ_RIGHT
 from bascule.sim.cluster.run import ClusterOptions
 from bascule.sim.mutants.cluster.base import PROGRESS, ClusterMutant
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 
@@ -82,8 +83,9 @@ def _pass_names(_: Any) -> Any:
 
 
 def _trust_size(_: Any) -> Any:
-    def mutant(self: Any, id: str) -> tuple[int, int]:
+    def mutant(self: Any, id: str) -> Steps[tuple[int, int]]:
         """Take over all bytes that a file has, whether they were confirmed or not."""
+        yield
         file = self.create(id)
         data = file.read_at(0, file.size())
         return len(data), crc32c(data)
