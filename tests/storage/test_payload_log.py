@@ -243,23 +243,6 @@ def test_names_of_a_process_that_was_killed_are_synced_before_they_count() -> No
         check(opened(files))
 
 
-def test_a_payload_of_a_process_that_was_killed_is_whole_once_its_name_is_synced() -> None:
-    for seed in range(20):
-        files = SimFiles(RealRandom(seed))
-        log = opened(files)
-        file = log.payloads.create(id_of(1))
-        file.write_at(0, content_of(1))
-        files.fail(5, errno.EIO)
-        with pytest.raises(OSError, match="EIO"):
-            log.payloads.finish(file, payload(1))
-        assert files.operations[-1].startswith("sync-dir")
-        log = opened(files)
-        log.append(link_batch(0, 1))
-        log.sync()
-        files.crash()
-        check(opened(files))
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_the_directory_that_an_attempt_left_in_the_page_cache_is_on_the_disk(
     is_killed: bool,

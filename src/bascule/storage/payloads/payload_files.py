@@ -86,6 +86,9 @@ class PayloadFiles:
         """Payloads whose records are appended now. Nobody removes them."""
         self._lost: set[str] = set()
         """Payloads that no replica has."""
+        self._finishing: dict[str, list[str]] = {}
+        """Payloads that have come and whose names are not on the disk yet: they do not count, and
+        nobody discards them. Each with the path of who has come last."""
         self._renames = self._renames_synced = 0
         """How often names have changed, and how many of these changes are on the disk."""
         self.bytes = 0
@@ -281,7 +284,8 @@ class PayloadFiles:
         return confirmed
 
     def finish(self, file: File, payload: Payload) -> None:
-        """Sync a file that has all bytes of its payload; it is whole on return.
+        """Sync a file that has all bytes of its payload, and its name; it is whole on return, and
+        not before.
 
         The caller has compared size and checksum. What the file has behind them, such as a part of
         a packet of an earlier sender, is cut off. Raises: OSError; it stays open then.
@@ -292,23 +296,68 @@ class PayloadFiles:
         elif size < payload.size:
             raise OSError(EIO, f"{size} bytes, expected {payload.size}", file.path)
         file.sync()
+        id, path = payload.id, self._whole_path(payload)
+        attempt = [path]
         with self._lock:
             self._check_open()
-            earlier, path = self._whole.get(payload.id), self._whole_path(payload)
-            self._files.rename(self._open_path(payload.id), path)
-            self._open.discard(payload.id)
-            former = path if earlier is None else self._unlinked_path(payload.id)
-            if payload.id not in self._linked:
-                self._misnamed.pop(payload.id, None)
-            self._whole[payload.id] = payload
-            self.bytes += payload.size
-            if earlier is not None:
-                self.bytes -= earlier.size
-            if former != path:
-                self._remove(former)
-            self._note(payload.id)
-            self._remove(self._marks_path(payload.id))
-        self._files.sync_dir(self.directory)
+            self._files.rename(self._open_path(id), path)
+            self._open.discard(id)
+            self._finishing[id] = attempt
+        try:
+            # Records are appended and synced as soon as it counts as whole.
+            self._files.sync_dir(self.directory)
+        except OSError:
+            self._open_again(id, attempt)
+            raise
+        with self._lock:
+            self._check_open()
+            self._end_attempt(id, attempt)
+            self._note_whole(payload)
+            if id not in self._open:
+                self._remove(self._marks_path(id))
+
+    def _end_attempt(self, id: str, attempt: list[str]) -> None:
+        """The name of a payload is on the disk. Raises: OSError if it has come again since: what
+        came last counts."""
+        latest, [path] = self._finishing.get(id), attempt
+        if latest is attempt:
+            del self._finishing[id]
+            return
+        if latest != attempt and not self._is_known(id, path):  # else its file was replaced
+            self._remove(path)
+        raise OSError(EIO, "the payload has come again meanwhile", path)
+
+    def _open_again(self, id: str, attempt: list[str]) -> None:
+        """The name of a payload that has come may not be on the disk: it is not whole."""
+        [path] = attempt
+        with self._lock:
+            if self._finishing.get(id) is not attempt:
+                return
+            del self._finishing[id]
+            if self._is_closed or id in self._open or self._is_known(id, path):
+                return
+            with suppress(OSError):
+                self._files.rename(path, self._open_path(id))
+                self._open.add(id)
+
+    def _is_known(self, id: str, path: str) -> bool:
+        """Whether the file there counts as whole."""
+        return id in self._whole and self._unlinked_path(id) == path
+
+    def _note_whole(self, payload: Payload) -> None:
+        """A file with the name of a whole payload is on the disk."""
+        id, path = payload.id, self._whole_path(payload)
+        earlier = self._whole.get(id)
+        former = path if earlier is None else self._unlinked_path(id)
+        if id not in self._linked:
+            self._misnamed.pop(id, None)
+        self._whole[id] = payload
+        self.bytes += payload.size
+        if earlier is not None:
+            self.bytes -= earlier.size
+        if former != path:
+            self._remove(former)
+        self._note(id)
 
     def discard(self, id: str) -> int:
         """Remove what was received of a payload; return its bytes. Raises: OSError."""

@@ -1,0 +1,138 @@
+"""A payload is whole once its name is on the disk, and not before."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from crc32c import crc32c
+
+from bascule.errors import PayloadMissing
+from bascule.host.real import RealRandom
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.sim.disk import SimFiles
+from bascule.storage.payloads.payload_log import PayloadLog
+from support.payload_logs import (
+    check,
+    content_of,
+    id_of,
+    link_batch,
+    links,
+    opened,
+    payload,
+    receive,
+)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def stop_at_sync(
+    monkeypatch: pytest.MonkeyPatch, files: SimFiles, log: PayloadLog, stop: Callable[[], None]
+) -> None:
+    """Call `stop` in place of the next sync of the names of payloads."""
+
+    def sync_dir(path: str) -> None:
+        assert path == log.payloads.directory
+        monkeypatch.undo()
+        stop()
+        files.sync_dir(path)
+
+    monkeypatch.setattr(files, "sync_dir", sync_dir)
+
+
+def test_a_payload_of_a_process_that_was_killed_is_whole_once_its_name_is_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill() -> None:
+        raise Killed
+
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        log.payloads.create(id_of(9))
+        stop_at_sync(monkeypatch, files, log, kill)
+        with pytest.raises(Killed):
+            receive(log, 1)
+        log = opened(files)
+        log.append(link_batch(0, 1))
+        log.sync()
+        files.crash()
+        check(opened(files))
+
+
+def test_no_record_is_appended_before_the_name_of_its_payload_is_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread appends and syncs records meanwhile, and the power may fail."""
+    link = PayloadLink(1, payload(7))
+    for seed in range(20):
+        files = SimFiles(RealRandom(seed))
+        log = opened(files)
+        receive(log, 1)
+        log.append(link_batch(0, 1))
+        log.sync()
+        log.checkpoint(high_watermark=1)
+
+        def append(log: PayloadLog = log, files: SimFiles = files) -> None:
+            assert log.payloads.missing([link]) == [link]
+            assert log.payloads.discard(id_of(7)) == log.payloads.discard_whole(id_of(7)) == 0
+            with pytest.raises(PayloadMissing):
+                log.append_as_follower(link_batch(1, 7))
+            log.sync()
+            files.crash()
+            raise Killed
+
+        stop_at_sync(monkeypatch, files, log, append)
+        with pytest.raises(Killed):
+            receive(log, 7)
+        log = opened(files)
+        check(log)
+        assert links(log) == {0: id_of(1)}
+
+
+def test_a_payload_whose_name_cannot_be_synced_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    log.payloads.create(id_of(9))
+    stop_at_sync(monkeypatch, files, log, fail)
+    with pytest.raises(OSError, match="Input/output"):
+        receive(log, 7)
+    assert log.payloads.find(id_of(7)) is None
+    assert log.payloads.counts == (2, 0, 0)
+    log.payloads.finish(log.payloads.create(id_of(7)), payload(7))
+    log.append(link_batch(0, 7))
+    check(log)
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_of_two_senders_of_a_payload_the_last_one_counts(
+    is_same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one begins it anew while the names of the other's are synced."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    other = payload(7) if is_same else Payload(id_of(7), 5, crc32c(b"other"))
+
+    def finish_other() -> None:
+        file = log.payloads.create(id_of(7))
+        file.write_at(0, content_of(7) if is_same else b"other")
+        log.payloads.finish(file, other)
+
+    log.payloads.create(id_of(9))
+    stop_at_sync(monkeypatch, files, log, finish_other)
+    with pytest.raises(OSError, match="come again"):
+        receive(log, 7)
+    assert log.payloads.bytes == other.size
+    found, file = log.payloads.open_whole(id_of(7))
+    assert found == other
+    assert crc32c(file.read_at(0, 9_999)) == other.crc
+    assert len(files.list_dir(log.payloads.directory)) == 2
