@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bascule.errors import InvalidKey, InvalidPattern
+from bascule.wire.tables.keys import escape
 from bascule.wire.tables.patterns import KeyPattern, is_pattern
 
 
@@ -44,6 +47,47 @@ def test_patterns() -> None:
     for text in (b"", b">.a", b"a.b*", b"a>", b"x" * 1025):
         with pytest.raises(InvalidPattern):
             KeyPattern(text)
+
+
+def of_nats(pattern: bytes, subject: bytes) -> bool:
+    """Whether a subscription gets a subject, as the NATS server compares them."""
+    wanted, found = pattern.split(b"."), subject.split(b".")
+    for at, token in enumerate(wanted):
+        if token == b">":
+            return len(found) > at
+        if at >= len(found) or token not in (b"*", found[at]):
+            return False
+    return len(wanted) == len(found)
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b".", b".", b"*", b"%", b"\xff"]), min_size=1, max_size=7),
+    st.lists(st.sampled_from([b"*", b"*", b"a", b"%2E", b"%2Ea", b"a%2E", b"%2A"]), max_size=4),
+    st.booleans(),
+)
+@example([b".", b"x"], [b"*"], False)
+@example([b"x", b"."], [b"*"], False)
+@example([b"a", b".", b".", b"b"], [b"a", b"*"], False)
+def test_a_filter_of_subjects_matches_as_a_subscription_does(
+    parts: list[bytes], tokens: list[bytes], has_rest: bool
+) -> None:
+    """A key with a dot at its beginning or end, or two in a row, matched no `*`."""
+    key, text = b"".join(parts), b".".join([*tokens, *([b">"] if has_rest else [])])
+    try:
+        pattern = KeyPattern.of_subject(text)
+    except InvalidPattern:
+        return
+    assert pattern.matches(key) is of_nats(text, escape(key))
+    assert not pattern.matches(key) or key.startswith(pattern.prefix)
+
+
+def test_patterns_of_keys_and_of_subjects_are_told_apart() -> None:
+    """Watchers of one expression are told the same."""
+    of_keys, of_subjects = KeyPattern(b"*"), KeyPattern.of_subject(b"*")
+    assert of_keys.expression != of_subjects.expression
+    assert of_subjects.expression == KeyPattern.of_subject(b"*").expression
+    assert KeyPattern(b">").expression == KeyPattern.of_subject(b">").expression
+    assert (of_keys.matches(b".x"), of_subjects.matches(b".x")) == (False, True)
 
 
 def test_an_escaped_wildcard_in_a_subject_is_a_part_of_a_key() -> None:

@@ -26,17 +26,29 @@ Token: TypeAlias = bytes | Wildcard
 
 _WILDCARDS: Final = {each.value: each for each in Wildcard}
 _EXPRESSIONS: Final = {Wildcard.ONE: b"[^.]+", Wildcard.REST: b".+"}
+_OF_SUBJECTS: Final = b"(?#of subjects)"
+"""Matches nothing, so it is a comment: such an expression is compared with subjects."""
 
 
 class KeyPattern:
     """A pattern: tokens with dots between, of which ``*`` stands for any token and ``>``, as the
     last one, for one or more.
+
+    Tokens are those of keys; of a filter of NATS subjects (`of_subject`) those of their subjects.
+    These differ where a dot of a key separates no tokens, and is escaped in its subject.
     """
 
-    __slots__ = ("_match", "expression", "literal", "prefix", "text")
+    __slots__ = ("_is_of_subject", "_match", "expression", "literal", "prefix", "text")
 
-    def __init__(self, text: bytes, tokens: Sequence[Token] | None = None) -> None:
-        """`tokens`: what it consists of, where `text` does not say it. Raises: InvalidPattern."""
+    def __init__(
+        self,
+        text: bytes,
+        tokens: Sequence[Token] | None = None,
+        *,
+        in_subject: Sequence[Token] | None = None,
+    ) -> None:
+        """`tokens`: what it consists of, where `text` does not say it; `in_subject`: the same as
+        written in subjects, which keys are compared as then. Raises: InvalidPattern."""
         if tokens is None:
             tokens = _tokens(text, KEY_BYTES_MAX)
         self.text = text
@@ -49,12 +61,14 @@ class KeyPattern:
         """The only key that matches, if the pattern has no wildcard."""
         self.prefix = b".".join([*head, b""]) if self.literal is None else self.literal
         """What all keys that match begin with."""
-        self.expression = b"\\.".join(
+        compared = tokens if in_subject is None else in_subject
+        self.expression = (b"" if in_subject is None else _OF_SUBJECTS) + b"\\.".join(
             _EXPRESSIONS[token] if isinstance(token, Wildcard) else re.escape(token)
-            for token in tokens
+            for token in compared
         )
         """A regular expression, the same for patterns that match the same keys."""
         self._match = re.compile(self.expression, re.DOTALL).fullmatch
+        self._is_of_subject = in_subject is not None
 
     @classmethod
     def of_key(cls, key: bytes) -> KeyPattern:
@@ -71,9 +85,12 @@ class KeyPattern:
         tokens = _tokens(part, SUBJECT_BYTES_MAX)
         if not any(isinstance(token, Wildcard) for token in tokens):
             return cls.of_key(_unescaped(part, part))
+        if tokens == [Wildcard.REST]:
+            return cls(part)
         return cls(
             part,
             [each if isinstance(each, Wildcard) else _unescaped(each, part) for each in tokens],
+            in_subject=tokens,
         )
 
     @property
@@ -82,7 +99,7 @@ class KeyPattern:
         return self.literal is not None and any(each in self.literal for each in _WILDCARDS)
 
     def matches(self, key: bytes) -> bool:
-        return self._match(key) is not None
+        return self._match(escape(key) if self._is_of_subject else key) is not None
 
     def __repr__(self) -> str:
         return f"KeyPattern({self.text!r})"
