@@ -2,6 +2,7 @@
 
 ack           what a sender is told at the end
 connection    frames over one asyncio socket
+packet        a packet that is kept until it is acknowledged
 places        which nodes have replicas of a partition
 writer        sends one payload; goes on at another node where one fails
 reader        reads a payload, or a range of it

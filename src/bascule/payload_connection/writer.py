@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
 
@@ -26,6 +26,7 @@ from bascule.errors import (
 )
 from bascule.payload_connection.ack import PayloadAck
 from bascule.payload_connection.connection import PayloadConnection
+from bascule.payload_connection.packet import Content, Packet
 from bascule.payload_connection.places import Answers, Places
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
@@ -51,17 +52,8 @@ WATCH_SECONDS: Final = 1.0
 SILENT_WATCHES_MAX: Final = 4
 """A node says something each second. One that has said nothing at so many looks is taken for lost.
 Looks are counted, not time: the program may have kept the event loop busy in between."""
-Content: TypeAlias = bytes | bytearray | memoryview
 OnProgress: TypeAlias = Callable[[int], None]
 """Called with the bytes that every node of the tree has written."""
-
-
-class _Packet(NamedTuple):
-    position: int
-    data: Content
-    crc: int
-    crc_before: int
-    """CRC-32C of the payload below `position`."""
 
 
 class PayloadWriter:
@@ -95,7 +87,7 @@ class PayloadWriter:
         self._connection: PayloadConnection | None = None
         self._listening: asyncio.Task[None] | None = None
         self._window = PACKET_BYTES
-        self._packets: deque[_Packet] = deque()
+        self._packets: deque[Packet] = deque()
         """Those that are not acknowledged."""
         self._partial = bytearray()
         self._written = 0
@@ -103,6 +95,7 @@ class PayloadWriter:
         self._crc = 0
         self._acknowledged = 0
         self._sent = 0
+        """Where the next packet begins that was not sent over the connection at hand."""
         self._skip_to = 0
         """What nodes have from before this writer: not sent again."""
         self._skipped_crc = 0
@@ -163,6 +156,9 @@ class PayloadWriter:
 
     async def write(self, data: Content) -> None:
         """Send bytes; waits while too many are not acknowledged. The memory may be used again.
+
+        Where it is cancelled, `position` says how much it has taken: that is kept, and sent by the
+        next call.
 
         Raises: Broken if no node takes them within the timeout; PayloadDamaged if what was sent
         before under this id has other content; DiskFull.
@@ -250,7 +246,7 @@ class PayloadWriter:
 
     async def _send(self, data: Content) -> None:
         crc = crc32c(data)
-        packet = _Packet(self._written, data, crc, self._crc)
+        packet = Packet(self._written, data, crc, self._crc)
         self._crc = combine(self._crc, crc, len(data))
         self._written += len(data)
         self._compare_skipped(packet)
@@ -258,7 +254,7 @@ class PayloadWriter:
         await self._until(lambda: self._written - self._acknowledged <= self._window)
         await self._transmit(packet)
 
-    def _compare_skipped(self, packet: _Packet) -> None:
+    def _compare_skipped(self, packet: Packet) -> None:
         """Compare what is not sent with what the nodes have. Raises: PayloadDamaged."""
         end = self._skip_to
         if packet.position < end <= self._written:
@@ -277,21 +273,48 @@ class PayloadWriter:
             where = f"checksum of the first {position} bytes"
             raise PayloadDamaged(self.id, where, f"{self._skipped_crc:08x}", f"{crc:08x}")
 
-    async def _transmit(self, packet: _Packet) -> None:
-        """Send a packet to the node at hand; a failure is seen by who waits."""
-        if packet.position + len(packet.data) <= self._skip_to:
+    async def _transmit(self, packet: Packet) -> None:
+        """Send a packet, unless the nodes have it from before this writer."""
+        if packet.end <= self._skip_to:
+            self._sent = self._written
             return
+        await self._send_rest()
+
+    async def _send_rest(self) -> None:
+        """Send what was not sent yet; to another node where this one is gone. Raises: as
+        `_recover`."""
         connection = self._connection
         if connection is None or self._lost is not None:
             await self._recover()
             return
-        head = encode_data_head(packet.position, len(packet.data), packet.crc)
         try:
-            await connection.send(head)
-            await connection.send(packet.data)
+            await self._send_kept(connection)
         except Broken as error:
             self._lose(error)
             await self._recover()
+
+    async def _send_kept(self, connection: PayloadConnection) -> None:
+        """Send what was not sent over this connection: a call that was cancelled may have left
+        more than one packet. Raises: Broken."""
+        for packet in tuple(self._packets):
+            if packet.position >= self._sent:
+                await self._send_whole(connection, packet.encode_head(), packet.data)
+                self._sent = packet.end
+
+    async def _send_whole(self, connection: PayloadConnection, *parts: Content) -> None:
+        """Send a frame. Where only a part of it may have been sent nothing can follow on this
+        connection, and its node has done nothing wrong. Raises: Broken."""
+        try:
+            for part in parts:
+                await connection.send(part)
+        except Broken:
+            raise
+        except BaseException:  # it was cancelled
+            self._stop_listening()
+            connection.close()
+            self._connection = None
+            self._lose(Broken("a frame was cut off"))
+            raise
 
     async def _ask_sync(self) -> None:
         """Ask for a sync of what was sent."""
@@ -300,7 +323,9 @@ class PayloadWriter:
             await self._recover()  # which asks again
             return
         try:
-            await connection.send(encode_data_head(self._sync_wanted, 0, 0, frames.SYNC))
+            await self._send_kept(connection)
+            sync = encode_data_head(self._sync_wanted, 0, 0, frames.SYNC)
+            await self._send_whole(connection, sync)
         except Broken as error:
             self._lose(error)
 
@@ -309,8 +334,7 @@ class PayloadWriter:
         began = asyncio.get_running_loop().time()
         while self._closed is None:
             try:
-                if self._lost is not None or self._connection is None:
-                    await self._recover()
+                await self._send_rest()
                 assert self._connection is not None
                 close = ClosePayload(self._written, self._crc)
                 self._has_sent_close = True
@@ -443,7 +467,7 @@ class PayloadWriter:
         self.why, self._window = self._replanned + opened.why, opened.window
         if self._opening.route:
             self._head = address
-        self._connection, self._lost = connection, None
+        self._connection, self._lost, self._sent = connection, None, 0
         self._silent_watches = 0
         self._listening = asyncio.create_task(self._listen(connection))
         self._watching = asyncio.create_task(self._watch(connection))
@@ -503,12 +527,10 @@ class PayloadWriter:
             connection = self._connection
             assert connection is not None
             try:
-                for packet in tuple(self._packets):
-                    head = encode_data_head(packet.position, len(packet.data), packet.crc)
-                    await connection.send(head)
-                    await connection.send(packet.data)
+                await self._send_kept(connection)
                 if self._sync_wanted > self._synced:
-                    await connection.send(encode_data_head(self._sync_wanted, 0, 0, frames.SYNC))
+                    sync = encode_data_head(self._sync_wanted, 0, 0, frames.SYNC)
+                    await self._send_whole(connection, sync)
             except Broken as error:
                 self._lose(error)
                 continue
@@ -564,7 +586,7 @@ class PayloadWriter:
         if written > self._acknowledged:
             self._acknowledged = written
             packets = self._packets
-            while packets and packets[0].position + len(packets[0].data) <= written:
+            while packets and packets[0].end <= written:
                 packets.popleft()
             if self._on_progress is not None:
                 self._on_progress(written)

@@ -11,8 +11,9 @@ from bascule.client.loop_thread import iterate
 from bascule.client.messages import Headers, Message, NewMessage, opening_messages
 from bascule.client.payloads.mixin import PAYLOAD_TIMEOUT_S, PayloadMixin
 from bascule.payload_connection.ack import PayloadAck
+from bascule.payload_connection.packet import Content
 from bascule.payload_connection.reader import PayloadReader
-from bascule.payload_connection.writer import Content, PayloadWriter
+from bascule.payload_connection.writer import PayloadWriter
 
 T = TypeVar("T")
 
