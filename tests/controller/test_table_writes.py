@@ -189,6 +189,42 @@ def test_an_increment_reads_again_what_it_was_told() -> None:
     assert cluster.at_least == [0, 0, 2]
 
 
+def test_an_increment_is_counted_once_for_each_message_id() -> None:
+    """Also where its answer was lost, or comes with another one."""
+    cluster = Cluster()
+
+    def increment(id: str, by: int = 1) -> tuple[int, int | None]:
+        return run(cluster.node.increment("t", b"n", by, message_id=id))
+
+    assert increment("first") == (0, 1)
+    assert increment("first") == (0, 1)
+    cluster.stale_reads = 1
+    assert increment("second", 4) == (1, 5)
+    assert increment("second", 4) == (1, 5)
+    assert increment("first") == (0, None), "the table has the latest value alone"
+    run(cluster.node.set("t", b"n", b"text"))
+    assert increment("second", 4) == (1, None)
+    assert [each.value for each in cluster.stored] == [b"1", b"5", b"text"]
+
+
+def test_an_increment_that_its_first_attempt_overtakes_is_counted_once() -> None:
+    """That was on its way to the leader when the repetition asked for it."""
+    cluster = Cluster()
+    run(cluster.node.set("t", b"n", b"5"))
+
+    async def read(table: str, key: bytes, *, at_least: int) -> tuple[int, TableEntry]:
+        if len(cluster.stored) == 1:
+            await cluster.leader.set("t", b"n", b"6", if_version=0, message_id="id")
+            await cluster.leader.set("t", b"n", b"9", if_version=1, message_id="x")
+        return await Cluster._get(cluster, table, key, at_least=at_least)
+
+    cluster.node._reads = cast(
+        "Any", SimpleNamespace(definition=lambda _: cluster.definition, get=read)
+    )
+    assert run(cluster.node.increment("t", b"n", 1, message_id="id")) == (1, None)
+    assert [each.value for each in cluster.stored] == [b"5", b"6", b"9"]
+
+
 class Metadata:
     """A metadata group whose controller answers when it is told to."""
 

@@ -178,6 +178,13 @@ def test_values_are_written_over_http(node: Node, client: SyncClient) -> None:
         counted = httpx.post(f"{url}/n/increment", params={"by": "-2"}, headers=JSON)
     assert counted.json() == {"version": 6, "value": "-4"}
     assert counted.headers["etag"] == '"6"'
+    with_id = {**JSON, "nats-msg-id": "count-once"}
+    for _ in range(2):
+        counted = httpx.post(f"{url}/n/increment", headers=with_id)
+        assert (counted.json(), counted.headers["etag"]) == ({"version": 7, "value": "-3"}, '"7"')
+    httpx.put(f"{url}/n", content=b"8")
+    counted = httpx.post(f"{url}/n/increment", headers=with_id)
+    assert counted.json() == {"version": 7, "value": None}
 
 
 MATCHES = [
@@ -297,6 +304,9 @@ def test_what_http_refuses(node: Node, client: SyncClient) -> None:
     assert refused(post(f"{url}/text/increment")) == (415, "unsupported_media_type")
     answer = post(f"{url}/n/increment", params={"by": "1.5"}, headers=JSON)
     assert refused(answer) == (400, "malformed_request")
+    answer = post(f"{url}/n/increment", headers={**JSON, "nats-ttl": "5"})
+    assert refused(answer) == (400, "malformed_request")
+    assert "that of the table" in answer.text
     answer = post(f"{url}/n/increment", headers={**JSON, "if-match": "*"})
     assert refused(answer) == (400, "malformed_request")
     for query, code in [

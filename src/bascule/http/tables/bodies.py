@@ -102,7 +102,13 @@ class TableIncremented(Struct, kw_only=True):
     """An increment that is stored."""
 
     version: _Version
-    value: Annotated[str, Meta(description="The number, in decimal digits.")]
+    value: Annotated[
+        str | None,
+        Meta(
+            description="The number, in decimal digits. Null: it was stored before, with the same "
+            "`Nats-Msg-Id`, and the key was written since."
+        ),
+    ]
 
 
 def keys_body(page: TableKeyPage) -> TableKeyList:

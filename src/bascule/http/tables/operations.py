@@ -161,7 +161,8 @@ TABLE_OPERATIONS: Final[Mapping[str, ApiOperation]] = {
     "increment_table_value": ApiOperation(
         "POST",
         "/v1/tables/{name}/keys/{key}/increment",
-        "Add to a value of decimal digits; no value is 0. A repetition adds again",
+        "Add to a value of decimal digits; no value is 0. A repetition with the same `Nats-Msg-Id` "
+        "adds once; without it, it adds again",
         {200: ("The version, and the value.", TableIncremented)},
         request=EmptyRequest,
         errors=(

@@ -43,8 +43,13 @@ class TableWriter(Protocol):
         """
         ...
 
-    async def increment(self, table: str, key: bytes, by: int) -> tuple[int, int]:
-        """The version and the number. Raises: NotANumber, and as `set`."""
+    async def increment(
+        self, table: str, key: bytes, by: int, *, message_id: str | None = None
+    ) -> tuple[int, int | None]:
+        """The version and the number; None: a repetition, and the key has another value since.
+
+        Raises: NotANumber, and as `set`.
+        """
         ...
 
 

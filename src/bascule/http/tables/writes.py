@@ -23,7 +23,7 @@ from bascule.http.tables.requests import (
 )
 from bascule.publish.acks import too_large
 from bascule.wire.ack_codes import publish_error
-from bascule.wire.tables.conditions import VERSION_MAX
+from bascule.wire.tables.conditions import TTL_HEADER, VERSION_MAX
 
 ATTEMPTS_MAX: Final = 10
 """Of a write under a condition that is compared here, while others write the key."""
@@ -104,12 +104,22 @@ class TableWritesApi:
             raise MalformedRequest(
                 "an increment has no conditions: set the value with If-Match", field="If-Match"
             )
+        if ttl_of(request) is not None:
+            raise MalformedRequest(
+                "the time to live of an increment is that of the table: set the value with "
+                "Nats-TTL",
+                field=TTL_HEADER,
+            )
         # The body is empty, but its required content type keeps other sites out; see `_body`.
         decode_body(await self._body(request) or b"{}", EmptyRequest)
         version, number = await self._tables.writes.increment(
-            request.path_params["name"], key_of(request), increment_of(request)
+            request.path_params["name"],
+            key_of(request),
+            increment_of(request),
+            message_id=message_id_of(request),
         )
-        body = TableIncremented(version=version, value=str(number))
+        value = None if number is None else str(number)
+        body = TableIncremented(version=version, value=value)
         return json_response(body, headers={"etag": f'"{version}"'})
 
 

@@ -33,6 +33,7 @@ from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
 from bascule.replica.partitions import Partitions
 from bascule.wire.ack_codes import is_not_caught_up
 from bascule.wire.tables.conditions import (
+    VERSION_MAX,
     check_content_type,
     expected_sequence,
     message_headers,
@@ -102,21 +103,33 @@ class TableWrites:
         id = message_id or self._random.bytes(MESSAGE_ID_BYTES).hex()
         return await self._write(WriteKey(table, key, value, id, sequence, content_type, ttl))
 
-    async def increment(self, table: str, key: bytes, by: int) -> tuple[int, int]:
-        """Add to the number in a value; return the version and the number.
+    async def increment(
+        self, table: str, key: bytes, by: int, *, message_id: str | None = None
+    ) -> tuple[int, int | None]:
+        """Add to the number in a value; return the version and the number. A repetition with the
+        message id of one that is stored gets its version, and its number while the key has that
+        version, else None.
 
         Raises: NotANumber; WrongVersion if others have changed the key each time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WRITE_SECONDS_MAX
         at_least = 0
+        if message_id is not None:
+            try:  # the condition holds of nothing, and a repetition is not compared
+                stored = await self.set(
+                    table, key, b"0", if_version=VERSION_MAX, message_id=message_id
+                )
+                return stored, await self._number(table, key, stored)
+            except WrongVersion as error:
+                at_least = 0 if error.found is None else error.found + 1
         while True:
             version, value, content_type = None, None, None
             try:
-                _, found = await self._reads.get(table, key, at_least=at_least)
+                position, found = await self._reads.get(table, key, at_least=at_least)
                 version, value, content_type = found.version, found.value, found.content_type
-            except UnknownKey:
-                pass
+            except UnknownKey as error:
+                position = error.position
             number = incremented(table, key, value, by)
             try:
                 written = await self.set(
@@ -126,13 +139,27 @@ class TableWrites:
                     if_version=version,
                     if_absent=version is None,
                     content_type=content_type,
+                    message_id=message_id,
                 )
             except WrongVersion as error:
                 if loop.time() > deadline:
                     raise
                 at_least = max(at_least, (error.found or 0) + 1)
             else:
+                if written < position:  # by another attempt, which came before the read
+                    return written, await self._number(table, key, written)
                 return written, number
+
+    async def _number(self, table: str, key: bytes, version: int) -> int | None:
+        """The number that a version of a key is; None: the key has another version.
+
+        Raises: as a read.
+        """
+        try:
+            _, found = await self._reads.get(table, key, at_least=version + 1)
+        except UnknownKey:
+            return None
+        return incremented(table, key, found.value, 0) if found.version == version else None
 
     async def answer(self, body: bytes) -> bytes:
         """Answer another node. Raises: as a write, for this node alone."""

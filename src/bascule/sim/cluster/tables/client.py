@@ -265,6 +265,7 @@ class SimTableClient:
             self._checks.on_return(operation, _failure(error))
             self._move()
             return
+        assert total is not None, "it had no message id"
         publication.body = b"%d" % total
         result = OperationResult(OperationStatus.OK, publication.body)
         self._on_written(operation, publication, version, result, above)
