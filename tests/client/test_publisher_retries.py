@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -11,40 +10,12 @@ import pytest
 from bascule.client.messages import Ack, Headers
 from bascule.client.publisher import ACK_WAIT_S, Publisher
 from bascule.errors import AcksNothing, BasculeError, Indeterminate, PublishRejected
-from bascule.nats_connection import NatsConnection
-from bascule.wire import _hot, ack_codes
-from bascule.wire.nats import ConnectOptions, ServerAddress
+from bascule.wire import ack_codes
+from support.recorded_connection import RecordedConnection, has_stream
 from support.virtual_time import elapse, run_virtually
 
 SHORT = b'{"error":{"code":503,"err_code":%d,"description":"%b"},"stream":"s","seq":0}'
 NOBODY = b"NATS/1.0 503\r\n\r\n"
-
-
-class RecordedConnection(NatsConnection):
-    """Connected to nothing: what would be sent is kept."""
-
-    def __init__(self) -> None:
-        super().__init__([ServerAddress("127.0.0.1", 4222)], ConnectOptions("test"))
-        self.inbox = "_INBOX.test"
-        self.sent: list[bytes] = []
-
-    @property
-    def is_connected(self) -> bool:
-        return True
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def deliver(self, body: bytes) -> None:
-        """A reply to the first publish."""
-        data = b"MSG _INBOX.test.0.0 1 %d\r\n%b\r\n" % (len(body), body)
-        positions, state = array("i", bytes(4 * _hot.MESSAGE_FIELDS)), array("q", bytes(32))
-        count = _hot.parse_messages(data, 0, len(data), 1 << 20, 4096, positions, state)
-        self.on_chunk(data, positions, count)
-
-
-async def has_stream(subject: str, stream: str | None) -> bool:
-    return True
 
 
 def outcome(
@@ -94,6 +65,7 @@ def test_a_refusal_of_a_repetition_says_nothing_of_the_first_attempt(code: int) 
 def test_what_nobody_has_taken_is_not_stored() -> None:
     error = outcome([NOBODY, refused(ack_codes.NOT_ENOUGH_REPLICAS)])
     assert isinstance(error, PublishRejected)
+    assert not error.is_repeated
 
 
 @pytest.mark.parametrize(
@@ -116,6 +88,7 @@ def test_a_condition_that_the_first_attempt_may_have_broken_says_nothing_of_it(c
     for name in ("Nats-Msg-Id", "nats-msg-id"):
         error = outcome([None, refused(code)], headers={"A": "b", name: "id"})
         assert isinstance(error, PublishRejected)
+        assert error.is_repeated, "which the stream may not remember for so long"
     for headers in ({"Nats-Msg-Id": ""}, {"A": "Nats-Msg-Id: id"}):
         assert isinstance(outcome([None, refused(code)], headers=headers), Indeterminate)
 

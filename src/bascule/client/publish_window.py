@@ -39,7 +39,7 @@ PASSING: Final = frozenset(
 """Refusals for a state of the stream: the same message was taken before, perhaps."""
 CONDITIONS: Final = frozenset({ack_codes.WRONG_LAST_ID, ack_codes.WRONG_LAST_SEQUENCE})
 """Refusals for a condition that the same message may have broken, unless it has a message id: then
-its repetition is acked."""
+its repetition is acked, within the dedupe window."""
 _MESSAGE_ID: Final = re.compile(rb"\r\nnats-msg-id:[ \t]*[^ \t\r]", re.IGNORECASE)
 
 HasStream: TypeAlias = Callable[[str, str | None], Awaitable[bool]]
@@ -51,7 +51,10 @@ OnOtherReply: TypeAlias = Callable[[int, Ack | BasculeError], None]
 
 def reply_to_repeated(reply: BasculeError, frame: bytes) -> BasculeError:
     """What `reply` says of a message that was sent more than once without another reply."""
-    if not isinstance(reply, PublishRejected) or ack_codes.is_not_caught_up(reply):
+    if not isinstance(reply, PublishRejected):
+        return reply
+    reply.is_repeated = True
+    if ack_codes.is_not_caught_up(reply):
         return reply
     if reply.err_code not in PASSING and (reply.err_code not in CONDITIONS or _has_id(frame)):
         return reply

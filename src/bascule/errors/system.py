@@ -389,7 +389,8 @@ class PartitionFailed(BasculeError):
 
 class PublishRejected(BasculeError):
     """A message got an error ack with JetStream's `code`, `err_code` and `description`, from
-    `stream` (empty: not known)."""
+    `stream` (empty: not known). `is_repeated` says whether the client had sent it more than once:
+    what refuses it may be its first sending, if the stream does not remember its message id."""
 
     def __init__(self, code: int, err_code: int, description: str, stream: str = "") -> None:
         super().__init__(f"publish rejected: {description} (code {code}, err_code {err_code})")
@@ -397,6 +398,7 @@ class PublishRejected(BasculeError):
         self.err_code = err_code
         self.description = description
         self.stream = stream
+        self.is_repeated = False
 
 
 class NoResponders(BasculeError):

@@ -19,6 +19,7 @@ from bascule.client.tables.watch import (
     watched_keys,
 )
 from bascule.errors import (
+    BasculeError,
     ConfigError,
     Indeterminate,
     NotATable,
@@ -45,6 +46,8 @@ from bascule.wire.tables.read_batches import KeyRead
 PUBLISH_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.05
 """Until a table that has not caught up with its stream is asked again."""
+WINDOW_PER_AGE: Final = 2
+"""A dedupe window counts by the leader's clock, from when the message was stored."""
 PAGE_KEYS: Final = 10_000
 PAGE_ENTRIES: Final = 1_000
 MESSAGE_ID_BYTES: Final = 12
@@ -171,10 +174,12 @@ class TableClient:
 
         With `if_version` only if the last record of the key has that version; with `if_absent` only
         if the key has no value. A write is stored once: after a lost ack it is sent again with the
-        same message id.
+        same message id, within the stream's dedupe window.
 
-        Raises: as `client.publish`; WrongVersion, InvalidKey, UnknownStream, NotATable, ConfigError
-        for both conditions, or another time to live than 1 s to 100 years.
+        Raises: as `client.publish`; Indeterminate also if it was sent again and its condition does
+        not hold, and the window is too short to tell whether the first sending is stored;
+        WrongVersion, InvalidKey, UnknownStream, NotATable; ConfigError for both conditions, or
+        another time to live than 1 s to 100 years.
         """
         sequence = expected_sequence(if_version, if_absent)
         return await self._write(_bytes(key), value, sequence, content_type, timeout, ttl)
@@ -385,7 +390,8 @@ class TableClient:
         if keys.prefix is None and not is_header_value(key):
             return await self._write_over_http(key, value, http_headers(headers), timeout)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        first_sent, is_repeated = loop.time(), False
+        deadline = first_sent + timeout
         while True:
             try:
                 ack = await self._publish(
@@ -397,12 +403,31 @@ class TableClient:
                     timeout=max(deadline - loop.time(), RETRY_S),
                 )
             except PublishRejected as error:
+                is_repeated = is_repeated or error.is_repeated
                 if not is_not_caught_up(error) or loop.time() > deadline:
-                    raise refusal_of(error, self.name, key, sequence) from None
+                    refusal = refusal_of(error, self.name, key, sequence)
+                    age = loop.time() - first_sent
+                    if is_repeated and not await self._is_of_others(refusal, age):
+                        raise Indeterminate(
+                            f"the write was sent more than once, and the stream {self.name!r} may "
+                            f"not remember its message id for so long: it is stored, or {refusal}"
+                        ) from None
+                    raise refusal from None
                 await asyncio.sleep(RETRY_S)
             else:
                 self._seen = max(self._seen, ack.offset + 1)
                 return ack.offset
+
+    async def _is_of_others(self, refusal: BasculeError, age: float) -> bool:
+        """Whether the first sending of a write, `age` seconds ago, is not what it is refused for:
+        the stream would have known its message id."""
+        if not isinstance(refusal, WrongVersion):
+            return True
+        try:
+            config = (await self._admin().stream(self.name)).definition.config
+        except BasculeError:
+            return False
+        return config.dedupe_window_ms > WINDOW_PER_AGE * 1000 * age
 
     async def _write_over_http(
         self, key: bytes, value: bytes | None, headers: dict[str, str], timeout: float
