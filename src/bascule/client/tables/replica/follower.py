@@ -353,7 +353,7 @@ class ReplicaFollower:
             try:
                 return await self._send(pending, present)
             except WrongVersion as error:
-                if error.found is not None:
+                if error.found is not None or not await self._is_untouched(pending):
                     raise  # else the table has forgotten the removal
         return await self._send(pending, None)
 
