@@ -242,7 +242,7 @@ def test_a_repair_replaces_the_file() -> None:
     stored.flip(5)
     file = stored.payloads.create(ID)
     file.write_at(0, DATA)
-    assert stored.payloads.replace(file, PAYLOAD)
+    assert stored.payloads.replace(file, PayloadLink(7, PAYLOAD))
     assert stored.read(0, -1) == DATA
     assert stored.names() == ["linked", "sums"]
     assert stored.payloads.bytes == len(DATA)

@@ -278,7 +278,7 @@ def test_nobody_waits_for_the_disk_to_know_what_is_there() -> None:
         lambda: payloads.find(id_of(2)),
         lambda: payloads.find_at(0),
         lambda: payloads.missing([PayloadLink(5, payload(9)), PayloadLink(0, payload(1))]),
-        lambda: payloads.is_given_up(id_of(1)),
+        lambda: payloads.is_given_up(PayloadLink(0, payload(1))),
         lambda: (payloads.open_ids(), payloads.whole_ids(), payloads.linked_offsets()),
         lambda: (log.size_bytes(), log.active_bytes, log.sized_segments()),
     )

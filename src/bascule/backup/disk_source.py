@@ -142,7 +142,7 @@ class StoredPartition:
         """Raises: CorruptData where nothing of it can be read."""
         self._files = files
         self._directory = directory
-        self._payloads: dict[str, str] | None = None
+        self._payloads: dict[tuple[str, int], str] | None = None
         """The files of the payloads, by id; None: not looked yet."""
         self._damaged: LogPosition | None = None
         """Where the last `read` has ended at damage within a segment."""
@@ -329,9 +329,10 @@ class StoredPartition:
         try:
             if self._payloads is None:
                 self._payloads = whole_paths(self._files, self._directory)
-            if id not in self._payloads:
+            found = self._payloads.get((id, link.payload.crc))
+            if found is None:
                 raise PayloadMissing(id, self._directory)
-            path = self._payloads[id]
+            path = found
             yield from file_chunks(self._files, path)
         except OSError as error:
             raise PayloadDamaged(id, "file", f"{path}: {error}", "one that can be read") from error

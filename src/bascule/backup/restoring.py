@@ -347,11 +347,10 @@ class Restorer:
         """Those of the records below offset `end`."""
         # Nobody else knows of the directory yet.
         payloads = PayloadFiles(self._files, directory, nullcontext())
-        links = []
         for each, copies in self._payloads(stream, chosen):
             if not copies or each.offset >= end:
                 continue
-            if payloads.find(each.id) is None:  # else it is the second record of one payload
+            if not payloads.has(each.link.payload):  # else it has several records
                 try:
                     self._restore_payload(payloads, copies)
                 except CorruptData as error:
@@ -360,8 +359,7 @@ class Restorer:
                     continue
                 restored.bytes += each.bytes
                 restored.payloads += 1
-            links.append(each.link)
-        payloads.link(links)
+            payloads.link([each.link])
         payloads.settle()
         payloads.close()
 

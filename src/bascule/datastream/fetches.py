@@ -55,8 +55,7 @@ class PayloadFetches:
         if place.store is None:
             on_fetched(PayloadMissing(payload.id, "a partition without a replica here"))
             return
-        found = place.store.payloads.find(payload.id)
-        if found is not None and found.payload == payload:
+        if place.store.payloads.has(payload):
             on_fetched(None)
             return
         self._begin(place, link, on_fetched, is_repair=False)
@@ -109,12 +108,14 @@ class PayloadFetches:
 
         self._begin(place, link, on_fetched, is_repair=True)
 
-    def repair_found(self, place: PayloadPlace, id: str) -> None:
-        """Repair the payload with this id, as its record says what it is. On a thread of the
-        pool: it reads the disk."""
+    def repair_found(self, place: PayloadPlace, id: str, offset: int = -1) -> None:
+        """Repair the payload with this id, if possible that of the record at `offset`, as its
+        record says what it is. On a thread of the pool: it reads the disk."""
         store = place.store
         assert store is not None
-        found = store.payloads.find(id)
+        found = store.payloads.find_at(offset)
+        if found is None or found.payload.id != id:
+            found = store.payloads.find(id)
         if found is None:
             return
         try:
@@ -237,7 +238,7 @@ class PayloadFetches:
         place = fetching.place
         store = place.store
         assert store is not None
-        store.payloads.give_up(fetching.payload.id)
+        store.payloads.give_up(fetching.link)
         log.error(
             "data streaming: no replica has a payload; its record is copied without it",
             extra={

@@ -103,7 +103,9 @@ class InboundOwner(PayloadReceiver, Protocol):
     def find(
         self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool
     ) -> Steps[VerifiedFile]: ...
-    def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None: ...
+    def on_damage(
+        self, place: PayloadPlace, id: str, error: Exception, offset: int = -1
+    ) -> None: ...
     def catch_up_wait(self, place: PayloadPlace, node: int, count: int) -> float: ...
     def on_connection_closed(
         self, connection: InboundConnection, error: Exception | None
@@ -476,7 +478,7 @@ class InboundConnection:
         self._connection.send(encode_message(frames.FETCHED, fetched))
 
         def fail(error: Exception) -> None:
-            self._service.on_damage(place, payload.id, error)
+            self._service.on_damage(place, payload.id, error, fetch.offset)
             self._fail(error)
 
         hello = self._hello

@@ -246,24 +246,25 @@ class DataStreams:
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
         assert place.store is not None
-        payloads = place.store.payloads
-        id = fetch.id
-        if id and payloads.find(id) is None:
+        payloads, id = place.store.payloads, fetch.id
+        link = place.store.named_link(id, fetch.offset)
+        if id and (payloads.find(id) is None if link is None else not payloads.has(link.payload)):
             leads = place.leader == self.node_id
             is_known = place.is_confirmed or fetch.offset < place.high_watermark
             is_in_log = leads and is_known and 0 <= fetch.offset < place.store.end.offset
             # The record is in the log of its leader, and the payload nowhere on its disk.
-            if is_in_log and (is_node or self.id_at(place, fetch.offset) != id):
+            if is_in_log and (is_node or self.payload_at(place, fetch.offset).id != id):
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
         if not id:
-            id = self.id_at(place, fetch.offset)
+            link = PayloadLink(fetch.offset, self.payload_at(place, fetch.offset))
+            id = link.payload.id
         try:
-            return (yield from open_verified(payloads, id, fetch.start, fetch.end))
+            return (yield from open_verified(payloads, id, fetch.start, fetch.end, link=link))
         except (PayloadDamaged, OSError) as error:
-            self.on_damage(place, id, error)
+            self.on_damage(place, id, error, fetch.offset)
             raise
 
-    def id_at(self, place: PayloadPlace, offset: int) -> str:
+    def payload_at(self, place: PayloadPlace, offset: int) -> Payload:
         """The payload of the record at an offset, if it is here. May read the disk.
 
         Of a confirmed place there is no record yet where it is not committed. Of another one this
@@ -282,15 +283,17 @@ class DataStreams:
         # Of a record that was purged the file may still be there for a moment.
         found = store.payloads.find_at(offset) if offset >= store.start_offset else None
         if found is not None:
-            return found.payload.id
+            return found.payload
         link = store.link_at(offset)
-        if link is None or store.payloads.is_given_up(link.payload.id):
+        if link is None:
             raise UnknownPayload(place.stream, place.partition, offset)
-        if store.payloads.find(link.payload.id) is None:
+        if not store.payloads.has(link.payload):
+            if store.payloads.is_given_up(link):
+                raise UnknownPayload(place.stream, place.partition, offset)
             # As after its file was removed by hand.
             self.repair(place, link)
             raise PayloadMissing(link.payload.id, "this replica")
-        return link.payload.id  # a second record of one payload
+        return link.payload  # as a second record of one payload, from a release before
 
     def plan(
         self, place: PayloadPlace, opening: OpenPayload, *, is_node: bool
@@ -474,7 +477,7 @@ class DataStreams:
 
             self.whole_reads.run(
                 keep_sums(files, payload, session.received.sums), on_kept,
-                is_wanted=lambda: files.find(payload.id) is not None,
+                is_wanted=lambda: files.has(payload),
             )  # fmt: skip
 
     def connect(
@@ -568,11 +571,11 @@ class DataStreams:
         may call it."""
         self._reactor.call(lambda: self._fetching.repair(place, link))
 
-    def on_damage(self, place: PayloadPlace, id: str, error: Exception) -> None:
-        """Somebody could not read a payload here. If its file is damaged or lost, it is replaced.
-        Any thread may call it."""
+    def on_damage(self, place: PayloadPlace, id: str, error: Exception, offset: int = -1) -> None:
+        """Somebody could not read a payload here, that of the record at `offset` if it is not -1.
+        If its file is damaged or lost, it is replaced. Any thread may call it."""
         if is_damage(error):
-            self.pool.submit(self._fetching.repair_found, place, id)
+            self.pool.submit(self._fetching.repair_found, place, id, offset)
 
     # -- what nobody goes on with ---------------------------------------------------------------
 

@@ -222,6 +222,10 @@ class PayloadReader:
             self._places.learn(fetched.replicas)
             connection.close()
             return False
+        if self._position > self._start and fetched.crc != self.crc32c:
+            connection.close()
+            found, expected = f"{fetched.crc:08x}", f"{self.crc32c:08x}"
+            raise PayloadDamaged(self.id, f"checksum at {address}", found, expected)
         self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
         self._fetch.id = fetched.id  # the rest is of the same payload
         self._end = fetched.end

@@ -14,7 +14,7 @@ from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import PAYLOAD_LINKS, seal
-from bascule.record.payload_links import Payload
+from bascule.record.payload_links import Payload, PayloadLink
 from bascule.replica.scrub.payloads import DamagedPayload, ScrubbedPayloads
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig
@@ -40,9 +40,9 @@ class ScrubbedLogUnderTest:
             self.add(PAYLOAD._replace(id=id))
         self.log.sync()
 
-    def add(self, payload: Payload) -> None:
+    def add(self, payload: Payload, data: bytes = DATA) -> None:
         file = self.log.payloads.create(payload.id)
-        file.write_at(0, DATA)
+        file.write_at(0, data)
         self.log.payloads.finish(file, payload)
         offset = self.log.end.offset
         record = Record(offset, 0, b"key", b"", tuple(payload.headers()))
@@ -125,3 +125,23 @@ def test_damage_is_told_before_the_pass_ends_early() -> None:
     with pytest.raises(OSError, match="EMFILE"):
         next(found)
     assert other in scrubbed.files.operations[-1]
+
+
+def test_a_further_record_of_a_payload_is_noted() -> None:
+    """Releases before this one noted only the first one: its file went with that."""
+    scrubbed = ScrubbedLogUnderTest(ID, ID)
+    payloads = scrubbed.log.payloads
+    payloads.unlink(PayloadLink(1, PAYLOAD))
+    payloads.discard_whole(ID)
+    assert payloads.linked_offsets() == [0]
+    assert scrubbed.scrub() == []
+    assert payloads.linked_offsets() == [0, 1]
+
+
+def test_of_two_payloads_with_one_id_the_damaged_one_is_told() -> None:
+    scrubbed = ScrubbedLogUnderTest()
+    other = Payload(ID, BLOCK_BYTES, crc32c(DATA[:BLOCK_BYTES]))
+    scrubbed.add(other, DATA[:BLOCK_BYTES])
+    assert scrubbed.scrub() == []
+    scrubbed.files.open(scrubbed.path).write_at(5, bytes([DATA[5] ^ 1]))
+    assert [each.link for each in scrubbed.scrub()] == [PayloadLink(0, PAYLOAD)]

@@ -54,6 +54,7 @@ class ScrubbedPayloads:
     def _verify_one(self, link: PayloadLink, on_block: Callable[[int], None]) -> str:
         store = self._store
         assert store is not None
+        store.link_again(link)
         try:
             verify_payload(store.payloads, link, on_block)
         except (PayloadDamaged, PayloadMissing, OSError) as error:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from errno import EBADF, EIO
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -22,6 +22,15 @@ from bascule.storage.payloads.block_sums import (
     sums_of_one_block,
 )
 from bascule.storage.payloads.part_marks import SYNCED_AT, decode_marks
+from bascule.storage.payloads.stored_payloads import (
+    FileOnDisk,
+    FoundPayload,
+    StoredPayload,
+    StoredPayloads,
+    file_on_disk,
+    whole_path,
+    with_content,
+)
 
 DIRECTORY: Final = "payloads"
 FREE_PART: Final = 20
@@ -31,36 +40,26 @@ FREE_BYTES_MAX: Final = 1 << 30
 READ_BYTES: Final = 1 << 20
 _OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
 _MARKS: Final = re.compile(r"([0-9a-f]{32})\.marks")
-_WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
-_LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
 _SUMS: Final = re.compile(r"([0-9a-f]{32})\.sums(?:\.new)?")
 
 __all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles", "whole_paths"]
 
 
-def whole_paths(files: Files, directory: str) -> dict[str, str]:
-    """The files of whole payloads of a partition that nobody uses, by id; changes nothing.
+def whole_paths(files: Files, directory: str) -> dict[tuple[str, int], str]:
+    """The files of whole payloads of a partition that nobody uses, by id and CRC-32C; changes
+    nothing.
 
     `directory` is that of the partition. Raises: OSError.
     """
     where = f"{directory}/{DIRECTORY}"
     if not files.exists(where):
         return {}
-    found = {}
-    for name in files.list_dir(where):
-        if match := _LINKED.fullmatch(name):
-            found[match[2]] = f"{where}/{name}"
-        elif match := _WHOLE.fullmatch(name):
-            found[match[1]] = f"{where}/{name}"
-    return found
-
-
-class FoundPayload(NamedTuple):
-    """A whole payload; `offset` is -1 where no record names it."""
-
-    payload: Payload
-    offset: int
-    path: str
+    found = [file_on_disk(files, where, name) for name in files.list_dir(where)]
+    return {
+        (each.id, each.crc): each.path
+        for content, _ in with_content(each for each in found if each is not None)
+        for each in content
+    }
 
 
 class PayloadFiles:
@@ -73,26 +72,16 @@ class PayloadFiles:
         self.directory = f"{directory}/{DIRECTORY}"
         self._lock = guard
         self._open: set[str] = set()
-        self._whole: dict[str, Payload] = {}
-        self._linked: dict[str, PayloadLink] = {}
-        self._ids: dict[int, str] = {}
-        """The payloads of the linked records, by offset."""
-        self._present: dict[str, FoundPayload] = {}
-        """What `_whole` and `_linked` say together, for those without the lock: a payload changes
-        its state with one assignment."""
-        self._misnamed: dict[str, str] = {}
-        """The paths of files whose names do not say the state of their payloads yet, by id."""
+        self._stored = StoredPayloads(files, self.directory)
         self._being_linked: frozenset[str] = frozenset()
         """Payloads whose records are appended now. Nobody removes them."""
-        self._lost: set[str] = set()
-        """Payloads that no replica has."""
+        self._lost: dict[int, Payload] = {}
+        """Payloads of records that no replica has, by offset."""
         self._finishing: dict[str, list[str]] = {}
         """Payloads that have come and whose names are not on the disk yet: they do not count, and
         nobody discards them. Each with the path of who has come last."""
-        self._renames = self._renames_synced = 0
-        """How often names have changed, and how many of these changes are on the disk."""
-        self.bytes = 0
-        """Of the whole ones."""
+        self._renames_synced = 0
+        """How many changes of names are on the disk."""
         self.changes = 0
         """One more whenever records have gained or lost payloads."""
         self._is_closed = False
@@ -101,41 +90,28 @@ class PayloadFiles:
             self._load()
             # Names that a process which was killed has changed may be in the page cache only.
             files.sync_dir(directory)
-            if self._present:
+            if not self._stored.is_empty:
                 files.sync_dir(self.directory)
 
     def _load(self) -> None:
         marked: list[str] = []
         with_sums: list[tuple[str, str]] = []
+        whole: list[FileOnDisk] = []
         for name in self._files.list_dir(self.directory):
-            path = f"{self.directory}/{name}"
-            if found := _LINKED.fullmatch(name):
-                offset, id, crc = int(found[1]), found[2], int(found[3], 16)
-                payload = Payload(id, self._files.size(path), crc)
-                if offset in self._ids:
-                    # One of the two is of a record that was truncated: a rename has failed then.
-                    self._whole[id], self._misnamed[id] = payload, path
-                else:
-                    self._linked[id], self._ids[offset] = PayloadLink(offset, payload), id
-                self.bytes += payload.size
-            elif found := _WHOLE.fullmatch(name):
-                payload = Payload(found[1], self._files.size(path), int(found[2], 16))
-                self._whole[payload.id] = payload
-                self.bytes += payload.size
+            if file := file_on_disk(self._files, self.directory, name):
+                whole.append(file)
             elif found := _OPEN.fullmatch(name):
                 self._open.add(found[1])
             elif found := _MARKS.fullmatch(name):
                 marked.append(found[1])
             elif found := _SUMS.fullmatch(name):
-                with_sums.append((found[1], path))
-        for id in (*self._whole, *self._linked):
-            self._note(id)
+                with_sums.append((found[1], f"{self.directory}/{name}"))
+        self._stored.load(whole)
         for id in marked:
             if id not in self._open:
                 self._remove(self._marks_path(id))
         for id, path in with_sums:
-            is_half_done = path.endswith(".new")
-            if is_half_done or (id not in self._whole and id not in self._linked):
+            if path.endswith(".new") or not self._stored.of(id):
                 self._remove(path)
 
     def close(self) -> None:
@@ -151,73 +127,78 @@ class PayloadFiles:
     @property
     def is_empty(self) -> bool:
         """Whether there is no file at all."""
-        return not (self._open or self._whole or self._linked)
+        return not self._open and self._stored.is_empty
 
     @property
     def has_unlinked(self) -> bool:
         """Whether there are files that no record names."""
-        return bool(self._open or self._whole)
+        return bool(self._open) or self._stored.has_whole
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """How many are open, whole without a record, and linked."""
-        return len(self._open), len(self._whole), len(self._linked)
+        linked = [bool(each.offsets) for each in self._stored.all()]
+        return len(self._open), linked.count(False), linked.count(True)
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole ones."""
+        return self._stored.bytes
 
     @property
     def linked_bytes(self) -> int:
         """Of the payloads that records name."""
-        return self.bytes - sum(payload.size for payload in tuple(self._whole.values()))
+        return self._stored.bytes - self._stored.whole_bytes
 
     def linked_sizes(self) -> list[tuple[int, int]]:
-        """The offset and the bytes of each payload that a record names, by offset."""
-        links = tuple(self._linked.values())
-        return sorted((link.offset, link.payload.size) for link in links)
+        """The offset and the bytes of each payload that a record names, by offset. One that several
+        records name counts with the last one."""
+        return sorted(
+            (each.offsets[-1], each.payload.size) for each in self._stored.all() if each.offsets
+        )
+
+    def linked(self) -> list[FoundPayload]:
+        """The payloads that records name, each with its last record."""
+        return [each.found for each in self._stored.all() if each.offsets]
+
+    def whole_file_names(self) -> list[str]:
+        """Of whole payloads, and of further records of theirs."""
+        return [each.rpartition("/")[2] for each in self._stored.paths()]
 
     def find(self, id: str) -> FoundPayload | None:
-        """The whole payload with this id, if it is here."""
-        return self._present.get(id)
+        """A whole payload with this id, if one is here: that which the last record names, or else
+        one that none names."""
+        stored = self._stored.find(id)
+        return None if stored is None else stored.found
 
     def find_at(self, offset: int) -> FoundPayload | None:
         """The payload of the record at `offset`."""
-        found = self._present.get(self._ids.get(offset, ""))
-        return found if found is not None and found.offset == offset else None
+        stored = self._stored.at(offset)
+        return None if stored is None else FoundPayload(stored.payload, offset, stored.path)
 
-    def _note(self, id: str) -> None:
-        """The state of a payload has changed."""
-        found = self._found(id)
-        if found is None:
-            self._present.pop(id, None)
-        else:
-            self._present[id] = found
-
-    def _found(self, id: str) -> FoundPayload | None:
-        link = self._linked.get(id)
-        if link is not None:
-            return FoundPayload(link.payload, link.offset, self._path_of(id))
-        payload = self._whole.get(id)
-        return None if payload is None else FoundPayload(payload, -1, self._path_of(id))
-
-    def _path_of(self, id: str) -> str:
-        """Where the file of a whole or linked payload is."""
-        return self._misnamed.get(id) or self._named_path(id)
-
-    def _unlinked_path(self, id: str) -> str:
-        """Where the whole file is that no record names. If it came again, a record names another
-        one of the same payload."""
-        return self._whole_path(self._whole[id]) if id in self._linked else self._path_of(id)
-
-    def _named_path(self, id: str) -> str:
-        """Where it is once its name says its state."""
-        link = self._linked.get(id)
-        return self._whole_path(self._whole[id]) if link is None else self._linked_path(link)
+    def has(self, payload: Payload) -> bool:
+        """Whether it is whole here, with this size and checksum."""
+        return self._stored.same(payload) is not None
 
     def open_whole(self, id: str) -> tuple[Payload, File]:
-        """A whole payload and its file, for reading. Raises: PayloadMissing, OSError."""
+        """What `find` finds, and its file, for reading. Raises: PayloadMissing, OSError."""
         with self._lock:  # against a rename between the look and the opening
-            found = self._found(id)
-            if found is None:
-                raise PayloadMissing(id, self.directory)
-            return found.payload, self._files.open(found.path, write=False)
+            return self._opened(self._stored.find(id), id)
+
+    def open_linked(self, link: PayloadLink) -> tuple[Payload, File]:
+        """The payload of a record, and its file; if its file does not name the record, one of the
+        same size and checksum. Raises: PayloadMissing, OSError."""
+        payload = link.payload
+        with self._lock:
+            stored = self._stored.at(link.offset)
+            if stored is None or stored.payload[::2] != payload[::2]:  # it may have been cut
+                stored = self._stored.same(payload)
+            return self._opened(stored, payload.id)
+
+    def _opened(self, stored: StoredPayload | None, id: str) -> tuple[Payload, File]:
+        if stored is None:
+            raise PayloadMissing(id, self.directory)
+        return stored.payload, self._files.open(stored.path, write=False)
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -296,7 +277,7 @@ class PayloadFiles:
         elif size < payload.size:
             raise OSError(EIO, f"{size} bytes, expected {payload.size}", file.path)
         file.sync()
-        id, path = payload.id, self._whole_path(payload)
+        id, path = payload.id, whole_path(self.directory, payload)
         attempt = [path]
         with self._lock:
             self._check_open()
@@ -312,7 +293,8 @@ class PayloadFiles:
         with self._lock:
             self._check_open()
             self._end_attempt(id, attempt)
-            self._note_whole(payload)
+            self._stored.add_whole(payload)
+            self._stored.rename()
             if id not in self._open:
                 self._remove(self._marks_path(id))
 
@@ -342,22 +324,7 @@ class PayloadFiles:
 
     def _is_known(self, id: str, path: str) -> bool:
         """Whether the file there counts as whole."""
-        return id in self._whole and self._unlinked_path(id) == path
-
-    def _note_whole(self, payload: Payload) -> None:
-        """A file with the name of a whole payload is on the disk."""
-        id, path = payload.id, self._whole_path(payload)
-        earlier = self._whole.get(id)
-        former = path if earlier is None else self._unlinked_path(id)
-        if id not in self._linked:
-            self._misnamed.pop(id, None)
-        self._whole[id] = payload
-        self.bytes += payload.size
-        if earlier is not None:
-            self.bytes -= earlier.size
-        if former != path:
-            self._remove(former)
-        self._note(id)
+        return any(each.path == path for each in self._stored.of(id))
 
     def discard(self, id: str) -> int:
         """Remove what was received of a payload; return its bytes. Raises: OSError."""
@@ -372,20 +339,25 @@ class PayloadFiles:
             return size
 
     def discard_whole(self, id: str) -> int:
-        """Remove a whole payload that no record names, nor one that is appended now; return its
+        """Remove whole payloads that no record names, nor one that is appended now; return their
         bytes. Raises: OSError."""
         with self._lock:
-            payload = self._whole.get(id)
-            if payload is None or self._is_closed or id in self._being_linked:
+            if self._is_closed or id in self._being_linked:
                 return 0
-            self._remove(self._unlinked_path(id))
-            self._remove_sums(payload)
-            if id not in self._linked:
-                self._misnamed.pop(id, None)
-            del self._whole[id]
-            self._note(id)
-            self.bytes -= payload.size
-            return payload.size
+            removed = 0
+            for each in self._stored.of(id):
+                if not each.offsets:
+                    removed += self._remove_payload(each)
+            return removed
+
+    def _remove_payload(self, stored: StoredPayload) -> int:
+        """Remove the file of a payload; return its bytes. Raises: OSError."""
+        self._remove(stored.path)
+        payload = stored.payload
+        if payload.size > BLOCK_BYTES:
+            self._remove(self._sums_path(payload.id))
+        self._stored.forget(stored)
+        return payload.size
 
     def open_ids(self) -> list[str]:
         """Those that are received in part."""
@@ -393,7 +365,7 @@ class PayloadFiles:
 
     def whole_ids(self) -> list[str]:
         """Those that no record names."""
-        return list(self._whole)
+        return self._stored.whole_ids()
 
     # -- damage ---------------------------------------------------------------------------------
 
@@ -417,7 +389,7 @@ class PayloadFiles:
         if sums.size <= BLOCK_BYTES:
             return
         with self._lock:
-            if self._found(id) is None or self._is_closed:
+            if not self._stored.of(id) or self._is_closed:
                 return
             path = self._sums_path(id)
             new = f"{path}.new"
@@ -431,39 +403,34 @@ class PayloadFiles:
                 with suppress(OSError):
                     self._remove(new)
 
-    def replace(self, file: File, payload: Payload) -> bool:
-        """Put a file that `create` has made in the place of a damaged one of a linked payload.
+    def replace(self, file: File, link: PayloadLink) -> bool:
+        """Put a file that `create` has made in the place of the damaged one of a record.
 
-        The caller has compared size and checksum. False if no record names it here; it stays open
+        The caller has compared size and checksum. False if the record has none here; it stays open
         then. Raises: OSError; it stays open then.
         """
+        payload = link.payload
         file.sync()
         with self._lock:
-            link = self._linked.get(payload.id)
-            if link is None:
+            stored = self._stored.at(link.offset)
+            if stored is None or stored.payload[::2] != payload[::2]:
                 return False
             self._check_open()
-            self._files.rename(self._open_path(payload.id), self._path_of(payload.id))
+            self._files.rename(self._open_path(payload.id), stored.path)
             self._open.discard(payload.id)
-            self._linked[payload.id] = PayloadLink(link.offset, payload)
-            self._note(payload.id)
-            self.bytes += payload.size - link.payload.size
+            self._stored.replace(stored, payload)
         self._files.sync_dir(self.directory)
         return True
 
-    def is_given_up(self, id: str) -> bool:
-        """Whether no replica has this payload."""
-        return id in self._lost
+    def is_given_up(self, link: PayloadLink) -> bool:
+        """Whether no replica has the payload of this record."""
+        return self._lost.get(link.offset) == link.payload
 
     # -- links ----------------------------------------------------------------------------------
 
     def missing(self, links: Iterable[PayloadLink]) -> list[PayloadLink]:
         """Those of `links` whose payloads are not whole here."""
-        return [
-            link
-            for link in links
-            if link.payload.id not in self._lost and not self._has(link.payload)
-        ]
+        return [link for link in links if not self.has(link.payload) and not self.is_given_up(link)]
 
     @contextmanager
     def keeping(self, links: Iterable[PayloadLink]) -> Iterator[None]:
@@ -476,55 +443,31 @@ class PayloadFiles:
         finally:
             self._being_linked = frozenset()
 
-    def _has(self, payload: Payload) -> bool:
-        found = self._present.get(payload.id)
-        return found is not None and found.payload == payload
-
-    def give_up(self, id: str) -> None:
-        """No replica has this payload any more: its record is appended without it."""
+    def give_up(self, link: PayloadLink) -> None:
+        """No replica has this payload any more: its record is appended without it. A later record
+        of the same payload is not."""
         with self._lock:
-            self._lost.add(id)
+            self._lost[link.offset] = link.payload
 
     def link(self, links: Iterable[PayloadLink]) -> None:
         """Records that name payloads have been appended. On the log writer thread.
 
-        A rename that fails is made up for by `settle`.
+        One whose payload is missing, or of another size since its file is damaged, has none. A
+        rename that fails is made up for by `settle`.
         """
         with self._lock:
             self.changes += 1
             for link in links:
-                id, payload = link.payload.id, link.payload
-                if id in self._linked:
-                    continue  # a second record of one payload: it lives with the first
-                if self._whole.get(id) != payload:
-                    continue  # none, or one of another size: its file is damaged
-                self._misnamed[id] = self._path_of(id)
-                del self._whole[id]
-                self._linked[id], self._ids[link.offset] = PayloadLink(link.offset, payload), id
-                self._note(id)
-            self._rename()
-
-    def _rename(self) -> None:
-        """Have names say the states of payloads, as far as the disk lets it."""
-        for id, path in tuple(self._misnamed.items()):
-            named = self._named_path(id)
-            if path != named:
-                try:
-                    self._files.rename(path, named)
-                except OSError:
-                    continue
-                self._renames += 1
-            del self._misnamed[id]
-            self._note(id)
+                if self._stored.link(link.offset, link.payload):
+                    self._lost.pop(link.offset, None)
+            self._stored.rename()
 
     def settle(self) -> None:
         """Sync the names. A checkpoint must not pass a link before. Raises: OSError."""
         with self._lock:
-            if self._misnamed:
-                self._rename()
-            if self._misnamed:
+            if not self._stored.rename():
                 raise OSError(EIO, "a payload cannot be renamed", self.directory)
-            renames = self._renames
+            renames = self._stored.renames
         # Whoever else syncs them now may not be done yet.
         if renames > self._renames_synced:
             self._files.sync_dir(self.directory)
@@ -538,49 +481,57 @@ class PayloadFiles:
         """
         with self._lock:
             self.changes += 1
-            for at in [each for each in self._ids if each >= offset]:
-                id = self._ids[at]
-                self._misnamed[id] = self._path_of(id)
-                self._whole[id] = self._linked[id].payload
-                del self._ids[at], self._linked[id]
-                self._note(id)
-            self._rename()
+            for at in self._stored.offsets():
+                if at >= offset:
+                    self._stored.unlink(at)
+            for at in [each for each in self._lost if each >= offset]:
+                del self._lost[at]
+            self._stored.rename()
+
+    def unlink(self, link: PayloadLink) -> None:
+        """A record that was linked late is gone."""
+        with self._lock:
+            stored = self._stored.at(link.offset)
+            if stored is not None and stored.payload == link.payload:
+                self.changes += 1
+                self._stored.unlink(link.offset)
+                self._stored.rename()
 
     def remove_linked(self, offsets: Iterable[int]) -> int:
-        """Remove the payloads of records that are gone for good; return their bytes.
+        """Remove the payloads of records that are gone for good; return their bytes. One that
+        another record names stays, also if that is appended now.
 
         Raises: OSError; the next call removes the rest.
         """
         removed = 0
         for offset in offsets:
             with self._lock:  # not for all of them: the log writer and other payloads need it
-                id = self._ids.get(offset)
-                if id is None:
+                stored = self._stored.at(offset)
+                if stored is None:
                     continue
-                link = self._linked[id]
-                self._remove(self._path_of(id))
-                self._remove_sums(link.payload)
-                self._misnamed.pop(id, None)
-                del self._ids[offset], self._linked[id]
                 self.changes += 1
-                self._note(id)
-                self.bytes -= link.payload.size
-            removed += link.payload.size
+                if len(stored.offsets) > 1 or stored.payload.id in self._being_linked:
+                    self._stored.unlink(offset)
+                    self._stored.rename()
+                else:
+                    removed += self._remove_payload(stored)
         return removed
+
+    def forget_lost_below(self, offset: int) -> None:
+        """The records below `offset` are gone, with what is known of their lost payloads."""
+        with self._lock:
+            for at in [each for each in self._lost if each < offset]:
+                del self._lost[at]
 
     def linked_offsets(self) -> list[int]:
         """Of all records that have payloads, in their order."""
-        return sorted(self._ids)
+        return self._stored.offsets()
 
     def _remove(self, path: str) -> None:
         try:
             self._files.remove(path)
         except FileNotFoundError:
             return
-
-    def _remove_sums(self, payload: Payload) -> None:
-        if payload.size > BLOCK_BYTES:
-            self._remove(self._sums_path(payload.id))
 
     def _sums_path(self, id: str) -> str:
         return f"{self.directory}/{id}.sums"
@@ -590,11 +541,3 @@ class PayloadFiles:
 
     def _marks_path(self, id: str) -> str:
         return f"{self.directory}/{id}.marks"
-
-    def _whole_path(self, payload: Payload) -> str:
-        return f"{self.directory}/{payload.id}-{payload.crc:08x}.whole"
-
-    def _linked_path(self, link: PayloadLink) -> str:
-        return (
-            f"{self.directory}/{link.offset:020d}-{link.payload.id}-{link.payload.crc:08x}.linked"
-        )

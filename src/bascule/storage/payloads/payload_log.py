@@ -177,6 +177,7 @@ class PayloadLog(PartitionLog):
             gone += [each for each in offsets if each >= start and not self._has_record(each)]
             self._sweep_next_ns = now_ns + COMPACTED_SECONDS * 1_000_000_000
         removed = payloads.remove_linked(gone)
+        payloads.forget_lost_below(start)
         self._swept_start = start
         return removed
 
@@ -220,6 +221,15 @@ class PayloadLog(PartitionLog):
         found = links_of(data, origin=part.file.path)
         return next((link for link in found if link.offset == offset), None)
 
+    def named_link(self, id: str, offset: int) -> PayloadLink | None:
+        """The record at an offset, if its payload has this id, and one with the id is here: maybe
+        another one. May read the disk. Raises: as `link_at`."""
+        found = self.payloads.find_at(offset)
+        if found is not None and found.payload.id == id:
+            return PayloadLink(offset, found.payload)
+        link = None if self.payloads.find(id) is None else self.link_at(offset)
+        return link if link is not None and link.payload.id == id else None
+
     def holds(self, offset: int) -> bool:
         """Whether there is a record at an offset. Raises: as `link_at`."""
         end = self.end
@@ -240,16 +250,35 @@ class PayloadLog(PartitionLog):
         The caller has compared size and checksum. If the record has gone meanwhile the file is
         removed, as all are that no record names. Raises: CorruptData, OSError.
         """
-        payloads, payload = self.payloads, link.payload
-        if payloads.replace(file, payload):
+        payloads = self.payloads
+        if payloads.replace(file, link):
             return
         is_there = self.link_at(link.offset) == link
-        payloads.finish(file, payload)
+        payloads.finish(file, link.payload)
         if is_there:
-            payloads.link([link])
-            if link.offset < self.start_offset:  # it was purged meanwhile
-                self._swept_start = -1
+            self._link_late(link)
             payloads.settle()
+
+    def link_again(self, link: PayloadLink) -> None:
+        """Have a payload stay as long as this record of it, too.
+
+        Releases before this one did not note the further records of a payload. On any thread.
+        Raises: as `link_at`.
+        """
+        payloads = self.payloads
+        if payloads.find_at(link.offset) is not None or not payloads.has(link.payload):
+            return
+        if self.link_at(link.offset) == link:
+            self._link_late(link)
+
+    def _link_late(self, link: PayloadLink) -> None:
+        """Link the payload of a record that was appended before, while others change the log."""
+        payloads = self.payloads
+        payloads.link([link])
+        if link.offset < self.start_offset:  # it was purged meanwhile
+            self._swept_start = -1
+        elif self.link_at(link.offset) != link:  # it was truncated
+            payloads.unlink(link)
 
     def _has_record(self, offset: int) -> bool:
         end = self.end

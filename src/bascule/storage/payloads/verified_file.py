@@ -86,14 +86,17 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, PayloadDamaged | PayloadMissing)
 
 
-def open_verified(payloads: PayloadFiles, id: str, start: int, end: int) -> Steps[VerifiedFile]:
-    """The bytes [start, end) of a whole payload; `end` -1: up to its end.
+def open_verified(
+    payloads: PayloadFiles, id: str, start: int, end: int, *, link: PayloadLink | None = None
+) -> Steps[VerifiedFile]:
+    """The bytes [start, end) of a whole payload, that of `link` if it is known which record is
+    meant; `end` -1: up to its end.
 
     A part of a payload whose blocks have no checksums yet costs reading all of it once.
 
     Raises: PayloadMissing, PayloadDamaged, OSError.
     """
-    payload, file = payloads.open_whole(id)
+    payload, file = payloads.open_whole(id) if link is None else payloads.open_linked(link)
     sums = payloads.load_sums(payload)
     is_behind = start >= payload.size or end > payload.size  # or the file was cut
     if (sums is None and (start > 0 or 0 <= end < payload.size)) or (
@@ -133,7 +136,7 @@ def keep_sums(payloads: PayloadFiles, payload: Payload, built: SumsBuilder) -> S
     """
     sums = built.sums(payload)
     if sums is None:
-        sums = yield from build_sums(payloads.open_whole(payload.id)[1], payload)
+        sums = yield from build_sums(payloads.open_linked(PayloadLink(-1, payload))[1], payload)
     payloads.save_sums(payload.id, sums)
 
 
@@ -145,7 +148,7 @@ def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock)
     Raises: PayloadMissing, PayloadDamaged, OSError; what `on_block` raises.
     """
     payload = link.payload
-    _, file = payloads.open_whole(payload.id)
+    _, file = payloads.open_linked(link)
     sums = run_through(build_sums(file, payload, on_block))
     known = payloads.load_sums(payload)
     if known is None or list(known.crcs) != list(sums.crcs) or known.size != sums.size:

@@ -184,7 +184,7 @@ class ClusterPayloads:
                 raise PartitionFailed(stream, partition, "no node with a replica of it is alive")
             return FoundFile(None, elsewhere)
         try:
-            id = await self._id_at(place, offset)
+            here = await self._payload_at(place, offset)
         except PayloadMissing as error:
             link = await asyncio.to_thread(_link_of, place, offset)
             if link is not None:  # the record is here: its file is gone
@@ -192,8 +192,7 @@ class ClusterPayloads:
             if not elsewhere:
                 raise
             return FoundFile(None, elsewhere)
-        found = place.store.payloads.find(id)
-        if found is None:  # removed since
+        if not place.store.payloads.has(here):  # removed since
             raise UnknownPayload(stream, partition, offset)
         try:
             link = await asyncio.to_thread(_link_of, place, offset)
@@ -202,11 +201,11 @@ class ClusterPayloads:
                 return FoundFile(None, elsewhere)
             link = None  # the bytes are compared with the checksum in the name of the file
         # Of a record that compaction has removed the file may still be there for a moment.
-        payload = found.payload if link is None else link.payload
-        if payload == found.payload:
+        payload = here if link is None else link.payload
+        if payload == here:
             return self._found(place, offset, payload, elsewhere)
-        damage = PayloadDamaged(id, "size", str(found.payload.size), str(payload.size))
-        self.streams.on_damage(place, id, damage)
+        damage = PayloadDamaged(here.id, "size", str(here.size), str(payload.size))
+        self.streams.on_damage(place, here.id, damage, offset)
         return self._found(place, offset, payload, elsewhere, damage)
 
     def _found(
@@ -225,19 +224,22 @@ class ClusterPayloads:
                 raise error
             fetch = FetchPayload(place.stream, place.partition, id, offset, start, end)
             streams = self.streams
-            found = streams.whole_reads.future(streams.find(place, fetch, is_node=False))
-            return await asyncio.wrap_future(found)
+            reading = streams.whole_reads.future(streams.find(place, fetch, is_node=False))
+            found = await asyncio.wrap_future(reading)
+            if found.payload != payload:  # other content was sent under its id
+                raise PayloadMissing(id, "this replica")
+            return found
 
         def on_damage(caught: Exception) -> None:
             if caught is not error:
-                self.streams.on_damage(place, id, caught)
+                self.streams.on_damage(place, id, caught, offset)
 
         return FoundFile(payload, elsewhere, opened, on_damage)
 
-    async def _id_at(self, place: PayloadPlace, offset: int) -> str:
-        """The payload of a record here. Raises: as `DataStreams.id_at`."""
+    async def _payload_at(self, place: PayloadPlace, offset: int) -> Payload:
+        """The payload of a record here. Raises: as `DataStreams.payload_at`."""
         try:
-            return await asyncio.to_thread(self.streams.id_at, place, offset)
+            return await asyncio.to_thread(self.streams.payload_at, place, offset)
         except PayloadMissing as error:
             if place.leader != self._node_id:
                 raise
@@ -245,7 +247,7 @@ class ClusterPayloads:
                 end = await self._confirm_leads(place)
             except BasculeError:
                 raise error from None
-            return await asyncio.to_thread(self.streams.id_at, place.confirmed(end), offset)
+            return await asyncio.to_thread(self.streams.payload_at, place.confirmed(end), offset)
 
     async def _confirm_leads(self, place: PayloadPlace) -> int:
         """See `datastream.ports.PayloadCluster`."""

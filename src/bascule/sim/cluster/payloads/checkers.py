@@ -192,8 +192,8 @@ class PayloadCheckers:
                     raise InvariantBroken(KEPT, f"{where} has {found} for {link}")
             directory, files = log.payloads.directory, self._machines[node].files
             names = files.list_dir(directory) if files.exists(directory) else []
-            wanted = {found.path.rpartition("/")[2] for found in _linked(log)}
-            wanted |= {f"{id}.sums" for id in log.payloads._linked}
+            wanted = {*log.payloads.whole_file_names()}
+            wanted |= {f"{found.payload.id}.sums" for found in _linked(log)}
             if unknown := [name for name in names if name not in wanted]:
                 raise InvariantBroken(KEPT, f"{where} has files that nobody knows: {unknown}")
 
@@ -205,10 +205,7 @@ def is_quiet(partition: Partition) -> bool:
 
 
 def _linked(store: PayloadLog) -> Iterator[FoundPayload]:
-    for id in list(store.payloads._linked):
-        found = store.payloads.find(id)
-        if found is not None:
-            yield found
+    yield from store.payloads.linked()
 
 
 def _first_difference(found: bytes | bytearray, expected: bytes) -> int:

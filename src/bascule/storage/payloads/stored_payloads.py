@@ -1,0 +1,347 @@
+"""The whole payloads of a partition: the records that name each of them, and its files' names.
+
+One payload may have several records: a replica that lags, or compacts later, still has a record
+whose payload the leader has removed and received again. All of them share one file, which has the
+offset of one of them in its name; each of the others has an empty file of that form. So the names
+say all. When the record goes whose name the file has, the file is renamed to that of another one,
+over the empty file.
+
+An id may also have several payloads: other content was sent under it once the first was removed on
+the leader. Each has a file of its own, and records name it by size and checksum, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from errno import EIO
+from typing import Final, NamedTuple
+
+from bascule.host.api import Files
+from bascule.record.payload_links import Payload
+
+WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
+LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
+NOT_LINKED: Final = -1
+
+__all__ = ["FoundPayload", "StoredPayload", "StoredPayloads", "linked_path", "whole_path"]
+
+
+class FoundPayload(NamedTuple):
+    """A whole payload; `offset` is -1 where no record names it."""
+
+    payload: Payload
+    offset: int
+    path: str
+
+
+class StoredPayload(NamedTuple):
+    """A file of a whole payload."""
+
+    payload: Payload
+    offsets: tuple[int, ...]
+    """Of the records that name it, ascending."""
+    path: str
+
+    @property
+    def found(self) -> FoundPayload:
+        """With its last record."""
+        offset = self.offsets[-1] if self.offsets else NOT_LINKED
+        return FoundPayload(self.payload, offset, self.path)
+
+
+class FileOnDisk(NamedTuple):
+    """A file of a whole payload, or the empty one of a further record, by its name."""
+
+    id: str
+    crc: int
+    offset: int
+    """-1: no record names it."""
+    path: str
+    size: int
+
+
+def whole_path(directory: str, payload: Payload) -> str:
+    """Where a payload is that no record names."""
+    return f"{directory}/{payload.id}-{payload.crc:08x}.whole"
+
+
+def linked_path(directory: str, offset: int, payload: Payload) -> str:
+    """Where a payload is that a record names, or the empty file of a further record."""
+    return f"{directory}/{offset:020d}-{payload.id}-{payload.crc:08x}.linked"
+
+
+def file_on_disk(files: Files, directory: str, name: str) -> FileOnDisk | None:
+    """None if this is not the name of such a file. Raises: OSError."""
+    path = f"{directory}/{name}"
+    if found := LINKED.fullmatch(name):
+        return FileOnDisk(found[2], int(found[3], 16), int(found[1]), path, files.size(path))
+    if found := WHOLE.fullmatch(name):
+        return FileOnDisk(found[1], int(found[2], 16), NOT_LINKED, path, files.size(path))
+    return None
+
+
+def with_content(
+    files: Iterable[FileOnDisk],
+) -> Iterator[tuple[list[FileOnDisk], list[FileOnDisk]]]:
+    """For each id and checksum the files that have the content, and those of further records.
+
+    Of empty files only one has the content: that of an empty payload, or of one that was cut.
+    """
+    by_content: dict[tuple[str, int], list[FileOnDisk]] = defaultdict(list)
+    for each in files:
+        by_content[each.id, each.crc].append(each)
+    for group in by_content.values():
+        group.sort(key=lambda each: each.offset)
+        content = [each for each in group if each.size] or group[-1:]
+        yield content, [each for each in group if each not in content]
+
+
+class StoredPayloads:
+    """Who changes it holds the lock of the payloads; who looks something up need not: a payload
+    changes its state with one assignment."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """`directory` is that of the payloads."""
+        self._files = files
+        self._directory = directory
+        self._by_id: dict[str, tuple[StoredPayload, ...]] = {}
+        self._at: dict[int, StoredPayload] = {}
+        """By the offsets of records."""
+        self._whole: dict[str, None] = {}
+        """The ids of payloads that no record names."""
+        self._empty: dict[str, set[str]] = {}
+        """The paths of the files of further records, by id."""
+        self._unwanted: dict[str, set[str]] = {}
+        """The paths of files that are to be removed, by id."""
+        self._misnamed: dict[str, None] = {}
+        """Ids whose files do not have the names yet that say their state."""
+        self.renames = 0
+        """How often names have changed."""
+        self.bytes = 0
+        """Of all payloads."""
+        self.whole_bytes = 0
+        """Of those that no record names."""
+
+    # -- what is there --------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._by_id
+
+    def of(self, id: str) -> tuple[StoredPayload, ...]:
+        """All with an id."""
+        return self._by_id.get(id, ())
+
+    def all(self) -> Iterator[StoredPayload]:
+        """All of them."""
+        for each in tuple(self._by_id.values()):
+            yield from each
+
+    def at(self, offset: int) -> StoredPayload | None:
+        """That of a record."""
+        return self._at.get(offset)
+
+    def find(self, id: str) -> StoredPayload | None:
+        """That which the last record names, else one that none names."""
+        found = self._by_id.get(id)
+        if found is None:
+            return None
+        return found[0] if len(found) == 1 else max(found, key=lambda each: each.offsets[-1:])
+
+    def same(self, payload: Payload) -> StoredPayload | None:
+        """One with this size and checksum, if possible one that no record names."""
+        found = [each for each in self._by_id.get(payload.id, ()) if each.payload == payload]
+        return min(found, key=lambda each: each.offsets[-1:], default=None)
+
+    def whole_ids(self) -> list[str]:
+        """Those of payloads that no record names."""
+        return list(self._whole)
+
+    @property
+    def has_whole(self) -> bool:
+        return bool(self._whole)
+
+    def offsets(self) -> list[int]:
+        """Of all records that name payloads, ascending."""
+        return sorted(self._at)
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def load(self, files: Iterable[FileOnDisk]) -> None:
+        """Take over what a process before this one has left."""
+        for content, further in with_content(files):
+            for each in content:
+                self._load(each)
+            stored = next(each for each in self.of(content[-1].id) if each.path == content[-1].path)
+            for each in further:
+                self._empty.setdefault(each.id, set()).add(each.path)
+                if each.offset >= 0 and each.offset not in self._at:
+                    stored = self._with_offset(stored, each.offset)
+            if further:
+                self._misnamed[stored.payload.id] = None
+
+    def _load(self, file: FileOnDisk) -> None:
+        payload = Payload(file.id, file.size, file.crc)
+        if file.offset in self._at:
+            # One of the two is of a record that was truncated: a rename has failed then.
+            self._misnamed[file.id] = None
+            self._put(None, StoredPayload(payload, (), file.path))
+        else:
+            offsets = (file.offset,) if file.offset >= 0 else ()
+            self._put(None, StoredPayload(payload, offsets, file.path))
+
+    def add_whole(self, payload: Payload) -> None:
+        """A payload has come, and has its name. It replaces those of its id that no record
+        names."""
+        path = whole_path(self._directory, payload)
+        for each in self.of(payload.id):
+            if each.offsets and each.path == path:  # it could not be renamed for its record yet
+                self.replace(each, payload)
+                return
+        for each in self.of(payload.id):
+            if not each.offsets:
+                self._drop(each, is_replaced=each.path == path)
+        self._unwanted.get(payload.id, set()).discard(path)
+        self._put(None, StoredPayload(payload, (), path))
+
+    def replace(self, stored: StoredPayload, payload: Payload) -> None:
+        """The file of a payload was replaced by one that is right."""
+        self._put(stored, stored._replace(payload=payload))
+
+    def link(self, offset: int, payload: Payload) -> bool:
+        """A record names a payload; whether it is here."""
+        present = self._at.get(offset)
+        if present is not None:
+            if present.payload == payload:
+                return True
+            self.unlink(offset)
+        stored = self.same(payload)
+        if stored is None:
+            return False
+        self._with_offset(stored, offset)
+        self._misnamed[payload.id] = None
+        return True
+
+    def unlink(self, offset: int) -> None:
+        """The record at an offset is gone. If no other one names its payload, it stays without."""
+        stored = self._at[offset]
+        rest = tuple(each for each in stored.offsets if each != offset)
+        payload = stored.payload
+        is_there = not rest and any(
+            not each.offsets and each.payload.crc == payload.crc for each in self.of(payload.id)
+        )
+        if is_there:  # they would have one name
+            self._drop(stored)
+        else:
+            self._put(stored, stored._replace(offsets=rest))
+        self._misnamed[payload.id] = None
+
+    def forget(self, stored: StoredPayload) -> None:
+        """The file of a payload was removed."""
+        self._put(stored, None)
+
+    def _with_offset(self, stored: StoredPayload, offset: int) -> StoredPayload:
+        new = stored._replace(offsets=tuple(sorted((*stored.offsets, offset))))
+        self._put(stored, new)
+        return new
+
+    def _drop(self, stored: StoredPayload, *, is_replaced: bool = False) -> None:
+        """Its file is removed with the next names, unless another one has its name already."""
+        id = stored.payload.id
+        self._put(stored, None)
+        if not is_replaced:
+            self._unwanted.setdefault(id, set()).add(stored.path)
+            self._misnamed[id] = None
+
+    def _put(self, old: StoredPayload | None, new: StoredPayload | None) -> None:
+        """Have one in the place of another one of the same id."""
+        some = new or old
+        assert some is not None
+        id = some.payload.id
+        others = tuple(each for each in self.of(id) if each is not old)
+        contents = others if new is None else (*others, new)
+        if old is not None:
+            self._count(old, -1)
+            for offset in old.offsets:
+                if new is None or offset not in new.offsets:
+                    del self._at[offset]
+        if new is not None:
+            self._count(new, 1)
+            for offset in new.offsets:
+                self._at[offset] = new
+        if contents:
+            self._by_id[id] = contents
+        else:
+            self._by_id.pop(id, None)
+        if any(not each.offsets for each in contents):
+            self._whole[id] = None
+        else:
+            self._whole.pop(id, None)
+
+    def _count(self, stored: StoredPayload, sign: int) -> None:
+        size = sign * stored.payload.size
+        self.bytes += size
+        if not stored.offsets:
+            self.whole_bytes += size
+
+    # -- names ----------------------------------------------------------------------------------
+
+    def rename(self) -> bool:
+        """Have names say the states of payloads, as far as the disk lets it; whether all do."""
+        for id in tuple(self._misnamed):
+            try:
+                self._rename(id)
+            except OSError:
+                continue
+            del self._misnamed[id]
+        return not self._misnamed
+
+    def _rename(self, id: str) -> None:
+        """Raises: OSError."""
+        empty, unwanted = self._empty.get(id, set()), self._unwanted.get(id, set())
+        wanted: set[str] = set()
+        # First those that no record names any more: others may get their names.
+        for stored in sorted(self.of(id), key=lambda each: bool(each.offsets)):
+            names = [linked_path(self._directory, each, stored.payload) for each in stored.offsets]
+            if not names:
+                path = whole_path(self._directory, stored.payload)
+            else:
+                path = stored.path if stored.path in names else names[-1]
+                wanted.update(names)
+                wanted.discard(path)
+            if path == stored.path:
+                continue
+            if any(each.path == path for each in self.of(id)):
+                raise OSError(EIO, "the name of another payload still", path)
+            self._files.rename(stored.path, path)
+            self.renames += 1
+            empty.discard(path)
+            unwanted.discard(path)
+            self._put(stored, stored._replace(path=path))
+        for paths, gone in ((unwanted, unwanted), (empty, empty - wanted)):
+            for path in sorted(gone):
+                self._remove(path)
+                paths.discard(path)
+        for path in sorted(wanted - empty):
+            self._files.open(path, create=True).close()
+            self.renames += 1
+            self._empty.setdefault(id, empty).add(path)
+        self._unwanted.pop(id, None)
+        if not empty:
+            self._empty.pop(id, None)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._files.remove(path)
+        except FileNotFoundError:
+            return
+        self.renames += 1
+
+    def paths(self) -> list[str]:
+        """All files of whole payloads, and those of further records."""
+        found = [each.path for each in self.all()]
+        for each in tuple(self._empty.values()):
+            found += each
+        return found

@@ -1,0 +1,154 @@
+"""Other content under the id of a payload that is still here is not taken for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from bascule.errors import PayloadDamaged, PayloadMissing
+from bascule.payload_connection import PayloadReader
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import PAYLOAD_LINKS, seal
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.wire.datastream.messages import FetchPayload
+from support.payload_nodes import STREAM, PayloadNode, payload_nodes, wait_until
+
+MIB = 1 << 20
+ID = "ab" * 16
+FIRST, SECOND = random.Random(1).randbytes(2 * MIB), random.Random(2).randbytes(2 * MIB)
+
+
+def payload(data: bytes) -> Payload:
+    return Payload(ID, len(data), crc32c(data))
+
+
+def receive(node: PayloadNode, data: bytes) -> None:
+    file = node.store.payloads.create(ID)
+    file.write_at(0, data)
+    node.store.payloads.finish(file, payload(data))
+
+
+def append(node: PayloadNode, data: bytes, *, receives: bool = True) -> None:
+    """A record with a payload."""
+    if receives:
+        receive(node, data)
+    offset = node.store.end.offset
+    batch = build_batch(
+        [Record(offset, 0, b"key", b"", payload(data).headers())], base_offset=offset
+    )
+    seal(
+        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=PAYLOAD_LINKS,
+        base_offset=offset, leader_epoch=0,
+    )  # fmt: skip
+    node.store.append(batch)
+    node.store.sync()
+    node.high_watermark = offset + 1
+
+
+def read(node: PayloadNode, fetch: FetchPayload) -> bytes:
+    async def run() -> bytes:
+        async with PayloadReader(lambda: node.address, fetch, timeout=20) as out:
+            return await out.read()
+
+    return asyncio.run(run())
+
+
+def fetch(node: PayloadNode, link: PayloadLink) -> Exception | None:
+    """Raises: AssertionError where it does not end."""
+    done = threading.Event()
+    found: list[Exception | None] = []
+
+    def on_fetched(error: Exception | None) -> None:
+        found.append(error)
+        done.set()
+
+    node.streams.fetch(node.place_of(STREAM, 0), link, on_fetched)
+    assert done.wait(20)
+    return found[0]
+
+
+def test_each_record_has_the_content_that_was_sent_with_it(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 2) as nodes:
+        append(nodes[1], FIRST)
+        append(nodes[1], SECOND)
+        for offset, data in enumerate((FIRST, SECOND)):
+            for id in ("", ID):
+                assert read(nodes[1], FetchPayload(STREAM, 0, id, offset)) == data
+                part = FetchPayload(STREAM, 0, id, offset, MIB - 5, MIB + 5)
+                assert read(nodes[1], part) == data[MIB - 5 : MIB + 5]
+            assert fetch(nodes[2], PayloadLink(offset, payload(data))) is None
+            nodes[2].store.payloads.link([PayloadLink(offset, payload(data))])
+        assert [nodes[2].store.payloads.has(payload(data)) for data in (FIRST, SECOND)] == [
+            True
+        ] * 2
+
+
+def test_a_payload_is_lost_although_its_id_was_sent_again(tmp_path: Path) -> None:
+    """Followers that wait for it would never have the records behind it."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        lost = PayloadLink(0, payload(FIRST))
+        nodes[1].store.payloads.give_up(lost)
+        append(nodes[1], FIRST, receives=False)
+        append(nodes[1], SECOND)
+        assert fetch(nodes[2], lost) is None
+        payloads = nodes[2].store.payloads
+        assert payloads.is_given_up(lost)
+        later = [lost._replace(offset=1), PayloadLink(1, payload(SECOND))]
+        assert payloads.missing([lost, *later]) == later
+        assert fetch(nodes[2], later[1]) is None
+        assert payloads.missing([later[1]]) == []
+
+
+def test_the_damaged_one_of_two_contents_is_repaired(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 2) as nodes:
+        for node in nodes.values():
+            append(node, FIRST)
+            append(node, SECOND)
+        found = nodes[1].store.payloads.find_at(0)
+        assert found is not None
+        with Path(found.path).open("r+b") as file:
+            file.write(bytes(9))
+        place = nodes[1].place_of(STREAM, 0)
+        with pytest.raises(PayloadDamaged):
+            nodes[1].streams.find(place, FetchPayload(STREAM, 0, "", 0, 0, 9), is_node=False)
+        wait_until("it is repaired", lambda: nodes[1].streams.statistics().repaired)
+        assert read(nodes[1], FetchPayload(STREAM, 0, offset=0)) == FIRST
+        assert Path(found.path).read_bytes() == FIRST
+        assert read(nodes[1], FetchPayload(STREAM, 0, offset=1)) == SECOND
+
+
+def test_other_content_is_not_read_for_a_record_that_lacks_its_own(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 1) as nodes:
+        nodes[1].store.payloads.give_up(PayloadLink(0, payload(FIRST)))
+        append(nodes[1], FIRST, receives=False)
+        append(nodes[1], SECOND)
+        nodes[1].start()
+        nodes[1].leader = 2
+        place = nodes[1].place_of(STREAM, 0)
+        for id in ("", ID):
+            with pytest.raises(PayloadMissing):
+                nodes[1].streams.find(place, FetchPayload(STREAM, 0, id, 0), is_node=False)
+
+
+def test_the_rest_of_a_range_is_not_that_of_other_content(tmp_path: Path) -> None:
+    async def run() -> bytes:
+        bootstrap = f"{nodes[1].address},{nodes[2].address}"
+        data = b""
+        asked = FetchPayload(STREAM, 0, offset=0, start=10)
+        async with PayloadReader(lambda: bootstrap, asked, timeout=20) as out:
+            async for chunk in out:
+                if not data:
+                    out._fail()  # the other node is asked for the rest first
+                data += chunk
+        return data
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        append(nodes[1], FIRST)
+        append(nodes[2], SECOND)
+        assert asyncio.run(run()) == FIRST[10:]
