@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from bascule.backup import taking
 from bascule.backup.batch_checks import BatchChecker
+from bascule.backup.manifest import (
+    NOT_COMPACTED,
+    BackedUpPartition,
+    backed_up,
+    known_partitions,
+    manifest_name,
+)
 from bascule.backup.sources import PartitionRead
 from bascule.backup.taking import BackupTaker, Progress, new_id
 from bascule.backup.verifying import verify
 from bascule.errors import BasculeError, Broken, UnknownStream
-from bascule.model import Cleanup, StreamDefinition
+from bascule.model import Cleanup, StreamConfig, StreamDefinition
 from bascule.wire.offsets import OFFSETS_STREAM
 from support.backup_sources import Backups, WrittenLogs
 from support.stored_batches import make_batch
@@ -203,6 +213,77 @@ def test_tombstones_may_be_gone_since_the_last_reading_that_was_complete(
     taken = backups.take()
     assert [(name, index) for name, index, _ in taken.read_anew] == [("kv", 0)]
     assert backups.take().read_anew == []
+
+
+def alter(backups: Backups, **config: Any) -> None:
+    """Alter the only stream."""
+    (before,) = backups.logs.definitions
+    backups.logs.definitions[0] = replace(before, config=replace(before.config, **config))
+
+
+LATER = [{"tombstone_retention_ms": 100 * HOUR_MS}, {"cleanup": (Cleanup.DELETE,)}]
+
+
+@pytest.mark.parametrize("config", LATER)
+def test_tombstones_may_be_gone_by_the_settings_of_the_last_backup(
+    backups: Backups, config: dict[str, Any]
+) -> None:
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=2 * HOUR_MS)
+    backups.logs.write("kv", 100)
+    backups.take()
+    alter(backups, **config)
+    backups.now_ms += HOUR_MS - 10_000
+    assert backups.take().read_anew == []
+    backups.now_ms += 2 * HOUR_MS
+    assert backups.take().read_anew == [], "the settings are those of the last backup"
+    backups.now_ms += 2 * HOUR_MS
+    alter(backups, cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=2 * HOUR_MS)
+    assert [each[:2] for each in backups.take().read_anew] == [("kv", 0)]
+    alter(backups, **config)
+    backups.now_ms += 2 * HOUR_MS
+    assert [each[:2] for each in backups.take().read_anew] == [("kv", 0)]
+
+
+@pytest.mark.parametrize("config", LATER)
+@pytest.mark.parametrize("is_of_earlier_release", [False, True])
+def test_tombstones_may_be_gone_by_the_settings_of_a_backup_that_failed(
+    backups: Backups, config: dict[str, Any], is_of_earlier_release: bool
+) -> None:
+    backups.logs.add("kv", cleanup=(Cleanup.COMPACT,), tombstone_retention_ms=100 * HOUR_MS)
+    backups.logs.write("kv", 100)
+    backups.take()
+    alter(backups, tombstone_retention_ms=2 * HOUR_MS)
+    backups.logs.failing["kv", 0] = Broken("no leader")
+    failed = backups.take().manifest
+    if is_of_earlier_release:
+        (stream,) = failed.streams
+        partition = msgspec.structs.replace(stream.partitions[0], tombstones_ms=None)
+        stream = msgspec.structs.replace(stream, partitions=(partition,))
+        backups.repository.place.remove(manifest_name(failed.id))
+        failed = msgspec.structs.replace(failed, streams=(stream,))
+        backups.repository.add(failed, known=backups.repository.ids())
+    backups.logs.failing.clear()
+    alter(backups, **config)
+    backups.now_ms += 2 * HOUR_MS
+    assert [each[:2] for each in backups.take().read_anew] == [("kv", 0)]
+    backups.now_ms += 2 * HOUR_MS
+    assert backups.take().read_anew == []
+
+
+def test_settings_of_a_complete_backup_of_an_earlier_release_are_those_of_its_streams(
+    backups: Backups,
+) -> None:
+    (partition,) = backed_up_partitions(Cleanup.COMPACT)
+    assert (partition.tombstones_ms, partition.read_ms) == (2 * HOUR_MS, 7)
+    (partition,) = backed_up_partitions(Cleanup.DELETE)
+    assert partition.tombstones_ms == NOT_COMPACTED
+
+
+def backed_up_partitions(cleanup: Cleanup) -> list[BackedUpPartition]:
+    config = StreamConfig("kv.>", cleanup=(cleanup,), tombstone_retention_ms=2 * HOUR_MS)
+    partition = BackedUpPartition(partition=0, start_offset=0, end_offset=0, read_ms=7)
+    stream = backed_up(StreamDefinition("kv", b"i" * 16, 1, config), (partition,))
+    return known_partitions(stream, replace(config, tombstone_retention_ms=3 * HOUR_MS))
 
 
 def test_a_compacted_log_is_read_anew_where_the_clock_has_gone_back(backups: Backups) -> None:

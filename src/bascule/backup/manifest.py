@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
 from bascule.metadata.codec import decode_definition, encode_definition
-from bascule.model import StreamDefinition
+from bascule.model import Cleanup, StreamConfig, StreamDefinition
 from bascule.record.payload_links import Payload, PayloadLink
 
 FORMAT: Final = "bascule-backup"
@@ -25,6 +25,8 @@ VERSION: Final = 2
 DIRECTORY: Final = "manifests"
 SUFFIX: Final = ".json"
 NOT_THERE: Final = "no part of it is in the backup"
+NOT_COMPACTED: Final = -1
+"""For `BackedUpPartition.tombstones_ms`."""
 RANGES_MAX: Final = 5
 """Of offsets in one text; a compacted log may have thousands."""
 
@@ -85,6 +87,9 @@ class BackedUpPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last batch; -1 without any."""
     read_ms: int = 0
     """Unix time at which the last reading began that came to the end, milliseconds; 0: none did."""
+    tombstones_ms: int | None = None
+    """How long the log has kept tombstones at least since `read_ms`, milliseconds, by the settings
+    that backups have seen; NOT_COMPACTED: all of them. None in manifests of earlier releases."""
     files: tuple[BackedUpFile, ...] = ()
     failure: str = ""
     """Why the last backup could not read its log, or only a part; empty: the log is complete."""
@@ -201,6 +206,27 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for index, why in stream.why_incomplete().items()
             if why
         ]
+
+
+def tombstones_ms(config: StreamConfig) -> int:
+    """How long a log with these settings keeps tombstones, ms, or NOT_COMPACTED."""
+    return config.tombstone_retention_ms if Cleanup.COMPACT in config.cleanup else NOT_COMPACTED
+
+
+def known_partitions(stream: BackedUpStream, config: StreamConfig) -> list[BackedUpPartition]:
+    """The partitions of a backup, with `tombstones_ms` after the settings of the stream have become
+    `config`."""
+    earlier, now = tombstones_ms(stream.decoded().config), tombstones_ms(config)
+    found = []
+    for each in stream.partitions:
+        kept = each.tombstones_ms
+        if kept is None:
+            # Of an earlier release. The settings of the last reading that came to the end are
+            # known if it was that of this backup.
+            kept = 0 if each.failure and earlier != NOT_COMPACTED else earlier
+        kept = min((ms for ms in (kept, now) if ms != NOT_COMPACTED), default=NOT_COMPACTED)
+        found.append(msgspec.structs.replace(each, tombstones_ms=kept))
+    return found
 
 
 def _behind_text(files: Iterable[BackedUpFile]) -> str:

@@ -15,11 +15,14 @@ import msgspec
 
 from bascule.backup.batch_checks import BatchChecker
 from bascule.backup.manifest import (
+    NOT_COMPACTED,
     BackedUpFile,
     BackedUpPartition,
     BackedUpPayload,
     Manifest,
     backed_up,
+    known_partitions,
+    tombstones_ms,
 )
 from bascule.backup.payload_copying import PayloadCopier
 from bascule.backup.places import Place
@@ -33,7 +36,7 @@ from bascule.errors import (
     UnexpectedOffset,
     UnknownStream,
 )
-from bascule.model import Cleanup, StreamDefinition
+from bascule.model import StreamDefinition
 from bascule.record.payload_links import PayloadLink, links_of
 from bascule.storage.payloads.payload_log import have_links
 from bascule.wire.offsets import OFFSETS_STREAM
@@ -41,8 +44,9 @@ from bascule.wire.offsets import OFFSETS_STREAM
 FILE_BYTES_MAX: Final = 32 << 20
 """A file ends at the first block that reaches it; it is in memory until it is written."""
 TOMBSTONE_SHARE: Final = 2
-"""A compacted partition is read anew after a half of its tombstone retention: a tombstone that
-came and went between two backups would leave its key in them."""
+"""A compacted partition is read anew after a half of its tombstone retention, the smallest that was
+in force since it was read: a tombstone that came and went between two backups would leave its key
+in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,12 @@ class BackupTaker:
         """
         began = self._now_ms()
         self._is_full = is_full
+        configs = {each.id: each.config for each in streams}
         earlier = {
-            (str(stream.definition["id"]), each.partition): each
+            (id, each.partition): each
             for stream in (before.streams if before else ())
-            for each in stream.partitions
+            if (id := stream.decoded().id) in configs
+            for each in known_partitions(stream, configs[id])
         }
         taken = Taken(
             Manifest(
@@ -126,7 +132,7 @@ class BackupTaker:
             )
         )
         wanted = [
-            (each, index, earlier.get((each.id.hex(), index)))
+            (each, index, earlier.get((each.id, index)))
             for each in streams
             for index in self._source.partitions(each)
         ]
@@ -212,7 +218,7 @@ class BackupTaker:
         )
         if before is None:
             return self._append(definition, read, empty, (), began, taken)
-        why = "" if self._is_full else self._why_anew(definition, read, before, began)
+        why = "" if self._is_full else self._why_anew(read, before, began)
         if not why and not self._is_full:
             try:
                 return self._append(definition, read, before, before.payloads, began, taken)
@@ -226,19 +232,12 @@ class BackupTaker:
             taken.read_anew.append((definition.name, index, why))
         return anew
 
-    def _why_anew(
-        self,
-        definition: StreamDefinition,
-        read: PartitionRead,
-        before: BackedUpPartition,
-        now_ms: int,
-    ) -> str:
+    def _why_anew(self, read: PartitionRead, before: BackedUpPartition, now_ms: int) -> str:
         """Why what the earlier backup has cannot be continued; empty: it can."""
-        config = definition.config
         if before.failure and not before.files:
             return before.failure
-        if Cleanup.COMPACT in config.cleanup:
-            limit_ms = config.tombstone_retention_ms // TOMBSTONE_SHARE
+        if before.tombstones_ms not in (None, NOT_COMPACTED):
+            limit_ms = before.tombstones_ms // TOMBSTONE_SHARE
             if not 0 <= now_ms - before.read_ms <= limit_ms:
                 return f"compacted, and was last read to its end more than {limit_ms // 1000} s ago"
         if before.files:
@@ -307,6 +306,7 @@ class BackupTaker:
             end_offset=end,
             leader_epoch=latest if latest >= 0 else before.leader_epoch if files else -1,
             read_ms=read_ms,
+            tombstones_ms=before.tombstones_ms if failure else tombstones_ms(definition.config),
             files=tuple(files),
             failure=failure,
             behind=tuple(behind),
