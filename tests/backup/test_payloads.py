@@ -337,7 +337,7 @@ class Reading:
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         raise NotImplementedError
 
-    def read(self, offset: int) -> Iterator[memoryview]:
+    def read(self, offset: int, *, epoch: int = -1) -> Iterator[memoryview]:
         if self.log_failing is not None:
             raise self.log_failing
         if offset < self.log_start:

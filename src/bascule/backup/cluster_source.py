@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from bascule.backup.batch_checks import BatchChecker
-from bascule.backup.sources import ReadExtent
+from bascule.backup.sources import OtherHistory, ReadExtent
 from bascule.client import _hot
 from bascule.client.admin import Admin, server_url
 from bascule.client.connection import Leader, LeaderMoved, PartitionConnector, error_of
@@ -119,6 +119,8 @@ class LeaderRead:
         self._origin = f"stream {connector.stream!r} partition {connector.partition}"
         self._opened: tuple[LogConnection, Leader] | None = None
         self._extent = ReadExtent(0, 0)
+        self._compared: LogConnection | None = None
+        """To the leader whose log has the history of what was read."""
         self._fetch_bytes = FETCH_BYTES
         self._places = Places(connector.bootstrap)
         self._runner = asyncio.Runner()
@@ -141,25 +143,26 @@ class LeaderRead:
         self._extent = ReadExtent(*self._retried(lambda at, _: self._connector.extent(at)))
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        return self._retried(partial(self._ask_end, epoch=epoch))
+
+    def _ask_end(self, connection: LogConnection, leader: Leader, epoch: int) -> tuple[int, int]:
         name, partition = self._connector.stream, self._connector.partition
+        asked = EpochPartition(partition, leader.epoch, epoch)
+        response = connection.request(
+            OffsetForLeaderEpochRequest(topics=[EpochTopic(name, [asked])])
+        )
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            raise error_of(found.error_code, name, partition, address=connection.address)
+        return found.leader_epoch, found.end_offset
 
-        def ask(connection: LogConnection, leader: Leader) -> tuple[int, int]:
-            asked = EpochPartition(partition, leader.epoch, epoch)
-            response = connection.request(
-                OffsetForLeaderEpochRequest(topics=[EpochTopic(name, [asked])])
-            )
-            found = response.topics[0].partitions[0]
-            if found.error_code:
-                raise error_of(found.error_code, name, partition, address=connection.address)
-            return found.leader_epoch, found.end_offset
-
-        return self._retried(ask)
-
-    def read(self, offset: int) -> Iterator[memoryview]:
+    def read(self, offset: int, *, epoch: int = -1) -> Iterator[memoryview]:
         checker = BatchChecker(self._origin)
         position, end, latest, rounds = offset, self._extent.end, 0, 0
+        self._compared = None
         while position < end:
-            block, committed = self._retried(partial(self._fetch, offset=position))
+            last = max(epoch, checker.epochs.latest)
+            block, committed = self._retried(partial(self._fetch_on, offset=position, epoch=last))
             latest = max(latest, committed)
             if block is None:
                 # A node sends one batch at least where it has one: these were compacted away.
@@ -247,6 +250,21 @@ class LeaderRead:
                 if now - failing_since > RETRY_SECONDS_MAX * 1e9:
                     raise
                 threading.Event().wait(RETRY_SECONDS)
+
+    def _fetch_on(
+        self, connection: LogConnection, leader: Leader, offset: int, epoch: int
+    ) -> tuple[memoryview | None, int]:
+        """As `_fetch`, where the log has the history of what was read below `offset`, whose last
+        leader epoch is `epoch`. Raises: OtherHistory as well."""
+        if connection is not self._compared:
+            # A leader fences requests of other leader epochs, so its log only grows meanwhile.
+            if epoch >= 0:
+                found = self._ask_end(connection, leader, epoch)
+                if found[0] != epoch or found[1] < offset:
+                    self._extent = ReadExtent(*self._connector.extent(connection))
+                    raise OtherHistory(had=(epoch, offset), has=found)
+            self._compared = connection
+        return self._fetch(connection, leader, offset)
 
     def _fetch(
         self, connection: LogConnection, leader: Leader, offset: int

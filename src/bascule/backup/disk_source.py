@@ -257,7 +257,7 @@ class StoredPartition:
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         return self._epochs.end_of(epoch, end_offset=self._extent.end)
 
-    def read(self, offset: int) -> Iterator[memoryview]:
+    def read(self, offset: int, *, epoch: int = -1) -> Iterator[memoryview]:
         """Raises: CorruptData at the first damage, after all blocks before it."""
         if self._bases and self._bases[0] > offset:
             path, base = self._paths[self._bases[0]], self._bases[0]

@@ -10,6 +10,17 @@ from bascule.model import StreamDefinition
 from bascule.record.payload_links import PayloadLink
 
 
+class OtherHistory(Exception):
+    """The log has other records now at offsets that were read: an unclean election came between."""
+
+    def __init__(self, *, had: tuple[int, int], has: tuple[int, int]) -> None:
+        """(leader epoch, its end offset) of what was read, and of the log."""
+        super().__init__(
+            f"the log has another history now: it had epoch {had[0]} up to offset {had[1]}, and "
+            f"has epoch {has[0]} up to {has[1]}"
+        )
+
+
 class PartitionRead(Protocol):
     """One partition, open for reading."""
 
@@ -28,10 +39,12 @@ class PartitionRead(Protocol):
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest leader epoch up to `epoch`, its end offset), (-1, -1) if there is none."""
 
-    def read(self, offset: int) -> Iterator[memoryview]:
+    def read(self, offset: int, *, epoch: int = -1) -> Iterator[memoryview]:
         """Blocks of whole batches from the one that has `offset` on, with good CRCs, up to
-        `end_offset` at least. A block is valid until the next one. Raises: OffsetOutOfRange where
-        the log starts behind `offset` now."""
+        `end_offset` at least. A block is valid until the next one. `epoch` is the leader epoch of
+        the batch before `offset` that was read earlier, -1 without one. All blocks are of its
+        history. Raises: OtherHistory, with the extent of the log as it is now; OffsetOutOfRange
+        where the log starts behind `offset` now."""
 
     def behind_damage(self, offset: int) -> int | None:
         """Where reading can go on after damage at `offset`, above it; None: nowhere."""

@@ -27,10 +27,11 @@ from bascule.backup.manifest import (
 from bascule.backup.payload_copying import PayloadCopier
 from bascule.backup.places import Place
 from bascule.backup.repository import STREAMS, id_order
-from bascule.backup.sources import PartitionRead, Source
+from bascule.backup.sources import OtherHistory, PartitionRead, Source
 from bascule.backup.verifying import read_file
 from bascule.errors import (
     BasculeError,
+    Broken,
     CorruptData,
     UnexpectedEpoch,
     UnexpectedOffset,
@@ -47,6 +48,9 @@ TOMBSTONE_SHARE: Final = 2
 """A compacted partition is read anew after a half of its tombstone retention, the smallest that was
 in force since it was read: a tombstone that came and went between two backups would leave its key
 in them."""
+
+HISTORIES_MAX: Final = 3
+"""How often a partition is read from its start where an unclean election comes between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +217,42 @@ class BackupTaker:
         taken: Taken,
     ) -> BackedUpPartition:
         began = self._now_ms()
-        empty = BackedUpPartition(
-            partition=index, start_offset=read.start_offset, end_offset=read.start_offset
-        )
         if before is None:
-            return self._append(definition, read, empty, (), began, taken)
+            return self._read_anew(definition, index, read, (), began, taken)
         why = "" if self._is_full else self._why_anew(read, before, began)
         if not why and not self._is_full:
             try:
                 return self._append(definition, read, before, before.payloads, began, taken)
-            except (UnexpectedOffset, UnexpectedEpoch) as error:
+            except (UnexpectedOffset, UnexpectedEpoch, OtherHistory) as error:
                 why = str(error)
         copied = () if self._is_full else before.payloads
-        anew = self._append(definition, read, empty, copied, began, taken)
+        anew = self._read_anew(definition, index, read, copied, began, taken)
         if not anew.read_ms and anew.end_offset < before.end_offset and before.files:
             return _failed(before, anew.failure)
         if why:
             taken.read_anew.append((definition.name, index, why))
         return anew
+
+    def _read_anew(
+        self,
+        definition: StreamDefinition,
+        index: int,
+        read: PartitionRead,
+        copied: Sequence[BackedUpPayload],
+        began: int,
+        taken: Taken,
+    ) -> BackedUpPartition:
+        """Read from the log start, again where the log gets another history meanwhile. Raises:
+        Broken where it does so each time."""
+        changes: list[str] = []
+        while len(changes) < HISTORIES_MAX:
+            start = read.start_offset
+            empty = BackedUpPartition(partition=index, start_offset=start, end_offset=start)
+            try:
+                return self._append(definition, read, empty, copied, began, taken)
+            except OtherHistory as error:
+                changes.append(str(error))
+        raise Broken(changes[-1])
 
     def _why_anew(self, read: PartitionRead, before: BackedUpPartition, now_ms: int) -> str:
         """Why what the earlier backup has cannot be continued; empty: it can."""
@@ -243,10 +265,8 @@ class BackupTaker:
         if before.files:
             epoch, end = read.end_of_epoch(before.leader_epoch)
             if epoch != before.leader_epoch or end < before.end_offset:
-                return (
-                    f"the log has another history now: it had epoch {before.leader_epoch} up to "
-                    f"offset {before.end_offset}, and has epoch {epoch} up to {end}"
-                )
+                had = before.leader_epoch, before.end_offset
+                return str(OtherHistory(had=had, has=(epoch, end)))
         if before.end_offset > read.end_offset:
             return f"the log ends at {read.end_offset}, and ended at {before.end_offset}"
         return ""
@@ -262,7 +282,7 @@ class BackupTaker:
     ) -> BackedUpPartition:
         """Read from the end of `before` on; the payloads of `copied` are there already.
 
-        Raises: UnexpectedOffset where a batch has offsets of both sides of that end.
+        Raises: UnexpectedOffset where a batch has offsets of both sides of that end; OtherHistory.
         """
         start, index = read.start_offset, before.partition
         files = [file for file in before.files if file.end_offset > start]
@@ -272,7 +292,10 @@ class BackupTaker:
             f"stream {definition.name!r} partition {index}", offset=first if files else 0
         )
         directory = f"{STREAMS}/{definition.id.hex()}/{index}"
-        blocks = self._counted(read.read(first)) if read.end_offset > first else iter(())
+        blocks: Iterator[memoryview] = iter(())
+        if read.end_offset > first:
+            epoch = before.leader_epoch if files else -1
+            blocks = self._counted(read.read(first, epoch=epoch))
 
         def write(data: bytearray, from_offset: int) -> None:
             file = self._write(directory, data, from_offset, checker.offset, taken)
