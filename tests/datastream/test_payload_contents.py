@@ -16,6 +16,7 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
+from bascule.storage.payloads.block_steps import run_through
 from bascule.wire.datastream.messages import FetchPayload
 from support.payload_nodes import STREAM, PayloadNode, payload_nodes, wait_until
 
@@ -116,7 +117,8 @@ def test_the_damaged_one_of_two_contents_is_repaired(tmp_path: Path) -> None:
             file.write(bytes(9))
         place = nodes[1].place_of(STREAM, 0)
         with pytest.raises(PayloadDamaged):
-            nodes[1].streams.find(place, FetchPayload(STREAM, 0, "", 0, 0, 9), is_node=False)
+            asked = FetchPayload(STREAM, 0, "", 0, 0, 9)
+            run_through(nodes[1].streams.find(place, asked, is_node=False))
         wait_until("it is repaired", lambda: nodes[1].streams.statistics().repaired)
         assert read(nodes[1], FetchPayload(STREAM, 0, offset=0)) == FIRST
         assert Path(found.path).read_bytes() == FIRST
@@ -133,7 +135,8 @@ def test_other_content_is_not_read_for_a_record_that_lacks_its_own(tmp_path: Pat
         place = nodes[1].place_of(STREAM, 0)
         for id in ("", ID):
             with pytest.raises(PayloadMissing):
-                nodes[1].streams.find(place, FetchPayload(STREAM, 0, id, 0), is_node=False)
+                asked = FetchPayload(STREAM, 0, id, 0)
+                run_through(nodes[1].streams.find(place, asked, is_node=False))
 
 
 def test_the_rest_of_a_range_is_not_that_of_other_content(tmp_path: Path) -> None:
