@@ -363,19 +363,21 @@ class StreamDefinition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The state of one partition on its node. All offsets but `start_offset` are exclusive ends."""
+    """The state of one partition on its node. All offsets but `start_offset` are exclusive ends.
+
+    Offsets and bytes are None where `unknown` says why nobody has told them."""
 
     partition: int
-    start_offset: int
+    start_offset: int | None
     """First offset in the log."""
-    high_watermark: int
+    high_watermark: int | None
     """End of the committed records, which consumers can read."""
-    synced_offset: int
+    synced_offset: int | None
     """End of the records that are synced to disk."""
-    end_offset: int
+    end_offset: int | None
     """Offset of the next record."""
     leader_epoch: int
-    bytes: int
+    bytes: int | None
     """Bytes of record batches in the log."""
     failure: str | None = None
     """Why the partition stopped, or None."""
@@ -392,11 +394,20 @@ class PartitionInfo:
     """The replicas that it is to have, while they move; else empty."""
     move_waits: str = ""
     """Why the move does not go on by itself; empty: it does, or nothing moves."""
-    bytes_behind: int = 0
+    bytes_behind: int | None = 0
     """What replicas that are not in sync have to copy yet, as far as the leader knows."""
-    replicated_offset: int = 0
+    replicated_offset: int | None = 0
     """All replicas, in sync or not, have synced the committed records below it, as far as the node
     knows. Compaction keeps later tombstones."""
+    unknown: str = ""
+    """Why offsets and bytes are not known; empty: they are."""
+
+    @property
+    def messages(self) -> int | None:
+        """How many committed offsets the log has; None: not known."""
+        if self.high_watermark is None or self.start_offset is None:
+            return None
+        return self.high_watermark - self.start_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,8 @@ class ScrubbedReplica:
     partition: int
     node: int
     result: str
-    """`waiting`, `running`, `ok`, `corrupt`, `differs` from another replica, `failed`, or
-    `unreachable`."""
+    """`waiting`, `running`, `ok`, `corrupt`, `differs` from another replica, `uncompared` with the
+    others although its CRCs are good, `failed`, or `unreachable`."""
     records: int = 0
     bytes: int = 0
     """Read so far."""
@@ -150,7 +150,7 @@ class ScrubbedReplica:
     finished_ms: int = 0
     """When the last scrub ended, in Unix milliseconds; 0: never."""
     found: str = ""
-    """The damage, the difference, or why the log was not read to its end."""
+    """The damage, the difference, or why the log was not read to its end, or not compared."""
 
     @property
     def is_done(self) -> bool:

@@ -15,6 +15,7 @@ from bascule.cli import exit_codes
 from bascule.cli.groups.tables import groups_table, offsets_table
 from bascule.cli.main import command_line, main
 from bascule.cli.output import PipeConsole
+from bascule.cli.streams.commands import _held, _purge_question
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.streams.tables import (
     kept_text,
@@ -24,6 +25,7 @@ from bascule.cli.streams.tables import (
     stream_as_json,
     stream_detail,
     streams_table,
+    waits_text,
 )
 from bascule.cli.units import (
     count_text,
@@ -284,3 +286,55 @@ def test_a_purge_tells_what_went() -> None:
     first, second = shown(purged_table(rows)).splitlines()[1:]
     assert first.split() == ["0", "5", "25", "20", "15", "3.0", "KiB"]
     assert second.split() == ["1", "9", "9", "0", "0", "0", "B"]
+
+
+UNKNOWN = "its leader, node 2, does not answer"
+
+
+def an_unknown_partition(number: int) -> PartitionInfo:
+    return PartitionInfo(
+        number, None, None, None, None, 1, None, leader=2, bytes_behind=None,
+        replicated_offset=None, unknown=UNKNOWN,
+    )  # fmt: skip
+
+
+def test_what_nobody_has_told_is_shown_as_unknown() -> None:
+    info = a_stream()
+    known, _ = info.partitions
+    some = replace(info, partitions=(known, an_unknown_partition(1)))
+    (row,) = shown(streams_table([some])).splitlines()[1:]
+    assert "at least 1,035  at least 2.0 KiB" in row
+    assert row.endswith(f"1 partition unknown: {UNKNOWN}")
+    none = replace(info, partitions=(an_unknown_partition(0), an_unknown_partition(1)))
+    (row,) = shown(streams_table([none])).splitlines()[1:]
+    assert " 2         -     -  " in row
+    assert f"2 partitions unknown: {UNKNOWN}" in row
+    table = shown(partitions_table(some.partitions, with_places=True))
+    row = table.splitlines()[-1]
+    assert row.split()[:9] == ["1", "-", "-", "-", "-", "-", "-", "1", "2"]
+    assert f"unknown: {UNKNOWN}" in row
+    assert stream_as_json(some)["partitions"][1]["end_offset"] is None
+    waiting = replace(
+        some, definition=replace(
+            some.definition, config=replace(some.definition.config, retention_after="c")
+        )
+    )  # fmt: skip
+    commits = [CommittedOffset("c", "a", n, 1_000, -1, "", 0, None, None) for n in (0, 1)]
+    assert "consumer c, at least 40 messages behind" in waits_text(waiting, commits)
+
+
+def test_a_question_does_not_count_what_nobody_has_told() -> None:
+    info = a_stream()
+    some = replace(info, partitions=(info.partitions[0], an_unknown_partition(1)))
+    asked = dict[str, Any](before_ms=None)
+    assert (_held(info, None), _held(some, None), _held(some, 0)) == (2_070, None, 1_035)
+    question = _purge_question(some, to=None, partition=None, **asked)
+    assert question == "remove all messages (how many is unknown) of stream a?"
+    question = _purge_question(some, to=10, partition=1, **asked)
+    assert question.startswith("remove messages (how many is unknown) of partition 1")
+    assert _purge_question(some, to=10, partition=0, **asked).startswith("remove 5 messages of")
+
+
+def test_a_purge_whose_result_nobody_has_told_is_shown_as_unknown() -> None:
+    (row,) = shown(purged_table([PurgedPartition(0, 5, None, None, 9, None)])).splitlines()[1:]
+    assert row.split() == ["0", "5", "-", "-", "-", "-"]

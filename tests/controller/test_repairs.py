@@ -27,7 +27,7 @@ class Node:
         self.let_go_of: list[list[int]] = []
         self.failed = SimpleNamespace(
             definition=deciding.image.streams["s"], index=0, failure="damaged", committed_offset=0,
-            info=lambda: SimpleNamespace(failure="damaged", start_offset=0, end_offset=0),
+            start_offset=0, log=None,
         )  # fmt: skip
 
     @property

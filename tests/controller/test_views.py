@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from bascule.controller.cluster.views import LEADER_DAMAGED, ClusterViews
 from bascule.errors import Broken
+from bascule.http.schemas import partition_body
+from bascule.model import NO_LEADER, PartitionInfo
 from bascule.publish.headers import HashKey
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -18,6 +21,10 @@ from bascule.sim.disk import SimClock
 from support.deciding_controller import DecidingController, isr_change
 
 ASKING = 9
+VALUES = (
+    "start_offset", "high_watermark", "synced_offset", "end_offset", "bytes", "bytes_behind",
+    "replicated_offset",
+)  # fmt: skip
 DAMAGE = "f is corrupt at byte 1; it serves what can be read"
 
 
@@ -170,3 +177,69 @@ def test_damaged_replicas_that_wait_for_each_other_are_listed(third: str, advice
         assert [each.node for each in await leader.asking.stuck_replicas()] == [waiting]
 
     asyncio.run(run())
+
+
+def test_what_a_leader_does_not_say_is_unknown() -> None:
+    async def run() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2, 3)
+        deciding.create("s", replicas=3)
+        leader = Leader(deciding)
+        held = Partitions()
+        held.bind(asyncio.get_running_loop())
+        follower = leader.make_views(deciding.state("s").replicas[1], held)
+        leader.open(held)
+
+        async def described(views: ClusterViews) -> PartitionInfo:
+            (one,) = await views.describe_all(">")
+            (some,) = await views.describe_some(["s"])
+            assert one == some == await views.describe("s")
+            return one.partitions[0]
+
+        for views in (leader.asking, follower):
+            unknown = await described(views)
+            assert unknown.unknown == f"node {leader.node} does not say that it leads it"
+            leader.is_there = False
+            unknown = await described(views)
+            assert unknown.unknown == f"its leader, node {leader.node}, does not answer"
+            assert {getattr(unknown, name) for name in VALUES} == {None}
+            assert unknown.messages is None
+            assert (unknown.leader, len(unknown.replicas)) == (leader.node, 3)
+            body = partition_body(unknown)
+            assert {getattr(body, name) for name in VALUES} == {None}
+            assert body.unknown == unknown.unknown
+            leader.is_there = True
+        leader.open()
+        for views in (leader.asking, follower, leader.views):
+            known = await described(views)
+            assert (known.unknown, known.messages) == ("", 0)
+            assert {getattr(known, name) for name in VALUES} == {0}
+
+    asyncio.run(run())
+
+
+def test_what_nobody_leads_is_unknown_also_where_a_replica_is() -> None:
+    async def run() -> None:
+        deciding = DecidingController()
+        deciding.register(1, 2)
+        deciding.create("s", replicas=1)
+        deciding.lose(deciding.state("s").leader)
+        leader = Leader(deciding)
+        held = Partitions()
+        held.bind(asyncio.get_running_loop())
+        leader.open(held)
+        for views in (leader.asking, leader.make_views(1, held)):
+            (found,) = (await views.describe("s")).partitions
+            assert (found.leader, found.end_offset) == (NO_LEADER, None)
+            assert found.unknown == "nobody leads it"
+            assert found.waits
+            # What a node exports of its own replicas it knows.
+            assert views.stream_info("s").partitions[0].end_offset == 0
+
+    asyncio.run(run())
+
+
+def test_a_description_of_an_earlier_release_is_read() -> None:
+    said = PartitionInfo(0, 1, 2, 3, 4, 5, 6)
+    earlier = {name: value for name, value in asdict(said).items() if name != "unknown"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(earlier), type=PartitionInfo) == said

@@ -203,7 +203,7 @@ class Node:
 
     def wait_stored(self, name: str, count: int) -> None:
         def look() -> bool | None:
-            return True if self.partition(name)["high_watermark"] >= count else None
+            return True if (self.partition(name)["high_watermark"] or 0) >= count else None
 
         wait_for(look, self.process, self.log)
 

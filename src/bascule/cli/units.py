@@ -14,6 +14,9 @@ from bascule.errors.wording import counted as counted
 NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
 """Words for no limit, which is 0 on the node."""
 
+UNKNOWN_MARK: Final = "[dim]-"
+"""What a table has in place of a value that is not known, as rich markup."""
+
 VALUE_MAX: Final = (1 << 63) - 1
 """Requests and records have 64 bits for a number."""
 

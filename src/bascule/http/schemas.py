@@ -72,17 +72,23 @@ class StreamConfiguration(Struct, kw_only=True):
 
 
 class PartitionBody(Struct, kw_only=True):
-    """The state of one partition. Offsets are 64-bit integers; every end is exclusive."""
+    """The state of one partition. Offsets are 64-bit integers; every end is exclusive. Offsets and
+    bytes are null where `unknown` says why the node does not know them."""
 
     partition: int
-    start_offset: Annotated[int, Meta(description="First offset in the log.")]
-    high_watermark: Annotated[
-        int, Meta(description="End of the committed records, which consumers can read.")
+    unknown: Annotated[
+        str, Meta(description="Why offsets and bytes are null; empty: they are known.")
     ]
-    synced_offset: Annotated[int, Meta(description="All records below it are synced to disk.")]
-    end_offset: Annotated[int, Meta(description="The offset the next record gets.")]
+    start_offset: Annotated[int | None, Meta(description="First offset in the log.")]
+    high_watermark: Annotated[
+        int | None, Meta(description="End of the committed records, which consumers can read.")
+    ]
+    synced_offset: Annotated[
+        int | None, Meta(description="All records below it are synced to disk.")
+    ]
+    end_offset: Annotated[int | None, Meta(description="The offset the next record gets.")]
     replicated_offset: Annotated[
-        int,
+        int | None,
         Meta(
             description="All replicas, in sync or not, have synced the committed records below it, "
             "as far as the node knows. Compaction keeps later tombstones."
@@ -109,9 +115,9 @@ class PartitionBody(Struct, kw_only=True):
         str, Meta(description="Why the move does not go on by itself; empty: it does.")
     ]
     bytes_behind: Annotated[
-        int, Meta(description="About what replicas that are not in sync have to copy yet.")
+        int | None, Meta(description="About what replicas that are not in sync have to copy yet.")
     ]
-    bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
+    bytes: Annotated[int | None, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
     damage: Annotated[
         str,
@@ -343,14 +349,16 @@ class ClusterBody(Struct, kw_only=True):
 
 
 class PurgedPartitionBody(Struct, kw_only=True):
-    """One partition before and after a purge."""
+    """One partition before and after a purge; null: its leader has not told."""
 
     partition: int
-    start_offset_before: Annotated[int, Meta(description="First offset before the purge.")]
-    start_offset: Annotated[int, Meta(description="First offset now.")]
-    high_watermark: int
-    bytes_before: int
-    bytes: Annotated[int, Meta(description="Bytes now; only whole segments are removed from disk.")]
+    start_offset_before: Annotated[int | None, Meta(description="First offset before the purge.")]
+    start_offset: Annotated[int | None, Meta(description="First offset now.")]
+    high_watermark: int | None
+    bytes_before: int | None
+    bytes: Annotated[
+        int | None, Meta(description="Bytes now; only whole segments are removed from disk.")
+    ]
 
 
 class Purged(Struct, kw_only=True):
@@ -390,8 +398,8 @@ class ScrubbedReplicaBody(Struct, kw_only=True):
     result: Annotated[
         str,
         Meta(
-            description="`waiting`, `running`, `ok`, `corrupt`, `differs`, `failed` or "
-            "`unreachable`."
+            description="`waiting`, `running`, `ok`, `corrupt`, `differs`, `uncompared` with the "
+            "other replicas, `failed` or `unreachable`."
         ),
     ]
     records: int

@@ -11,7 +11,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.units import moment_text
+from bascule.cli.units import UNKNOWN_MARK, moment_text
 from bascule.group_results import (
     GroupInfo,
     GroupListing,
@@ -19,8 +19,6 @@ from bascule.group_results import (
     GroupOffset,
     OffsetReset,
 )
-
-UNKNOWN = "[dim]-"
 
 
 def listing_as_json(group: GroupListing) -> dict[str, Any]:
@@ -108,13 +106,13 @@ def offsets_table(offsets: Sequence[GroupOffset], members: Sequence[GroupMemberI
         row = [
             shown_text(each.stream),
             str(each.partition),
-            UNKNOWN if each.offset is None else f"{each.offset:,}",
-            UNKNOWN if each.high_watermark is None else f"{each.high_watermark:,}",
+            UNKNOWN_MARK if each.offset is None else f"{each.offset:,}",
+            UNKNOWN_MARK if each.high_watermark is None else f"{each.high_watermark:,}",
             _lag(each),
-            moment_text(each.committed_ms) if each.committed_ms else UNKNOWN,
+            moment_text(each.committed_ms) if each.committed_ms else UNKNOWN_MARK,
         ]
         if owners:
-            row.append(shown_text(owners.get(each.member_id, "")) or UNKNOWN)
+            row.append(shown_text(owners.get(each.member_id, "")) or UNKNOWN_MARK)
         if has_metadata:
             row.append(shown_text(each.metadata))
         table.add_row(*row)
@@ -131,9 +129,9 @@ def resets_table(resets: Sequence[OffsetReset]) -> Table:
         table.add_row(
             each.stream,
             str(each.partition),
-            UNKNOWN if each.before is None else f"{each.before:,}",
+            UNKNOWN_MARK if each.before is None else f"{each.before:,}",
             f"[bold]{each.offset:,}",
-            UNKNOWN if change is None else f"{change:+,}" if change else "0",
+            UNKNOWN_MARK if change is None else f"{change:+,}" if change else "0",
             f"{each.high_watermark:,}",
             f"{each.lag:,}",
         )
@@ -164,7 +162,7 @@ def _member(member: GroupMemberInfo) -> str:
 
 def _number(number: int | None) -> str:
     if number is None:
-        return UNKNOWN
+        return UNKNOWN_MARK
     return f"{number:,}" if number else "[green]0"
 
 
@@ -185,7 +183,7 @@ def _owned(partitions: Iterable[tuple[str, int]] | None) -> str:
         f"{shown_text(stream)} {_ranges([index for _, index in owned])}"
         for stream, owned in groupby(sorted(partitions), itemgetter(0))
     ]
-    return "  ".join(parts) or UNKNOWN
+    return "  ".join(parts) or UNKNOWN_MARK
 
 
 def _ranges(indexes: Sequence[int]) -> str:

@@ -237,14 +237,17 @@ def purge(
         question = _purge_question(found, to=to, before_ms=before_ms, partition=partition)
         confirm(question, yes=yes)
         purged = client.purge_stream(name, to_offset=to, before_ms=before_ms, partition=partition)
-    gone = sum(item.start_offset - item.start_offset_before for item in purged)
+    known = [
+        item.start_offset - item.start_offset_before
+        for item in purged
+        if item.start_offset is not None and item.start_offset_before is not None
+    ]
+    gone = _messages_text(sum(known) if len(known) == len(purged) else None)
     if json:
         print_json({"name": name, "partitions": [asdict(item) for item in purged]})
     else:
         out.print(purged_table(purged))
-        out.print(
-            f"[green]✓[/green] {counted(gone, 'message')} removed from stream [bold]{name}[/bold]"
-        )
+        out.print(f"[green]✓[/green] {gone} removed from stream [bold]{name}[/bold]")
 
 
 @streams.command()
@@ -324,7 +327,7 @@ def delete(
 
     with bascule.connect_sync(server) as client:
         held = _held(client.stream(name), None)
-        confirm(f"delete stream {name} and its {counted(held, 'message')}?", yes=yes)
+        confirm(f"delete stream {name} and its {_messages_text(held)}?", yes=yes)
         client.delete_stream(name)
     if json:
         print_json({"name": name, "messages": held})
@@ -388,12 +391,15 @@ def _report(info: StreamInfo, done: str, *, json: bool) -> None:
         out.print(f"[green]✓[/green] stream [bold]{info.definition.name}[/bold] {done}")
 
 
-def _held(info: StreamInfo, partition: int | None) -> int:
-    return sum(
-        item.high_watermark - item.start_offset
-        for item in info.partitions
-        if partition in (None, item.partition)
-    )
+def _held(info: StreamInfo, partition: int | None) -> int | None:
+    """The messages of a stream or a partition; None where they are not known."""
+    held = [item.messages for item in info.partitions if partition in (None, item.partition)]
+    known = [count for count in held if count is not None]
+    return sum(known) if len(known) == len(held) else None
+
+
+def _messages_text(count: int | None) -> str:
+    return "messages (how many is unknown)" if count is None else counted(count, "message")
 
 
 def _purge_question(
@@ -404,10 +410,11 @@ def _purge_question(
     if before_ms is not None:
         return f"remove the messages of {where} older than {moment_text(before_ms)}?"
     if to is None:
-        return f"remove all {counted(_held(info, partition), 'message')} of {where}?"
+        return f"remove all {_messages_text(_held(info, partition))} of {where}?"
     starts = [p.start_offset for p in info.partitions if partition in (None, p.partition)]
-    gone = sum(max(to - start, 0) for start in starts)
-    return f"remove {counted(gone, 'message')} of {where}, before offset {to:,}?"
+    gone = [max(to - start, 0) for start in starts if start is not None]
+    count = sum(gone) if len(gone) == len(starts) else None
+    return f"remove {_messages_text(count)} of {where}, before offset {to:,}?"
 
 
 # Behind those of this module: the help shows commands in the order of these calls.

@@ -177,7 +177,7 @@ def wait_reassigned(
         stuck_looks = stuck_looks + 1 if moving and len(stuck) == len(moving) else 0
         if astray_looks == ASTRAY_LOOKS or stuck_looks == STUCK_LOOKS:
             return Remaining(0)
-        return Remaining(len(away), sum(item.bytes_behind for item in moving))
+        return Remaining(len(away), sum(item.bytes_behind or 0 for item in moving))
 
     try:
         wait_moved(look)
@@ -263,4 +263,4 @@ def leaders_table(changes: list[LeaderChange]) -> Table:
 
 def _remaining(info: StreamInfo) -> Remaining:
     moving = [item for item in info.partitions if item.target]
-    return Remaining(len(moving), sum(item.bytes_behind for item in moving))
+    return Remaining(len(moving), sum(item.bytes_behind or 0 for item in moving))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bascule.cli.fitting_table import FittingTable
 from bascule.cli.streams.settings import SETTINGS
-from bascule.cli.units import bytes_text, counted, duration_text, moment_text
+from bascule.cli.units import UNKNOWN_MARK, bytes_text, counted, duration_text, moment_text
 from bascule.group_results import CommittedOffset
 from bascule.model import (
     NO_LEADER,
@@ -55,22 +55,36 @@ def streams_table(infos: Sequence[StreamInfo]) -> Table:
             escape(config.subject + (f" (group {config.group})" if config.group else "")),
             config.sync.value,
             str(len(info.partitions)),
-            f"{sum(p.high_watermark - p.start_offset for p in info.partitions):,}",
-            bytes_text(sum(p.bytes for p in info.partitions)),
+            _sum_text([p.messages for p in info.partitions], _number),
+            _sum_text([p.bytes for p in info.partitions], bytes_text),
             kept_text(config),
             state_text(info),
         )
     return table
 
 
+def _sum_text(values: Sequence[int | None], shown: Callable[[int], str]) -> str:
+    """A sum of what is known, as rich markup."""
+    known = [value for value in values if value is not None]
+    if len(known) == len(values):
+        return shown(sum(known))
+    return f"at least {shown(sum(known))}" if known else UNKNOWN_MARK
+
+
+def _number(value: int | None) -> str:
+    return UNKNOWN_MARK if value is None else f"{value:,}"
+
+
 def state_text(info: StreamInfo) -> str:
-    """The state as rich markup: ok, paused, read-only, the failure, no leader, why NATS refuses the
-    subscription, or that another cluster has the stream."""
+    """The state as rich markup: ok, paused, read-only, the failure, no leader, what is unknown and
+    why, why NATS refuses the subscription, or that another cluster has the stream."""
     stopped = [p.failure for p in info.partitions if p.failure]
     if stopped:
         return f"[red]stopped: {escape(stopped[0])}"
     if waiting := sum(bool(p.waits) for p in info.partitions):
         return f"[red]{counted(waiting, 'partition')} without a leader"
+    if unknown := [p.unknown for p in info.partitions if p.unknown]:
+        return f"[yellow]{counted(len(unknown), 'partition')} unknown: {escape(unknown[0])}"
     if info.refusal:
         return f"[red]refused by NATS: {escape(info.refusal)}"
     if any(each.conflict for each in info.duplicates):
@@ -149,12 +163,16 @@ def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
     offsets = {entry.partition: entry.offset for entry in commits}
     if not offsets:
         return f"consumer {consumer}, which has not committed an offset yet; nothing is removed"
-    behind = sum(
-        max(p.high_watermark - max(offsets.get(p.partition, 0), p.start_offset), 0)
-        for p in info.partitions
-    )
+    behind, unknown = 0, False
+    for p in info.partitions:
+        if p.high_watermark is None or p.start_offset is None:
+            unknown = True
+        else:
+            start = max(offsets.get(p.partition, 0), p.start_offset)
+            behind += max(p.high_watermark - start, 0)
     without = [str(p.partition) for p in info.partitions if p.partition not in offsets]
-    text = f"consumer {consumer}, {counted(behind, 'message')} behind"
+    least = "at least " if unknown else ""
+    text = f"consumer {consumer}, {least}{counted(behind, 'message')} behind"
     if without:
         what = "partition" if len(without) == 1 else "partitions"
         text += f"; no offset committed yet in {what} {', '.join(without)}"
@@ -189,12 +207,12 @@ def _make_partitions_table(partitions: Sequence[PartitionInfo], dropped: Collect
         leader, replicas, isr = _places(item)
         row = {
             "partition": str(item.partition),
-            "start": f"{item.start_offset:,}",
-            "committed": f"{item.high_watermark:,}",
-            "on disk": f"{item.synced_offset:,}",
-            "end": f"{item.end_offset:,}",
-            "messages": f"{item.high_watermark - item.start_offset:,}",
-            "size": bytes_text(item.bytes),
+            "start": _number(item.start_offset),
+            "committed": _number(item.high_watermark),
+            "on disk": _number(item.synced_offset),
+            "end": _number(item.end_offset),
+            "messages": _number(item.messages),
+            "size": UNKNOWN_MARK if item.bytes is None else bytes_text(item.bytes),
             "epoch": str(item.leader_epoch),
             "leader": leader,
             "replicas": replicas,
@@ -211,6 +229,8 @@ def partition_state_text(item: PartitionInfo) -> str:
         return f"[red]stopped: {escape(item.failure)}"
     if item.waits:
         return f"[red]no leader: {escape(item.waits)}"
+    if item.unknown:
+        return f"[yellow]unknown: {escape(item.unknown)}"
     if item.damage:
         return f"[red]damaged: {escape(item.damage)}"
     if item.move_waits:
@@ -234,15 +254,21 @@ def purged_table(purged: Sequence[PurgedPartition]) -> Table:
     columns = ("partition", "started at", "starts at", "gone", "left", "freed")
     table = _table(columns, right=columns)
     for item in purged:
+        freed = _difference(item.bytes_before, item.bytes)
         table.add_row(
             str(item.partition),
-            f"{item.start_offset_before:,}",
-            f"{item.start_offset:,}",
-            f"{item.start_offset - item.start_offset_before:,}",
-            f"{max(item.high_watermark - item.start_offset, 0):,}",
-            bytes_text(max(item.bytes_before - item.bytes, 0)),
+            _number(item.start_offset_before),
+            _number(item.start_offset),
+            _number(_difference(item.start_offset, item.start_offset_before)),
+            _number(_difference(item.high_watermark, item.start_offset)),
+            UNKNOWN_MARK if freed is None else bytes_text(freed),
         )
     return table
+
+
+def _difference(value: int | None, other: int | None) -> int | None:
+    """How much a value is above another one, 0 or more; None: not known."""
+    return None if value is None or other is None else max(value - other, 0)
 
 
 def repaired_table(repaired: Sequence[RepairedPartition]) -> Table:

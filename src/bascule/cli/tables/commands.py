@@ -161,7 +161,10 @@ def show_table(
     grid.add_row(
         "position", f"{found.position:,} ({behind:,} behind)" if behind else f"{found.position:,}"
     )
-    if (waiting := partition.high_watermark - partition.replicated_offset) > 0:
+    committed, replicated = partition.high_watermark, partition.replicated_offset
+    if committed is None or replicated is None:
+        grid.add_row("not on all replicas", Text(f"unknown: {partition.unknown}"))
+    elif (waiting := committed - replicated) > 0:
         nodes = f"; not in sync: {', '.join(map(str, out_of_sync))}" if out_of_sync else ""
         grid.add_row(
             "not on all replicas", f"{counted(waiting, 'record')}, their removals stay{nodes}"

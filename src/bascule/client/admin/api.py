@@ -58,14 +58,15 @@ SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
 
 @dataclass(frozen=True, slots=True)
 class PurgedPartition:
-    """The result of a purge for one partition: start offset and size before and after."""
+    """The result of a purge for one partition: start offset and size before and after;
+    None: its leader has not told."""
 
     partition: int
-    start_offset_before: int
-    start_offset: int
-    high_watermark: int
-    bytes_before: int
-    bytes: int
+    start_offset_before: int | None
+    start_offset: int | None
+    high_watermark: int | None
+    bytes_before: int | None
+    bytes: int | None
 
 
 def server_url(server: str | None) -> str:

@@ -145,8 +145,9 @@ class GroupConsumer(MessageConsumer):
         self._is_due = True
         """Whether a turn is needed before the next message."""
         self._stream_id = b""
-        self._ends: dict[int, int] = {}
-        """Ends of the partitions when this member was opened, for `start` latest."""
+        self._ends: dict[int, int | None] = {}
+        """Ends of the partitions when this member was opened, for `start` latest; None: their
+        leaders have not told."""
         self._commits: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -312,10 +313,12 @@ class GroupConsumer(MessageConsumer):
                 starts[partition] = found[partition]
             elif self._start != "latest":
                 starts[partition] = self._start
-            elif partition in self._ends:
-                starts[partition] = self._delivery.done[partition] = self._ends[partition]
-            else:
+            elif partition not in self._ends:
                 starts[partition] = "earliest"  # it was added meanwhile
+            elif (end := self._ends[partition]) is None:
+                starts[partition] = "latest"
+            else:
+                starts[partition] = self._delivery.done[partition] = end
         return starts
 
     async def _give_up(self, partitions: frozenset[int], *, raises: bool = False) -> None:

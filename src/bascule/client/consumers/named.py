@@ -102,7 +102,9 @@ class Consumer(MessageConsumer):
         check_positions(self._stream, len(chosen), self._start)
         starts: dict[int, Start] = {}
         for partition in chosen:
-            start = ends.get(partition, self._start) if self._start == "latest" else self._start
+            # Where its leader has not told the end it is that at the first response.
+            end = ends.get(partition) if self._start == "latest" else None
+            start = self._start if end is None else end
             starts[partition] = self._committed.get(partition, start)
         self._delivery.start(starts)
         self._tasks.append(asyncio.create_task(self._commit_regularly()))

@@ -186,13 +186,13 @@ class Repairs:
     def _repaired(
         self, definition: StreamDefinition, failed: Partition, moved_to: str | None
     ) -> RepairedPartition:
-        now = (self._partitions.stream_by_id(definition.id) or ())[failed.index].info()
+        now = (self._partitions.stream_by_id(definition.id) or ())[failed.index]
         return RepairedPartition(
             partition=failed.index,
             failure_before=str(failed.failure),
-            failure=now.failure,
+            failure=None if now.failure is None else str(now.failure),
             start_offset=now.start_offset,
-            end_offset=now.end_offset,
+            end_offset=0 if now.log is None else now.log.end.offset,
             moved_to=moved_to,
             node=self._node_id,
         )

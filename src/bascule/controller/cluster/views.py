@@ -268,8 +268,7 @@ class ClusterViews:
     async def describe(self, name: str) -> StreamInfo:
         """A stream, with what its leaders say of its partitions. Raises: UnknownStream."""
         info = self.stream_info(name)
-        found = await self._ask_leaders([info.definition])
-        return _merged(info, found.get(info.definition.id, {}))
+        return (await self._merged([info]))[0]
 
     async def describe_all(self, subject: str) -> list[StreamInfo]:
         """The streams that store messages on a subject, which may have wildcards, with what their
@@ -279,15 +278,13 @@ class ClusterViews:
             for each in self._metadata.image.streams.values()
             if subjects_overlap(each.config.subject, subject)
         ]
-        found = await self._ask_leaders([info.definition for info in infos])
-        return [_merged(info, found.get(info.definition.id, {})) for info in infos]
+        return await self._merged(infos)
 
     async def describe_some(self, names: Iterable[str]) -> list[StreamInfo]:
         """As `describe`, of those of these streams that there are."""
         streams = self._metadata.image.streams
         infos = [self._info(streams[name]) for name in names if name in streams]
-        found = await self._ask_leaders([info.definition for info in infos])
-        return [_merged(info, found.get(info.definition.id, {})) for info in infos]
+        return await self._merged(infos)
 
     def _info(self, definition: StreamDefinition) -> StreamInfo:
         present = self._partitions.stream_by_id(definition.id) or ()
@@ -308,35 +305,49 @@ class ClusterViews:
             duplicates=self._duplicates(definition.name),
         )
 
-    async def _ask_leaders(
-        self, definitions: list[StreamDefinition]
-    ) -> dict[bytes, dict[int, PartitionInfo]]:
-        """Stream id -> partition -> what its leader says, of partitions that others lead."""
-        wanted: dict[int, list[bytes]] = {}
-        for definition in definitions:
-            for state in self._metadata.image.partitions.get(definition.id, ()):
-                if state.leader not in (self.node_id, NO_LEADER):
-                    asked = wanted.setdefault(state.leader, [])
-                    if definition.id not in asked:
-                        asked.append(definition.id)
-        found: dict[bytes, dict[int, PartitionInfo]] = {}
+    async def _merged(self, infos: Sequence[StreamInfo]) -> list[StreamInfo]:
+        """These streams with what the leaders of their partitions say. What a leader does not say
+        is unknown: a replica of this node may have less, or more, than what is committed."""
+        ids: dict[int, dict[bytes, None]] = {}
+        for info in infos:
+            for each in info.partitions:
+                if each.leader not in (self.node_id, NO_LEADER):
+                    ids.setdefault(each.leader, {})[info.definition.id] = None
+        answers = await asyncio.gather(*(self._ask_led(node, [*ids[node]]) for node in ids))
+        said = {
+            node: None if answer is None else {(id, each.partition): each for id, each in answer}
+            for node, answer in zip(ids, answers, strict=True)
+        }
 
-        async def ask(node: int, ids: list[bytes]) -> None:
-            for stream_id, info in await self._ask_led(node, ids):
-                found.setdefault(stream_id, {})[info.partition] = info
+        def merged(stream_id: bytes, known: PartitionInfo) -> PartitionInfo:
+            if known.leader == self.node_id:
+                return known
+            if known.leader == NO_LEADER:
+                return _without_values(known, "nobody leads it")
+            answer = said[known.leader]
+            if answer is None:
+                return _without_values(known, f"its leader, node {known.leader}, does not answer")
+            why = f"node {known.leader} does not say that it leads it"
+            return answer.get((stream_id, known.partition)) or _without_values(known, why)
 
-        await asyncio.gather(*(ask(node, ids) for node, ids in wanted.items()))
-        return found
+        return [
+            replace(
+                info, partitions=tuple(merged(info.definition.id, each) for each in info.partitions)
+            )
+            for info in infos
+        ]
 
-    async def _ask_led(self, node: int, ids: list[bytes]) -> list[tuple[bytes, PartitionInfo]]:
-        """What another node says of the partitions of these streams that it leads; nothing if it
-        does not answer."""
+    async def _ask_led(
+        self, node: int, ids: list[bytes]
+    ) -> list[tuple[bytes, PartitionInfo]] | None:
+        """What another node says of the partitions of these streams that it leads; None: it does
+        not answer."""
         body = msgspec.msgpack.encode(ids)
         try:
             reply = await self._peers.control(node, PARTITIONS, body, timeout_s=INFO_SECONDS_MAX)
         except BasculeError as error:
             log.debug("partitions not described", extra={"node": node, "error": str(error)})
-            return []
+            return None
         return msgspec.msgpack.decode(reply, type=list[tuple[bytes, PartitionInfo]])
 
     async def why_not_served(self, stream_id: bytes, index: int, state: PartitionState) -> str:
@@ -344,7 +355,7 @@ class ClusterViews:
 
         Empty: it says that it leads the partition in that epoch, has opened its replica, and that
         this one has not failed and is not known to be damaged."""
-        for said_of, info in await self._ask_led(state.leader, [stream_id]):
+        for said_of, info in await self._ask_led(state.leader, [stream_id]) or ():
             if (said_of, info.partition, info.leader_epoch) == (
                 stream_id, index, state.leader_epoch,
             ):  # fmt: skip
@@ -434,7 +445,15 @@ def bytes_behind(partition: Partition) -> int:
     return sum(store.bytes_from(max(end - replication.lag(node), start)) for node in behind)
 
 
-def _merged(info: StreamInfo, said: Mapping[int, PartitionInfo]) -> StreamInfo:
+def _without_values(info: PartitionInfo, why: str) -> PartitionInfo:
     return replace(
-        info, partitions=tuple(said.get(each.partition, each) for each in info.partitions)
+        info,
+        start_offset=None,
+        high_watermark=None,
+        synced_offset=None,
+        end_offset=None,
+        bytes=None,
+        bytes_behind=None,
+        replicated_offset=None,
+        unknown=why,
     )

@@ -36,6 +36,7 @@ SCRUBBED: Final = "scrubbed"
 """The kind of control request for what the scrubber of a node has found."""
 ANSWER_SECONDS_MAX: Final = 5.0
 DIFFERS: Final = "differs"
+UNCOMPARED: Final = "uncompared"
 UNREACHABLE: Final = "unreachable"
 UNDER_WAY: Final = (ScrubState.WAITING, ScrubState.RUNNING)
 SHOWN_MAX: Final = 3
@@ -150,8 +151,9 @@ class Scrubs:
         definition = info.definition
         self._check(definition, partition)
         id = self._random.bytes(8).hex()
+        # Where nobody tells up to where replicas are equal, logs are read, and not compared.
         limits = [
-            (each.partition, each.high_watermark)
+            (each.partition, each.high_watermark or 0)
             for each in info.partitions
             if partition in (None, each.partition)
         ]
@@ -227,6 +229,9 @@ class Scrubs:
             ]
             if differences:
                 result, found = DIFFERS, "; ".join(differences)
+            elif others and mine.records and mine.digests is not None and not mine.digests.limit:
+                result = UNCOMPARED
+                found = "where the committed records end was not known when the scrub began"
         return ScrubbedReplica(
             partition=index,
             node=node,

@@ -11,7 +11,7 @@ from bascule.metadata.commands import ChangePartitions, Command
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.balance import balancing_moves
 from bascule.metadata.replicas.drained import left_on
-from bascule.model import FailedReplica, StreamInfo
+from bascule.model import FailedReplica, PartitionInfo, StreamInfo
 from bascule.operation_results import BalanceMove, BalancePlan, LeftPartition, NodeDrain
 
 LISTED_MAX: Final = 200
@@ -47,7 +47,7 @@ def drain_of(
             name = names[each.stream_id]
             left.append(LeftPartition(name, each.partition, each.leads, each.why, each.is_pending))
             if name in infos and each.partition < len(infos[name].partitions):
-                bytes_left += infos[name].partitions[each.partition].bytes_behind
+                bytes_left += infos[name].partitions[each.partition].bytes_behind or 0
     return NodeDrain(
         node_id=number,
         is_drained=node.is_drained,
@@ -77,7 +77,7 @@ def plan_of(image: Image, infos: Mapping[str, StreamInfo]) -> BalancePlan:
             is_copied = move.copies(before)
             # The stream of this name may be a later one by now, with fewer partitions.
             said = infos[name].partitions[move.partition :] if name in infos else ()
-            size = said[0].bytes if said else 0
+            size = (said[0].bytes or 0) if said else 0
             moves.append(
                 BalanceMove(
                     name,
@@ -116,9 +116,15 @@ def with_moves(
         for change in command.changes
     }
     partitions = tuple(
-        replace(each, target=target, bytes_behind=each.bytes * len({*target} - {*each.replicas}))
+        replace(each, target=target, bytes_behind=_copied(each, target))
         if each.partition in moving
         else each
         for each in info.partitions
     )
     return replace(info, partitions=partitions)
+
+
+def _copied(partition: PartitionInfo, target: tuple[int, ...]) -> int | None:
+    """What the new replicas of a partition copy; None: not known."""
+    added = {*target} - {*partition.replicas}
+    return None if partition.bytes is None else partition.bytes * len(added)

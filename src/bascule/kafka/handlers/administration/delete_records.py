@@ -52,4 +52,6 @@ async def _purged(
         )
     except (BasculeError, OSError) as error:
         return PartitionWithoutRecords(index, -1, described_error(error)[0])
-    return PartitionWithoutRecords(index, info.partitions[index].start_offset)
+    start = info.partitions[index].start_offset
+    # The records are removed, also where the leader has not said since where its log starts.
+    return PartitionWithoutRecords(index, -1 if start is None else start)

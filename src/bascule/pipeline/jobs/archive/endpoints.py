@@ -43,8 +43,8 @@ def log_extent_of(
 ) -> LogExtent:
     """Ask the leaders of the partitions for the extent of the log.
 
-    The description of a stream has 0 for a partition whose leader does not answer, and an end that
-    is too low for one whose leader has just been elected.
+    The description of a stream has no end for a partition whose leader does not answer, and an end
+    that is too low for one whose leader has just been elected.
 
     Raises: UnknownStream; PartitionFailed for a partition that has stopped; Broken if a partition
     had no leader that knew its end for `retry_timeout_ms`.
@@ -57,7 +57,7 @@ def log_extent_of(
         stream=stream,
         id=extent.id,
         partitions=extent.partitions,
-        bytes=sum(p.bytes for p in info.partitions),
+        bytes=sum(p.bytes or 0 for p in info.partitions),
     )
 
 

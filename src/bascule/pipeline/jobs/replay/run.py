@@ -243,7 +243,11 @@ def _state(
         to=spec.to,
         to_id=target.definition.id.hex(),
         next={str(partition): offset for partition, offset in next.items()},
-        to_ends={str(p.partition): p.high_watermark for p in target.partitions},
+        to_ends={
+            str(p.partition): p.high_watermark
+            for p in target.partitions
+            if p.high_watermark is not None  # else all of it is searched
+        },
     )
 
 
