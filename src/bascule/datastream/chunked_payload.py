@@ -21,7 +21,7 @@ from bascule.datastream.protocol.chunk_messages import (
 from bascule.datastream.protocol.progress import NOTHING, Reached
 from bascule.datastream.session import Session
 from bascule.datastream.transport.reactor import Reactor
-from bascule.errors import BasculeError, Broken, LimitExceeded, PayloadDamaged, PayloadGap
+from bascule.errors import BasculeError, Broken, LimitExceeded, PayloadDamaged
 from bascule.publish.acks import AckError
 from bascule.record.payload_links import Payload
 from bascule.wire.datastream.frames import PACKET_BYTES, DataHead
@@ -208,7 +208,7 @@ class ChunkedPayload:
     def _close(self, chunk: TakenChunk, session: Session) -> int:
         """What memory is kept until it is answered.
 
-        Raises: PayloadGap, PayloadDamaged, LimitExceeded.
+        Raises: PayloadGap, PayloadDamaged, LimitExceeded, Broken.
         """
         if len(self._closers) >= CLOSERS_MAX:
             raise LimitExceeded("last messages of a payload", CLOSERS_MAX, CLOSERS_MAX + 1)
@@ -220,7 +220,7 @@ class ChunkedPayload:
         try:
             crc = session.received.crc if chunk.head.crc is None else chunk.head.crc
             session.on_close(size, crc)
-        except (PayloadGap, PayloadDamaged):
+        except BasculeError:
             self._closers.remove(chunk)
             raise
         return chunk.cost

@@ -528,6 +528,9 @@ class _Sink:
         except OSError as error:
             self._session.fail(error)
             return
+        except BasculeError as error:
+            self._fail(error)
+            return
         self._position += len(new)
         if self._is_partial:
             self._new_crc = crc32c(new, self._new_crc)

@@ -22,7 +22,7 @@ from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
 from bascule.datastream.ports import OnFetched, PayloadCluster, PayloadPlace
 from bascule.datastream.protocol import routes
 from bascule.datastream.protocol.routes import PlannedRoute, Route
-from bascule.datastream.session import Key, Session, opened_again
+from bascule.datastream.session import Key, Session, opened_again, taken_over
 from bascule.datastream.successor import Successor
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import (
@@ -383,7 +383,9 @@ class DataStreams:
         if key in self._fetches:
             ready(None, Broken(f"payload {opening.id} is fetched from another replica"))
             return
-        if session is not None:
+        if session is not None and session.closing is None:
+            session.fail(taken_over(opening.id))
+        elif session is not None:
             session.end()
         try:
             self._admission.admit_session()

@@ -83,6 +83,11 @@ def opened_again(id: str) -> Broken:
     return Broken(f"the replica of payload {id} was closed, and opened again")
 
 
+def taken_over(id: str) -> Broken:
+    """Somebody else sends it."""
+    return Broken(f"payload {id} is sent over another connection now")
+
+
 def _no_majority(found: int, needed: int, count: int) -> Broken:
     return Broken(f"{found} of {count} replicas take the payload, a majority is {needed}")
 
@@ -140,10 +145,12 @@ class Session:
     # -- who sends ------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream, route: Route, *, attempt: int, quorum: bool) -> None:
-        """Receive from `upstream` from now on, and forward along `route`. Raises: OSError."""
+        """Receive from `upstream` from now on, and forward along `route`. Raises: Broken, DiskFull,
+        OSError."""
+        self._check_open()
         before, self._upstream = self._upstream, upstream
         if before is not None and before is not upstream:
-            before.failed(Broken(f"payload {self.opening.id} is sent over another connection now"))
+            before.failed(taken_over(self.opening.id))
         count = self.place.replica_count
         needed = count // 2 + 1 if quorum else 0
         if len(self.place.replicas) < needed:
@@ -225,23 +232,31 @@ class Session:
         return skipped
 
     def write(self, position: int, piece: memoryview) -> None:
-        """Write bytes of the packet at hand. Raises: OSError."""
+        """Write bytes of the packet at hand. Raises: Broken once it has ended; OSError."""
         self._open_file().write_at(position, piece)
 
+    def _check_open(self) -> None:
+        """Raises: Broken once it has ended: the files may be those of another session by then."""
+        if self.has_ended:
+            raise taken_over(self.opening.id)
+
     def _open_file(self) -> File:
-        """The file. There is none before the first byte. Raises: OSError."""
+        """The file. There is none before the first byte. Raises: Broken once it has ended;
+        OSError."""
+        self._check_open()
         if self.file is None:
             self.file = self.payloads.create(self.opening.id)
         return self.file
 
     def _mark(self, at: int, position: int, crc: int) -> None:
-        """Note how much of the file is right. Raises: OSError."""
+        """Note how much of the file is right. Raises: Broken once it has ended; OSError."""
+        self._check_open()
         if self._marks is None:
             self._marks = self.payloads.create_marks(self.opening.id)
         self._marks.write_at(at, encode_mark(position, crc))
 
     def on_packet(self, head: DataHead, *, crc: int, new_crc: int) -> None:
-        """A packet has come as a whole. Raises: PayloadDamaged."""
+        """A packet has come as a whole. Raises: PayloadDamaged; Broken once it has ended."""
         start = self.received.position
         if self.received.on_packet(head, crc=crc, new_crc=new_crc):
             length = self.received.position - start
@@ -272,9 +287,11 @@ class Session:
         self.report()
 
     def on_close(self, size: int, crc: int) -> None:
-        """The sender says that this is all. Raises: PayloadGap, PayloadDamaged."""
+        """The sender says that this is all. Raises: PayloadGap, PayloadDamaged; Broken once it has
+        ended."""
         payload = self.received.check_whole(size, crc)
         if self.closing is None:
+            self._check_open()
             self.closing = payload
             if not self.is_whole:
                 self._finish_if_written_back(payload)
@@ -502,8 +519,9 @@ class Session:
     def fail(self, error: Exception) -> None:
         """This payload cannot be received here: end, and tell the sender why."""
         upstream, self._upstream = self._upstream, None
+        had_ended = self.has_ended
         self.end()
-        if isinstance(error, OSError | DiskFull):
+        if isinstance(error, OSError | DiskFull) and not had_ended:
             self._discard()
         if upstream is not None:
             upstream.failed(error)

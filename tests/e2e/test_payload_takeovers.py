@@ -1,0 +1,91 @@
+"""Payloads that several senders send at once, each with its own connection. Nodes are in this
+process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from bascule.datastream.ports import PayloadPlace
+from bascule.datastream.session import Session
+from bascule.errors import Broken
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import encode_data_head
+from bascule.wire.datastream.messages import OpenPayload
+from e2e.test_payload_chunks import Publisher
+from e2e.test_payload_writing import ID, KIB, MIB, content, failure, opened, whole
+from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
+
+
+@contextmanager
+def senders(node: PayloadNode, count: int) -> Iterator[list[RawSender]]:
+    """Connections of clients."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(RawSender(node.port))) for _ in range(count)]
+
+
+def wait_for_bytes(node: PayloadNode, size: int) -> None:
+    wait_until("in a file", lambda: [f for f in node.files() if f.stat().st_size >= size])
+
+
+def test_bytes_of_a_sender_do_not_come_into_what_another_one_begins_anew(tmp_path: Path) -> None:
+    """Not even those of a packet that had come in part."""
+    old, new = content(MIB, seed=1), content(2 * MIB, seed=2)
+    with payload_nodes(tmp_path, 1) as nodes, senders(nodes[1], 2) as (first, second):
+        node = nodes[1]
+        first.open(ID)
+        opened(first)
+        first.send(encode_data_head(0, MIB, crc32c(old)), old[: 100 * KIB])
+        wait_for_bytes(node, 100 * KIB)
+        second.open(ID, begins_anew=True)
+        assert opened(second).position == 0
+        second.packet(0, new[:MIB])
+        wait_for_bytes(node, MIB)
+        first.send(old[100 * KIB : 200 * KIB])
+        wait_until("the first is refused", lambda: node.streams.counts.refused)
+        failed = failure(first)
+        assert (failed.name, "sent over another connection" in failed.text) == ("Broken", True)
+        second.packet(MIB, new[MIB:])
+        second.finish(new)
+        second.until(frames.CLOSED)
+        assert whole(node) == new
+
+
+def test_chunks_do_not_come_into_what_another_sender_begins_anew(tmp_path: Path) -> None:
+    old, new = content(MIB, seed=1), content(MIB, seed=2)
+    with payload_nodes(tmp_path, 1) as nodes, senders(nodes[1], 1) as (sender,):
+        publisher = Publisher(nodes[1])
+        assert publisher.next(publisher.chunk(0, old[: MIB // 2])) == MIB // 2
+        sender.open(ID, begins_anew=True)
+        assert opened(sender).position == 0
+        assert nodes[1].streams.counts.nats_payloads == 0
+        sender.packet(0, new)
+        sender.finish(new)
+        sender.until(frames.CLOSED)
+        assert whole(nodes[1]) == new
+
+
+def test_a_session_that_has_ended_changes_no_file(tmp_path: Path) -> None:
+    """There may be another one of the same payload."""
+    with payload_nodes(tmp_path, 1) as nodes:
+        node = nodes[1]
+        place: PayloadPlace = node.place_of(STREAM, 0)
+        session = Session(
+            node.streams, node.streams._reactor, node.streams.pool, place,
+            OpenPayload(ID, STREAM, 0), node.store.payloads, window=MIB,
+        )  # fmt: skip
+        session.end()
+        node.store.payloads.create(ID)
+        with pytest.raises(Broken):
+            session.write(0, memoryview(b"x"))
+        with pytest.raises(Broken):
+            session.on_packet(frames.DataHead(0, 0, crc32c(b"x"), 1), crc=crc32c(b"x"), new_crc=0)
+        with pytest.raises(Broken):
+            session.on_close(1, session.received.crc)
+        session.fail(OSError("its disk"))
+        (file,) = node.files()
+        assert (file.name, file.stat().st_size) == (f"{ID}.open", 0)
