@@ -14,8 +14,8 @@ from bascule.datastream.ports import PayloadPlace
 from bascule.datastream.session import Session
 from bascule.errors import Broken
 from bascule.wire.datastream import frames
-from bascule.wire.datastream.frames import encode_data_head
-from bascule.wire.datastream.messages import OpenPayload
+from bascule.wire.datastream.frames import VERSION, decode_message, encode_data_head
+from bascule.wire.datastream.messages import OpenPayload, PayloadFailed, StreamHello
 from e2e.test_payload_chunks import Publisher
 from e2e.test_payload_writing import ID, KIB, MIB, content, failure, opened, whole
 from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
@@ -26,6 +26,15 @@ def senders(node: PayloadNode, count: int) -> Iterator[list[RawSender]]:
     """Connections of clients."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(RawSender(node.port))) for _ in range(count)]
+
+
+def refusal(sender: RawSender) -> PayloadFailed:
+    """The answer to OPEN."""
+    while True:
+        kind, frame = sender.next()
+        if kind == frames.FAILED:
+            return decode_message(frame, PayloadFailed)
+        assert kind != frames.OPENED
 
 
 def wait_for_bytes(node: PayloadNode, size: int) -> None:
@@ -89,3 +98,46 @@ def test_a_session_that_has_ended_changes_no_file(tmp_path: Path) -> None:
         session.fail(OSError("its disk"))
         (file,) = node.files()
         assert (file.name, file.stat().st_size) == (f"{ID}.open", 0)
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_an_open_of_a_node_that_is_behind_changes_nothing(
+    tmp_path: Path, begins_anew: bool
+) -> None:
+    """A client has gone on at another node. The one before does not know it, and forwards what it
+    has; it is refused, also where its client has begun the payload anew there."""
+    data = content(2 * MIB)
+    headers = [("Nats-Expected-Last-Sequence", b"7"), ("color", b"red")]
+    with payload_nodes(tmp_path, 1) as nodes, senders(nodes[1], 1) as (client,):
+        node = nodes[1]
+        client.open(ID, attempt=1, subject="models.a", key=b"a", headers=headers)
+        opened(client)
+        client.packet(0, data[:MIB])
+        wait_until("received", lambda: node.streams.counts.bytes_received == MIB)
+        with closing(RawSender(node.port, StreamHello(VERSION, "test", "id", 2))) as behind:
+            behind.open(ID, attempt=0, begins_anew=begins_anew)
+            assert "sent by another node since" in refusal(behind).text
+        client.packet(MIB, data[MIB:])
+        client.finish(data)
+        client.until(frames.CLOSED)
+        (opening,) = node.openings
+        assert (opening.subject, opening.key, opening.headers) == ("models.a", b"a", headers)
+        assert whole(node) == data
+
+
+def test_a_node_takes_over_what_its_client_sends_there_in_a_later_attempt(tmp_path: Path) -> None:
+    data = content(2 * MIB)
+    with payload_nodes(tmp_path, 1) as nodes, senders(nodes[1], 1) as (client,):
+        client.open(ID, attempt=1, key=b"a")
+        opened(client)
+        client.packet(0, data[:MIB])
+        wait_until("received", lambda: nodes[1].streams.counts.bytes_received == MIB)
+        with closing(RawSender(nodes[1].port, StreamHello(VERSION, "test", "id", 2))) as other:
+            other.open(ID, attempt=2)
+            assert opened(other).position == MIB
+            assert "sent over another connection" in failure(client).text
+            other.packet(MIB, data[MIB:])
+            other.finish(data)
+            other.until(frames.CLOSED)
+        assert whole(nodes[1]) == data
+        assert not nodes[1].openings

@@ -202,7 +202,7 @@ class ChunkedPayloads:
             try:
                 planned = self._service.plan(payload.place, payload.opening, is_node=False)
                 assert isinstance(planned, PlannedRoute)
-                session.attach(payload, planned.route, attempt=0, quorum=False)
+                session.attach(payload, payload.place, payload.opening, planned.route)
             except (BasculeError, OSError) as caught:
                 session.detach(payload)
                 payload.refuse(caught)

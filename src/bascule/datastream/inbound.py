@@ -77,6 +77,7 @@ class PayloadReceiver(Protocol):
         *,
         is_wanted: Callable[[], bool],
         request_bytes: int = 0,
+        is_node: bool = False,
     ) -> None: ...
     def link(
         self, place: PayloadPlace, opening: OpenPayload, payload: Payload, nodes: list[int]
@@ -303,7 +304,8 @@ class InboundConnection:
         request_bytes = frame_bytes + HEADER_OVERHEAD_BYTES * entries
         self._service.prepare_session(
             place, opening, ready,
-            is_wanted=lambda: not self._connection.is_closed, request_bytes=request_bytes,
+            is_wanted=lambda: not self._connection.is_closed,
+            request_bytes=request_bytes, is_node=self._is_node,
         )  # fmt: skip
 
     def _leave(self, session: Session) -> None:
@@ -316,11 +318,8 @@ class InboundConnection:
         self, session: Session, place: PayloadPlace, opening: OpenPayload, planned: PlannedRoute
     ) -> None:
         """Receive a payload from now on. Raises: Broken, DiskFull, OSError."""
-        if self._is_node and not session.is_detached and opening.attempt < session.attempt:
-            # Its client has gone to another node, which sends the payload here already.
-            raise Broken(f"payload {opening.id} is sent by another node since")
         self._session = session
-        session.attach(self, planned.route, attempt=opening.attempt, quorum=opening.quorum)
+        session.attach(self, place, opening, planned.route)
         opened = PayloadOpened(
             position=session.received.position,
             crc=session.received.crc,

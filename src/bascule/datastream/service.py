@@ -352,21 +352,27 @@ class DataStreams:
         *,
         is_wanted: Callable[[], bool],
         request_bytes: int = 0,
+        is_node: bool = False,
     ) -> None:
         """Give `ready` the session of a payload, with what was received of it; or the error that
         this raised: Broken, CorruptData, OSError. `is_wanted`: whether `ready` needs it still; any
-        thread may ask. `request_bytes`: what `opening` takes of the memory."""
+        thread may ask. `request_bytes`: what `opening` takes of the memory. `is_node`: another node
+        asks, which a later attempt of its client excludes."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
         if (waiting := self._loading.get(key)) is not None:
             # Who reads the part cuts off what is behind it, so nobody may write meanwhile.
             again = partial(self.prepare_session, place, opening, ready, is_wanted=is_wanted)
-            waiting.add(lambda: again(request_bytes=request_bytes), is_wanted)
+            waiting.add(lambda: again(request_bytes=request_bytes, is_node=is_node), is_wanted)
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not payloads:
             session.fail(opened_again(opening.id))
             session = None
+        if session is not None and is_node and session.is_sent_since(opening.attempt):
+            # Its client has gone to another node, or to this one.
+            ready(None, Broken(f"payload {opening.id} is sent by another node since"))
+            return
         if session is not None and session.closing is None and not opening.begins_anew:
             session.used_at_ns = self._clock.monotonic_ns()
             try:
@@ -374,7 +380,6 @@ class DataStreams:
             except Broken as error:
                 ready(None, error)
                 return
-            session.place, session.opening = place, opening
             ready(session, None)
             return
         if session is not None and session.closing is not None and not session.is_whole:

@@ -108,6 +108,7 @@ class Session:
     ) -> None:
         self.place = place
         self.opening = opening
+        """Of whoever has sent it last; the record is as it says."""
         self.key: Key = (place.stream_id, place.partition, opening.id)
         self.received = ReceivedPayload(opening.id)
         self.progress = TreeProgress()
@@ -144,15 +145,22 @@ class Session:
 
     # -- who sends ------------------------------------------------------------------------------
 
-    def attach(self, upstream: Upstream, route: Route, *, attempt: int, quorum: bool) -> None:
-        """Receive from `upstream` from now on, and forward along `route`. Raises: Broken, DiskFull,
-        OSError."""
+    def is_sent_since(self, attempt: int) -> bool:
+        """Whether somebody sends it now whose attempt is a later one."""
+        return not self.is_detached and attempt < self.attempt
+
+    def attach(
+        self, upstream: Upstream, place: PayloadPlace, opening: OpenPayload, route: Route
+    ) -> None:
+        """Receive from `upstream` from now on, and forward along `route`. The record will be as
+        `opening` says. Raises: Broken, DiskFull, OSError."""
         self._check_open()
+        self.place, self.opening = place, opening
         before, self._upstream = self._upstream, upstream
         if before is not None and before is not upstream:
             before.failed(taken_over(self.opening.id))
         count = self.place.replica_count
-        needed = count // 2 + 1 if quorum else 0
+        needed = count // 2 + 1 if opening.quorum else 0
         if len(self.place.replicas) < needed:
             raise _no_majority(len(self.place.replicas), needed, count)
         if not self.is_whole:
@@ -161,7 +169,8 @@ class Session:
                 self._open_file()
         if self.attempt >= 0:
             self.begins_anew = False  # only the first sender says so
-        self.attempt, self._acknowledged, self._is_paused = attempt, Reached(-1, -1), False
+        self.attempt = opening.attempt
+        self._acknowledged, self._is_paused = Reached(-1, -1), False
         self._has_reported = False
         for each in tuple(self._successors.values()):
             each.close()
