@@ -10,13 +10,14 @@ import pytest
 from crc32c import crc32c
 
 from bascule.controller.cluster.payloads.linking import LinkPayload, PayloadLinks
-from bascule.datastream.ports import PayloadPlace
-from bascule.errors import ConfigError
+from bascule.datastream.ports import OnFetched, PayloadPlace
+from bascule.errors import ConfigError, PayloadDamaged
 from bascule.host.real import RealRandom
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.replica.internal_publisher import ClientMessage
 from bascule.replica.partition import Partition
@@ -31,14 +32,23 @@ ONE, OTHER = "1" * 32, "2" * 32
 MESSAGE_ID = (("Nats-Msg-Id", b"x"),)
 
 
+def payload_of(id: str, content: bytes) -> Payload:
+    return Payload(id, len(content), crc32c(content))
+
+
 class Leader:
     """A partition with payloads, and a publisher that knows one message id."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, committed: int = 0) -> None:
+        """`committed`: records without payload that are committed."""
         clock = SimClock(1_000)
         self.log = PayloadLog.open(
             SimFiles(RealRandom(1)), "/data/s/0", log_config(DEFINITION.config), clock
         )
+        if committed:
+            plain = [Record(offset, 0, None, b"plain") for offset in range(committed)]
+            self.log.append_as_follower(memoryview(build_batch(plain, base_offset=0)))
+            self.log.sync()
         partition = Partition(
             DEFINITION,
             0,
@@ -54,25 +64,44 @@ class Leader:
         self.offset_of_id: int | None = None
         self._links = PayloadLinks(
             1, partitions, cast("Any", SimpleNamespace(states=lambda _: states)), cast("Any", None),
-            cast("Any", self), cast("Any", None), cast("Any", None),
+            cast("Any", self), self._fetch, cast("Any", None),
         )  # fmt: skip
+        self.elsewhere: dict[Payload, bytes] = {}
+        """What other nodes have."""
 
     async def publish_message(self, partition: Partition, message: ClientMessage) -> int:
         """As `InternalPublisher` does where a message with that id was stored before."""
         if self.offset_of_id is None:
             self.offset_of_id = 7
             assert message.payload is not None
+            assert self.log.payloads.missing([PayloadLink(7, message.payload)]) == []
             self.log.payloads.link([PayloadLink(7, message.payload)])
         return self.offset_of_id
 
     def link(
         self, id: str, content: bytes, headers: tuple[tuple[str, bytes], ...] = MESSAGE_ID
     ) -> dict[str, Any]:
+        payload = self.store(id, content)
+        return self.ask(payload, headers)
+
+    def _fetch(self, partition: Partition, link: PayloadLink, on_fetched: OnFetched) -> None:
+        self.store(link.payload.id, self.elsewhere[link.payload])
+        on_fetched(None)
+
+    def store(self, id: str, content: bytes) -> Payload:
+        """Have a whole payload here."""
         payloads = self.log.payloads
         file = payloads.create(id)
         file.write_at(0, content)
-        payload = Payload(id, len(content), crc32c(content))
+        payload = payload_of(id, content)
         payloads.finish(file, payload)
+        return payload
+
+    def ask(
+        self, payload: Payload, headers: tuple[tuple[str, bytes], ...] = MESSAGE_ID
+    ) -> dict[str, Any]:
+        """Another node asks for the record of a payload that it has."""
+        id = payload.id
         link = LinkPayload(
             b"s" * 16, 0, id, payload.size, payload.crc, "s", None, list(headers), [1]
         )
@@ -113,3 +142,40 @@ def test_a_payload_whose_record_was_removed_since_is_a_duplicate(holds: bool) ->
         ack = leader.link(ONE, b"first", ())
         assert (ack["offset"], ack["duplicate"]) == (0, True)
         assert ack["payload"]["id"] == ONE
+
+
+@pytest.mark.parametrize("other", [b"fIrst", b"first, and more"])
+def test_other_content_under_a_stored_id_is_refused(other: bytes) -> None:
+    """The node that asks did not have what is stored."""
+    leader = Leader(committed=8)
+    first = leader.link(ONE, b"first", ())
+    assert leader.ask(payload_of(ONE, b"first")) == first | {"duplicate": True}
+    with pytest.raises(PayloadDamaged, match="content at offset 7") as refused:
+        leader.ask(payload_of(ONE, other))
+    for payload in (payload_of(ONE, b"first"), payload_of(ONE, other)):
+        assert f"{payload.size} bytes {payload.crc:08x}" in str(refused.value)
+
+
+def test_other_content_under_an_id_whose_file_is_gone_is_refused() -> None:
+    """The record is there, and says what was stored."""
+    leader = Leader()
+    leader.log.payloads.give_up(ONE)
+    record = Record(0, 0, None, b"", payload_of(ONE, b"first").headers())
+    batch = build_batch([record], base_offset=0)
+    seal(
+        batch, record_count=1, base_timestamp=0, max_timestamp=0,
+        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=0, leader_epoch=0,
+    )  # fmt: skip
+    leader.log.append_as_follower(memoryview(batch))
+    leader.offset_of_id = 0
+    with pytest.raises(PayloadDamaged, match="content at offset 0"):
+        leader.link(ONE, b"other", ())
+
+
+def test_other_content_that_no_record_names_is_replaced_before_the_record_is_appended() -> None:
+    leader = Leader()
+    leader.store(ONE, b"never closed")
+    payload = payload_of(ONE, b"first")
+    leader.elsewhere[payload] = b"first"
+    assert leader.ask(payload, ())["offset"] == 7
+    assert leader.log.payloads.open_whole(ONE)[1].read_at(0, 100) == b"first"

@@ -24,6 +24,7 @@ from bascule.errors import (
     Indeterminate,
     NotLeader,
     PartitionFailed,
+    PayloadDamaged,
     PayloadMissing,
     UnknownStream,
 )
@@ -135,15 +136,20 @@ class PayloadLinks:
     async def _append(
         self, partition: Partition, store: PayloadLog, link: LinkPayload
     ) -> dict[str, Any]:
-        """Append the record, unless there is one. Raises: ConfigError for a message id in use;
-        DiskFull where the disk of this node has no room for the payload, and nobody else leads."""
+        """Append the record, unless there is one.
+
+        Raises: PayloadDamaged where the one that is there has other content under this id;
+        ConfigError for a message id in use; DiskFull where the disk of this node has no room for
+        the payload, and nobody else leads.
+        """
         while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
             if here.offset < partition.committed_offset:
-                return _ack(partition, here.offset, link.payload) | {"duplicate": True}
+                return _duplicate(partition, here.offset, here.payload, link)
             if not partition.is_leader:
                 raise NotLeader.of_partition(partition.state, partition.leader_epoch)
             await asyncio.sleep(RETRY_SECONDS)  # it may be committed, or removed again
-        if here is None:
+        # What is here under this id may be other content that no record names.
+        if here is None or here.payload != link.payload:
             try:
                 await self._get(partition, link)
             except DiskFull:
@@ -177,7 +183,7 @@ class PayloadLinks:
                 f"the message id of payload {link.id} is that of the message without payload at "
                 f"offset {offset}"
             )
-        return _ack(partition, offset, earlier) | {"duplicate": True}
+        return _duplicate(partition, offset, earlier, link)
 
     async def _get(self, partition: Partition, link: LinkPayload) -> None:
         """FetchPayload the payload from a node that has it. Raises: PayloadMissing."""
@@ -206,6 +212,18 @@ class PayloadLinks:
         except TimeoutError:
             # It goes on being fetched; the request is repeated.
             raise PayloadMissing(link.id, "this node yet: it is being fetched") from None
+
+
+def _duplicate(
+    partition: Partition, offset: int, stored: Payload, link: LinkPayload
+) -> dict[str, Any]:
+    """The ack of a record that is there already. Raises: PayloadDamaged where its payload has the
+    same id and other content: the node that asks did not have the stored one to compare with."""
+    if stored.id == link.id and stored != link.payload:
+        found, expected = (f"{each.size} bytes {each.crc:08x}" for each in (stored, link.payload))
+        what = f"content at offset {offset}, size and checksum"
+        raise PayloadDamaged(link.id, what, found, expected)
+    return _ack(partition, offset, stored) | {"duplicate": True}
 
 
 def _ack(partition: Partition, offset: int, payload: Payload) -> dict[str, Any]:
