@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from bascule.wire.datastream.messages import OpenPayload, PayloadFailed, StreamH
 from e2e.test_payload_chunks import Publisher
 from e2e.test_payload_writing import ID, KIB, MIB, content, failure, opened, whole
 from support.payload_nodes import STREAM, PayloadNode, RawSender, payload_nodes, wait_until
+from support.processes import WAIT_SECONDS_MAX
 
 
 @contextmanager
@@ -141,3 +143,76 @@ def test_a_node_takes_over_what_its_client_sends_there_in_a_later_attempt(tmp_pa
             other.until(frames.CLOSED)
         assert whole(nodes[1]) == data
         assert not nodes[1].openings
+
+
+@contextmanager
+def slow_successor(directory: Path) -> Iterator[tuple[PayloadNode, threading.Event]]:
+    """A node that forwards to one whose disk syncs nothing before the event."""
+    with payload_nodes(directory, 2) as nodes:
+        may_sync = threading.Event()
+        nodes[2].on_sync = lambda: bool(may_sync.wait(WAIT_SECONDS_MAX)) and None
+        try:
+            yield nodes[1], may_sync
+        finally:
+            may_sync.set()
+
+
+def is_whole(node: PayloadNode) -> bool:
+    return any(session.is_whole for session in tuple(node.streams._sessions.values()))
+
+
+def test_a_sender_that_waits_for_other_nodes_is_answered_whoever_else_opens_the_payload(
+    tmp_path: Path,
+) -> None:
+    """The others are refused until then, and ask again."""
+    data = content(MIB)
+    with slow_successor(tmp_path) as (node, may_sync), senders(node, 3) as (first, other, again):
+        first.open(ID)
+        opened(first)
+        first.packet(0, data)
+        first.finish(data)
+        wait_until("whole here", lambda: is_whole(node))
+        other.open(ID, begins_anew=True)
+        assert "is being closed" in refusal(other).text
+        may_sync.set()
+        first.until(frames.CLOSED)
+        again.open(ID)
+        assert opened(again).is_whole
+        again.finish(data)
+        again.until(frames.CLOSED)
+        assert [nodes for _, nodes in node.linked] == [[1, 2], [1, 2]]
+
+
+def test_a_payload_whose_sender_is_gone_is_taken_over_while_it_is_closed(tmp_path: Path) -> None:
+    data = content(MIB)
+    with slow_successor(tmp_path) as (node, _), senders(node, 2) as (first, second):
+        first.open(ID)
+        opened(first)
+        first.packet(0, data)
+        first.finish(data)
+        wait_until("whole here", lambda: is_whole(node))
+        first.close()
+        wait_until("gone", lambda: node.streams.counts.connections == 1)
+        second.open(ID)
+        assert opened(second).is_whole
+        second.finish(data)
+        second.until(frames.CLOSED)
+
+
+def test_the_publisher_of_chunks_is_answered_whoever_else_opens_the_payload(
+    tmp_path: Path,
+) -> None:
+    """Else its place would never be given back."""
+    data = content(300 * KIB)
+    with slow_successor(tmp_path) as (node, may_sync), senders(node, 1) as (other,):
+        publisher = Publisher(node)
+        publisher.next(publisher.chunk(0, data))
+        inbox = publisher.close(len(data))
+        wait_until("whole here", lambda: is_whole(node))
+        other.open(ID)
+        assert "is being closed" in refusal(other).text
+        may_sync.set()
+        assert publisher.answer(inbox)["payload"]["bytes"] == len(data)
+        chunked = node.streams._chunked
+        wait_until("no place is taken", lambda: not node.streams.counts.nats_payloads)
+        wait_until("no memory is held", lambda: chunked._bytes_done == chunked._bytes_taken)

@@ -382,7 +382,7 @@ class DataStreams:
                 return
             ready(session, None)
             return
-        if session is not None and session.closing is not None and not session.is_whole:
+        if session is not None and session.is_being_closed:
             ready(None, Broken(f"payload {opening.id} is being closed"))
             return
         if key in self._fetches:

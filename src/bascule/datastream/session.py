@@ -145,6 +145,15 @@ class Session:
 
     # -- who sends ------------------------------------------------------------------------------
 
+    @property
+    def is_being_closed(self) -> bool:
+        """Whether nobody else can take it over yet: its file is being finished, or its sender waits
+        for the nodes below this one, and would never be answered. That ends, since nodes that make
+        no progress are left out. A sender that has its answer, or is gone, needs it no more."""
+        if self.closing is None:
+            return False
+        return not self.is_whole or not (self.is_detached or self._has_reported)
+
     def is_sent_since(self, attempt: int) -> bool:
         """Whether somebody sends it now whose attempt is a later one."""
         return not self.is_detached and attempt < self.attempt
