@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from bascule.backup import cluster_source
-from bascule.backup.cluster_source import LeaderRead
+from bascule.backup.cluster_source import ClusterSource, LeaderRead
 from bascule.backup.sources import ReadExtent
 from bascule.backup.taking import HISTORIES_MAX, Taken
 from bascule.client.connection import Leader, LeaderMoved, PartitionConnector
-from bascule.errors import Broken
+from bascule.errors import BasculeError, Broken, UnknownStream
 from bascule.host.real import RealClock
 from bascule.log_connection import LogConnection
 from bascule.model import Cleanup, StreamConfig, StreamDefinition
@@ -256,3 +257,68 @@ def test_a_partition_that_never_keeps_its_history_keeps_its_last_backup(
     manifest = backups.take().manifest
     assert "another history" in manifest.failures()[0][2]
     assert manifest.files() == first.files()
+
+
+class FakeAdmin:
+    """A node: `confirmed` is what the controller answers it, one after the other."""
+
+    confirmed: list[list[str] | BasculeError | None]
+    known: list[str]
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    async def node(self) -> SimpleNamespace:
+        return SimpleNamespace(cluster_id="c1", bootstrap="here:1")
+
+    async def confirmed_streams(self) -> list[SimpleNamespace] | None:
+        found = self.confirmed.pop(0) if len(self.confirmed) > 1 else self.confirmed[0]
+        if isinstance(found, BasculeError):
+            raise found
+        return None if found is None else infos(found)
+
+    async def streams(self) -> list[SimpleNamespace]:
+        return infos(self.known)
+
+    async def stream(self, name: str) -> SimpleNamespace:
+        raise UnknownStream(name)
+
+    async def close(self) -> None:
+        pass
+
+
+def infos(names: list[str]) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(
+            name=name, definition=StreamDefinition(name, b"i" * 16, 1, StreamConfig("a"))
+        )
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "found", "is_proof", "failure"),
+    [
+        ([["a", "new"]], ["a", "new"], True, ""),
+        ([Broken("no controller"), ["a", "new"]], ["a", "new"], True, ""),
+        ([None], ["a"], False, ""),
+        ([Broken("no controller")], ["a"], False, "(no controller): streams that were made"),
+    ],
+)
+def test_the_list_of_streams_is_that_of_the_controller_or_proves_no_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+    confirmed: list[list[str] | BasculeError | None],
+    found: list[str],
+    is_proof: bool,
+    failure: str,
+) -> None:
+    times = iter(range(0, 1_000, 20))
+    clock = SimpleNamespace(monotonic_ns=lambda: next(times) * 1_000_000_000)
+    monkeypatch.setattr(cluster_source, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(cluster_source, "Admin", FakeAdmin)
+    FakeAdmin.confirmed, FakeAdmin.known = confirmed, ["a"]
+    source = ClusterSource("http://here:1", cast(Any, clock))
+    assert [each.name for each in source.streams()] == found
+    assert source.names_all_streams == is_proof
+    assert failure in source.failure
+    assert bool(source.failure) == bool(failure)

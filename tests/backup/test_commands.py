@@ -142,6 +142,25 @@ def test_pruning_after_a_backup_of_one_stream_keeps_the_others(
     assert len(backups.repository.ids()) == 1
 
 
+def test_a_list_of_streams_that_nobody_has_confirmed_proves_no_deletion(
+    backups: Backups, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backups.logs.add("models")
+    first = backups.take().manifest
+    backups.logs.definitions.pop()
+    backups.logs.names_all_streams = False
+    place = backups.repository.place.address
+    assert main(["backup", place, "--keep", "1"]) == exit_codes.OK
+    assert "older backups keep what this one lacks" in told(capsys)
+    backups.logs.failure = "no controller has confirmed the list of streams"
+    assert main(["backup", place, "--keep", "1"]) == exit_codes.FAILED
+    warning = told(capsys)
+    assert backups.logs.failure in warning
+    assert "older backups keep" not in warning
+    found = backups.repository.ids()
+    assert (len(found), found[0]) == (2, first.id)
+
+
 def test_a_backup_of_a_data_directory_removes_no_other_one(
     backups: Backups, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -367,6 +367,17 @@ def test_a_stream_that_a_node_does_not_know_at_the_moment_is_not_left_out(
     assert manifest.files() == first.files()
 
 
+def test_a_stream_that_an_unconfirmed_list_lacks_is_not_left_out(backups: Backups) -> None:
+    """A node that is cut off does not know of streams that were made since."""
+    stream = backups.logs.add("orders")
+    backups.logs.definitions.clear()
+    backups.logs.names_all_streams = False
+    taker = BackupTaker(backups.logs, backups.repository.place, now_ms=lambda: 1)
+    manifest = taker.take([stream], None).manifest
+    assert [each[:2] for each in manifest.failures()] == [("orders", 0)]
+    assert not manifest.names_all_streams
+
+
 def test_offsets_are_read_before_the_streams_that_they_are_of(backups: Backups) -> None:
     """A commit that is in the backup is then of a record that is in it as well. A consumer of the
     restored stream would pass over new records at the offsets in between."""

@@ -72,6 +72,52 @@ def run(
     return asyncio.run(test())
 
 
+def answer(status: int, body: str) -> bytes:
+    return f"HTTP/1.1 {status} x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+
+
+CONFIRMED = answer(200, '{"streams": [], "confirmed": true}')
+NOT_IN_FORCE = answer(200, '{"streams": [], "confirmed": false}')
+CUT_OFF = answer(503, '{"error": {"code": "not_leader", "message": "no controller is known"}}')
+EARLIER = answer(400, '{"error": {"code": "malformed_request", "message": "unknown parameter"}}')
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ((CONFIRMED, CUT_OFF), 1),
+        ((CUT_OFF, CONFIRMED), 2),
+        ((EARLIER, CONFIRMED), 2),
+        ((NOT_IN_FORCE, CUT_OFF, CONFIRMED), 3),
+    ],
+)
+def test_streams_are_listed_by_the_first_node_to_which_they_are_confirmed(
+    answers: tuple[bytes, ...], asked: int
+) -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        assert await admin.confirmed_streams() == []
+
+    assert [number for number, _ in run(scene, *answers)] == list(range(asked))
+
+
+@pytest.mark.parametrize(
+    "answers", [(EARLIER,), (NOT_IN_FORCE,), (EARLIER, CUT_OFF), (CUT_OFF, EARLIER)]
+)
+def test_earlier_releases_confirm_no_streams(answers: tuple[bytes, ...]) -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        assert await admin.confirmed_streams() is None
+
+    assert len(run(scene, *answers)) == len(answers)
+
+
+def test_nodes_that_are_cut_off_say_why_they_confirm_no_streams() -> None:
+    async def scene(_: Servers, admin: Admin) -> None:
+        with pytest.raises(RequestFailed, match="no controller is known"):
+            await admin.confirmed_streams()
+
+    assert len(run(scene, CUT_OFF, CUT_OFF)) == 2
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers_module, "UNANSWERED_S", 0.1)

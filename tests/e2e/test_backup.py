@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import confluent_kafka
 import pytest
 
 import bascule
+from bascule.cluster_version import NEWEST
 from bascule.errors import BasculeError
 from support import commands
 from support.clusters import RunningCluster, running_cluster
@@ -271,6 +272,36 @@ def test_a_table_is_there_again_with_its_values(tmp_path: Path) -> None:
         found = client.table("stock").get("apples")
         assert found is not None
         assert (found.value, found.version) == (b"7", version)
+
+
+def test_a_backup_through_a_node_that_is_cut_off_has_streams_that_were_made_since(
+    tmp_path: Path,
+) -> None:
+    with running_cluster(tmp_path, linked=True) as cluster:
+        assert cluster.links is not None
+        first = cluster.nodes[1]
+        wait_for(
+            lambda: cluster.info()["cluster_version"] == NEWEST or None, first.process, first.log
+        )
+        cut_off = cluster.info()["controller"]
+        others = [number for number in cluster.nodes if number != cut_off]
+        cluster.links.hold([(cut_off, n) for n in others] + [(n, cut_off) for n in others])
+        address = cluster.nodes[others[0]].addresses["http"]
+        with bascule.connect_sync(address) as client:
+
+            def created() -> bool | None:
+                with suppress(BasculeError):
+                    client.create_stream("new", "new.>", replicas=2)
+                    return True
+                return None
+
+            wait_for(created, first.process, first.log)
+        both = f"{cluster.nodes[cut_off].addresses['http']},{address}"
+        taken = run("backup", tmp_path / "place", server=both)
+    assert taken["failure"] == ""
+    manifest = json.loads((tmp_path / f"place/manifests/{taken['id']}.json").read_bytes())["backup"]
+    assert "new" in [each["definition"]["name"] for each in manifest["streams"]]
+    assert manifest["names_all_streams"]
 
 
 def connected(node: Node) -> bascule.SyncClient:

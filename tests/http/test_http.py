@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from bascule.config import StreamDefaults
-from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownStream
+from bascule.errors import CannotReplicate, OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.http import create_app
 from bascule.http.responses import ERROR_STATUSES, HTTP_STATUS_CODES, PUBLISH_STATUSES, REFUSED
 from bascule.http.routes import OPERATIONS
@@ -96,6 +96,11 @@ class ImageAdmin:
 
     def stream_infos(self) -> list[StreamInfo]:
         return [self.stream_info(name) for name in self.image.streams]
+
+    async def confirm_streams(self) -> bool:
+        if self.broken is not None:
+            raise self.broken
+        return True
 
     async def describe_all(self, subject: str) -> list[StreamInfo]:
         return [
@@ -217,6 +222,16 @@ def test_a_stream_from_creation_to_deletion(call: Call) -> None:
     assert call("DELETE", "/v1/streams/flights").status_code == 204
     assert call("GET", "/v1/streams").json() == {"streams": []}
     assert error_of(call("GET", "/v1/streams/flights"))["code"] == "unknown_stream"
+
+
+def test_a_list_of_streams_is_confirmed_where_that_is_asked(call: Call, admin: ImageAdmin) -> None:
+    path = "/v1/streams?confirmed="
+    assert call("GET", f"{path}true").json() == {"streams": [], "confirmed": True}
+    admin.broken = CannotReplicate("no majority")
+    refused = call("GET", f"{path}true")
+    assert (refused.status_code, error_of(refused)["code"]) == (503, "cannot_replicate")
+    assert call("GET", f"{path}false").json() == {"streams": []}
+    assert error_of(call("GET", f"{path}yes"))["field"] == "confirmed"
 
 
 def test_a_conflict_shows_both_sides(call: Call) -> None:

@@ -27,7 +27,7 @@ from bascule.errors import (
 from bascule.host.api import Clock
 from bascule.host.real import RealClock
 from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
-from bascule.model import Cleanup, StreamDefinition
+from bascule.model import Cleanup, StreamDefinition, StreamInfo
 from bascule.payload_connection.places import Places
 from bascule.payload_connection.reader import PayloadReader
 from bascule.record.payload_links import PayloadLink
@@ -48,7 +48,8 @@ FETCH_BYTES: Final = 8 << 20
 WAIT_MS: Final = 1_000
 SILENT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS_MAX: Final = 30.0
-"""How long a partition may have no leader, or give nothing, before its backup fails."""
+"""How long a partition may have no leader, or give nothing, before its backup fails; also how long
+there may be no controller."""
 RETRY_SECONDS: Final = 0.2
 PAYLOAD_SECONDS: Final = 10.0
 """How long no replica may send anything of a payload before the backup goes on without it."""
@@ -69,7 +70,7 @@ class ClusterSource:
         self._clock = clock or RealClock()
         self.cluster_id = ""
         self.failure = ""
-        self.names_all_streams = True
+        self.names_all_streams = False
         self._bootstrap = ""
 
     def streams(self) -> list[StreamDefinition]:
@@ -78,9 +79,10 @@ class ClusterSource:
     async def _ask(self) -> list[StreamDefinition]:
         admin = Admin(self.address, timeout=HTTP_SECONDS)
         try:
+            await admin.node()  # where nobody answers at all, there is no controller to wait for
+            found = [each.definition for each in await self._list(admin)]
             node = await admin.node()
             self.cluster_id, self._bootstrap = node.cluster_id, node.bootstrap
-            found = [each.definition for each in await admin.streams()]
             known = {each.name for each in found}
             for name in INTERNAL:
                 if name not in known:
@@ -91,6 +93,33 @@ class ClusterSource:
         finally:
             await admin.close()
         return found
+
+    async def _list(self, admin: Admin) -> list[StreamInfo]:
+        """What the controller has confirmed, or else what a node knows. One that is cut off knows
+        neither of streams that were made since nor that others were deleted."""
+        self.failure, self.names_all_streams = "", False
+        try:
+            found = await self._confirmed(admin)
+        except BasculeError as error:
+            listed = await admin.streams()
+            self.failure = (
+                f"no controller has confirmed the list of streams ({error}): streams that were "
+                "made or changed last may be missing"
+            )
+            return listed
+        self.names_all_streams = found is not None
+        return await admin.streams() if found is None else found
+
+    async def _confirmed(self, admin: Admin) -> list[StreamInfo] | None:
+        """As `Admin.confirmed_streams`. Another controller may have to be elected first."""
+        began = self._clock.monotonic_ns()
+        while True:
+            try:
+                return await admin.confirmed_streams()
+            except BasculeError:
+                if self._clock.monotonic_ns() - began > RETRY_SECONDS_MAX * 1e9:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
 
     def partitions(self, definition: StreamDefinition) -> list[int]:
         return list(range(definition.partition_count))

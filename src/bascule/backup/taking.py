@@ -183,11 +183,14 @@ class BackupTaker:
 
     def _existing(self, streams: Collection[StreamDefinition]) -> set[str]:
         """The names of those that are not deleted: a node may say that it knows no such stream
-        where it only closes its replica. All of them if the source does not say."""
+        where it only closes its replica. All of them if the source cannot tell."""
+        every = {each.name for each in streams}
         try:
             ids = {each.id for each in self._source.streams()}
         except BasculeError:
-            return {each.name for each in streams}
+            return every
+        if not self._source.names_all_streams:
+            return every
         return {each.name for each in streams if each.id in ids}
 
     def _take_partition(

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from msgspec import UNSET, UnsetType
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -35,6 +36,7 @@ from bascule.http.requests import (
     check_origin,
     check_query,
     decode_body,
+    flag_of,
     partition_number,
 )
 from bascule.http.responses import (
@@ -132,6 +134,12 @@ class StreamAdmin(Protocol):
         """As this node knows them, for metrics."""
         ...
 
+    async def confirm_streams(self) -> bool:
+        """Return once this node knows all streams that there were before the call; False where the
+        cluster cannot tell. Raises: NotLeader, CannotReplicate, LaggingIndex, Broken where it does
+        not tell in time."""
+        ...
+
     async def describe_all(self, subject: str) -> list[StreamInfo]:
         """With what the leaders of their partitions say."""
         ...
@@ -201,9 +209,13 @@ class AdminApi(GroupsApi, ClusterApi, TablesApi, TableWatchApi, PayloadsApi):
     async def handle_list_streams(self, request: Request) -> Response:
         subject = request.query_params.get("subject", ">")
         check_subject(subject, wildcards=True)
+        confirmed: bool | UnsetType = UNSET
+        if flag_of(request, "confirmed"):
+            confirmed = await self._streams.confirm_streams()
         infos = await self._streams.describe_all(subject)
         infos.sort(key=lambda info: info.definition.name)
-        return json_response(StreamList(streams=[stream_body(info) for info in infos]))
+        streams = [stream_body(info) for info in infos]
+        return json_response(StreamList(streams=streams, confirmed=confirmed))
 
     async def handle_create_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), CreateStreamRequest)

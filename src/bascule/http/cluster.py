@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bascule.http.requests import NUMBER_MAX, MalformedRequest, decode_body
+from bascule.http.requests import NUMBER_MAX, MalformedRequest, decode_body, flag_of
 from bascule.http.responses import json_response
 from bascule.http.schemas import StreamBody, stream_body
 from bascule.model import StreamDefinition, StreamInfo
@@ -282,10 +282,7 @@ class ClusterApi:
 
     async def handle_remove_node(self, request: Request) -> Response:
         number = _node_number(request)
-        force = request.query_params.get("force", "false")
-        if force not in ("true", "false"):
-            raise MalformedRequest(f"force must be true or false, got {force!r}", field="force")
-        held = await self._cluster.remove_node(number, force=force == "true")
+        held = await self._cluster.remove_node(number, force=flag_of(request, "force"))
         return json_response(NodeRemoval(node_id=number, replicas=held), 202)
 
     async def handle_cancel_removal(self, request: Request) -> Response:

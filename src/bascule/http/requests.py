@@ -200,6 +200,14 @@ def check_query(request: Request, known: Sequence[str]) -> None:
         seen.add(name)
 
 
+def flag_of(request: Request, name: str) -> bool:
+    """A parameter that is `true` or `false`, by default `false`. Raises: MalformedRequest."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise MalformedRequest(f"{name} must be true or false, got {text!r}", field=name)
+    return text == "true"
+
+
 def partition_number(text: str) -> int:
     """The number of a partition in a query. Raises: MalformedRequest."""
     if not (text.isascii() and text.isdecimal()):

@@ -179,8 +179,21 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "/v1/streams",
         "List the streams",
         {200: ("All streams, by name, or the selected ones.", StreamList)},
-        errors=((400, "invalid_name"),),
-        query=(("subject", "Only those that store messages on this subject; may have wildcards."),),
+        errors=(
+            (400, "invalid_name"),
+            (400, "malformed_request"),
+            (503, "not_leader"),
+            (503, "cannot_replicate"),
+            (503, "unavailable"),
+        ),
+        query=(
+            ("subject", "Only those that store messages on this subject; may have wildcards."),
+            (
+                "confirmed",
+                "`true`: the node asks the controller whether it knows all streams; "
+                "without an answer the request fails. Default: what this node knows.",
+            ),
+        ),
         example="curl '$SERVER/v1/streams?subject=flights.ams'",
     ),
     "create_stream": ApiOperation(

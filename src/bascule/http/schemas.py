@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bascule.model import (
     ClusterInfo,
@@ -176,6 +176,9 @@ class StreamList(Struct, kw_only=True):
     """All streams, ordered by name."""
 
     streams: list[StreamBody]
+    confirmed: bool | UnsetType = UNSET
+    """Where `confirmed=true` was asked: whether these are all streams that there were then. False
+    while the cluster version in force has no answer to that."""
 
 
 class NodeBody(Struct, kw_only=True):

@@ -292,6 +292,12 @@ def _take(
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{source.address} has no stream {unknown[0]!r}")
         chosen = [each for each in streams if not names or each.name in names]
+        names_all_streams = source.names_all_streams and not names
+        if data is None and not source.names_all_streams and not source.failure:
+            print_warning(
+                f"{source.address} cannot confirm which streams there are, since nodes of an "
+                "earlier release are in the cluster: older backups keep what this one lacks"
+            )
         keeps_others_out = stack.enter_context(repository.place.held())
         repository.check_alone(ids)
         before = _before(repository, chosen, full=full)
@@ -310,7 +316,7 @@ def _take(
             usable = None if before is None else repository.usable(before)
             taken = taker.take(
                 chosen, usable, known_ids=ids, is_full=full, jobs=jobs,
-                names_all_streams=source.names_all_streams and not names,
+                names_all_streams=names_all_streams,
             )  # fmt: skip
         repository.add(taken.manifest, known=ids)
         removed, not_pruned = (0, 0), None

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -159,6 +160,23 @@ class Admin(TableRequests, TableEvents):
         query = "" if subject is None else f"?subject={quote(subject, safe='')}"
         _, body = await self._ask("GET", f"/v1/streams{query}")
         return [stream_info_of(item) for item in body["streams"]]
+
+    async def confirmed_streams(self) -> list[StreamInfo] | None:
+        """All streams that there were before the call, as the controller has confirmed to the node.
+        None where nodes of an earlier release are in the cluster, which cannot tell. Of several
+        servers all are asked until one can. Raises: Broken; what the last node was told."""
+        method, path, is_earlier = "GET", "/v1/streams?confirmed=true", False
+        for left in reversed(range(self.server.count(",") + 1)):
+            response = await self._request(method, path)
+            if response.status_code == HTTPStatus.BAD_REQUEST:
+                is_earlier = True  # its release does not know the parameter
+            elif response.status_code != HTTPStatus.SERVICE_UNAVAILABLE or not (left or is_earlier):
+                body = self._body_of(response, what=f"{method} {path}")
+                if body["confirmed"]:
+                    return [stream_info_of(item) for item in body["streams"]]
+                is_earlier = True
+            self._servers.turn_from(self._servers.first)
+        return None
 
     async def stream(self, name: str) -> StreamInfo:
         """Raises: UnknownStream."""
@@ -415,16 +433,24 @@ class Admin(TableRequests, TableEvents):
         response = await self._request(method, path, body=body, is_read=is_read)
         if response.status_code == 204:
             return 204, None
+        what = f"{method} {path}"
+        decoded = self._body_of(response, what=what, name=name, node=node, group=group)
+        return response.status_code, decoded
+
+    def _body_of(
+        self, response: httpx.Response, *, what: str, name: str = "", node: int = 0, group: str = ""
+    ) -> Any:
+        """Raises: RemoteProtocolError; what the node has refused."""
         try:
             decoded = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
             raise RemoteProtocolError(
-                f"{self.server} answered {method} {path} with status {response.status_code} and "
+                f"{self.server} answered {what} with status {response.status_code} and "
                 "no JSON; is it a Bascule node?"
             ) from error
         if response.is_success:
-            return response.status_code, decoded
-        raise error_of(decoded, what=f"{method} {path}", name=name, node=node, group=group)
+            return decoded
+        raise error_of(decoded, what=what, name=name, node=node, group=group)
 
     def _refusal(self, response: httpx.Response, *, what: str, name: str) -> Exception:
         try:

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from bascule.cluster_version import CONFIRMATIONS
 from bascule.config import ClusterConfig
 from bascule.controller.cluster.confirmation import CONFIRM, LeaderConfirmation
 from bascule.controller.cluster.duties import ControllerDuties
@@ -503,6 +504,14 @@ class ClusterController:
     async def describe(self, name: str) -> StreamInfo:
         """Raises: UnknownStream."""
         return await self.views.describe(name)
+
+    async def confirm_streams(self) -> bool:
+        """Return once this node knows all streams that there were before the call; False where the
+        cluster version in force does not allow to ask. Raises: as `LeaderConfirmation.confirm`."""
+        if self.image.cluster_version < CONFIRMATIONS:
+            return False
+        await self.confirmation.confirm()
+        return True
 
     async def describe_all(self, subject: str) -> list[StreamInfo]:
         """The streams that store messages on a subject, which may have wildcards."""
