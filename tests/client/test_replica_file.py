@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from bascule.client.tables.replica import replica_file
 from bascule.client.tables.replica.conflicts import RemoteState
 from bascule.client.tables.replica.copy_rows import PendingWrite, ReplicaEntry, digest_of
+from bascule.client.tables.replica.local_replica import open_replica
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import ConfigError, LogFailed, RemoteProtocolError
 from bascule.wire.tables.sync_pages import SyncPage, checksum, decode_page, encode_page
@@ -332,3 +335,20 @@ def test_a_page_on_the_wire() -> None:
     short = encode_page(page(position=1, table=b"short"))
     with pytest.raises(RemoteProtocolError, match="table"):
         decode_page(short, checksum(short))
+
+
+def test_a_copy_takes_no_value_that_cannot_be_sent(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_replica("t", tmp_path, follow=False) as copy:
+            for value in ("text", 7, [1]):
+                with pytest.raises(TypeError, match="a value is bytes"):
+                    await copy.set("k", cast("bytes", value))
+            for content_type in ("", "a\n", "é", " a/b", "a" * 256):
+                with pytest.raises(ConfigError, match="content type"):
+                    await copy.set("k", b"v", content_type=content_type)
+            assert (await copy.status()).pending == 0
+            await copy.set("k", cast("bytes", bytearray(b"v")))
+            await copy.set("l", cast("bytes", memoryview(b"v")), content_type="a/b")
+            assert [each.value async for each in copy.entries()] == [b"v", b"v"]
+
+    asyncio.run(test())

@@ -22,7 +22,6 @@ from bascule.client.tables.replica.follower import (
     WAIT_SECONDS,
     ReplicaFollower,
 )
-from bascule.client.tables.replica.local_replica import open_replica
 from bascule.client.tables.replica.replica_file import ReplicaFile
 from bascule.errors import Broken, ConfigError, RequestFailed, WrongVersion
 from bascule.table_results import PageAsked, TableValues
@@ -582,20 +581,3 @@ def test_another_content_type_of_the_same_value_is_a_conflict(tmp_path: Path) ->
     assert offered(tmp_path / "b", [ours], lambda conflict: conflict.ours) == ([(b"k1", b"v")], [])
     ours = ours._replace(content_type=None)
     assert offered(tmp_path / "c", [ours], lambda conflict: None) == ([], [])
-
-
-def test_a_copy_takes_no_value_that_cannot_be_sent(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with open_replica("t", tmp_path, follow=False) as copy:
-            for value in ("text", 7, [1]):
-                with pytest.raises(TypeError, match="a value is bytes"):
-                    await copy.set("k", cast("bytes", value))
-            for content_type in ("", "a\n", "é", " a/b", "a" * 256):
-                with pytest.raises(ConfigError, match="content type"):
-                    await copy.set("k", b"v", content_type=content_type)
-            assert (await copy.status()).pending == 0
-            await copy.set("k", cast("bytes", bytearray(b"v")))
-            await copy.set("l", cast("bytes", memoryview(b"v")), content_type="a/b")
-            assert [each.value async for each in copy.entries()] == [b"v", b"v"]
-
-    asyncio.run(test())

@@ -288,9 +288,9 @@ def test_payloads_that_nobody_goes_on_with_are_given_up_and_counted(tmp_path: Pa
         assert "error" not in publisher.answer(publisher.close(7, f"{3:032x}"))
         advance(clock, node, 61)
         wait_until("no session is left", lambda: not counts.sessions)
-        node.streams.remove_leftovers(STREAM_ID, 0, node.store)
+        node.streams.leftovers.remove(STREAM_ID, 0, node.store)
         clock.ahead_ns += 11 * 10**9
-        node.streams.remove_leftovers(STREAM_ID, 0, node.store)
+        node.streams.leftovers.remove(STREAM_ID, 0, node.store)
         assert counts.unlinked_removed == 20
         assert counts.unlinked_bytes_removed == 19 * 5 + 7
         assert [f for f in node.files() if f.suffix != ".sums"] == []

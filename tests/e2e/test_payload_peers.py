@@ -156,7 +156,7 @@ def test_leftovers_are_removed_after_their_time_and_not_before(tmp_path: Path) -
         node.on_link = refused
 
         def look() -> list[str]:
-            node.streams.remove_leftovers(STREAM_ID, 0, node.store)
+            node.streams.leftovers.remove(STREAM_ID, 0, node.store)
             return sorted(f.name[:2] for f in node.files() if f.suffix in (".open", ".whole"))
 
         part, end = RawSender(node.port), RawSender(node.port)
@@ -202,11 +202,11 @@ def test_what_a_stopped_node_leaves_gets_its_time_again(tmp_path: Path) -> None:
         clock.ahead_ns += 10**13
         node.start()
         for _ in range(2):
-            node.streams.remove_leftovers(STREAM_ID, 0, node.store)
+            node.streams.leftovers.remove(STREAM_ID, 0, node.store)
             assert any(f.suffix == ".open" for f in node.files()), "its publisher may come again"
             clock.ahead_ns += 599 * 10**9
         clock.ahead_ns += 2 * 10**9
-        node.streams.remove_leftovers(STREAM_ID, 0, node.store)
+        node.streams.leftovers.remove(STREAM_ID, 0, node.store)
         assert not any(f.suffix == ".open" for f in node.files())
         sender.close()
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from bascule.cluster_identity import ClusterIdentity
 from bascule.datastream.admission import PayloadAdmission
 from bascule.datastream.chunked_payloads import ChunkedPayloads
+from bascule.datastream.disk.leftovers import Leftovers
 from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.pacing import Pacing
 from bascule.datastream.disk.whole_reads import Awaiting, WholeReads
@@ -39,7 +40,6 @@ from bascule.host.api import Clock
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
 from bascule.storage.payloads.block_steps import Steps
 from bascule.storage.payloads.payload_files import PayloadFiles
-from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import (
     VerifiedFile,
     is_damage,
@@ -108,8 +108,10 @@ class DataStreams:
         """Bytes a second to the nodes that could not be sent all that was to be sent."""
         self.take_chunks = self._chunked.take
         """Takes chunks that NATS clients have sent; its reading thread calls it."""
-        self._unlinked: dict[Key, int] = {}
-        """Since when no record has named a payload; see `remove_leftovers`."""
+        self.leftovers = Leftovers(
+            clock, self._limits, self.counts,
+            is_used=lambda key: key in self._sessions or key in self._fetches,
+        )  # fmt: skip
         self._is_sweeping = False
         self._refusals_logged_ns = 0
 
@@ -133,28 +135,6 @@ class DataStreams:
     def fetch(self, place: PayloadPlace, link: PayloadLink, on_fetched: OnFetched) -> None:
         """Get the payload of a link from another replica. `on_fetched` runs on the reactor."""
         self._reactor.call(lambda: self._fetching.fetch(place, link, on_fetched))
-
-    def remove_leftovers(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
-        """Remove the payloads of a log that nobody receives, that no record names, and that have
-        been so for long. Called again and again, by one thread. Raises: OSError."""
-        payloads = store.payloads
-        now_ns = self._clock.monotonic_ns()
-        seen: dict[str, int] = {}
-        for id, discard in (
-            *((id, payloads.discard) for id in payloads.open_ids()),
-            *((id, payloads.discard_whole) for id in payloads.whole_ids()),
-        ):
-            key = stream_id, partition, id
-            is_used = key in self._sessions or key in self._fetches
-            since = now_ns if is_used else self._unlinked.get(key, now_ns)
-            if now_ns - since > self._limits.unlinked_ms_max * 1_000_000:
-                self.counts.unlinked_bytes_removed += discard(id)
-                self.counts.unlinked_removed += 1
-            else:
-                seen[id] = since
-        for key in [key for key in self._unlinked if key[:2] == (stream_id, partition)]:
-            del self._unlinked[key]
-        self._unlinked.update({(stream_id, partition, id): since for id, since in seen.items()})
 
     def statistics(self) -> DataStreamCounts:
         """A copy of the counters."""
@@ -592,7 +572,7 @@ class DataStreams:
             self._reactor.call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """End the sessions that nobody has gone on with; `remove_leftovers` removes their files."""
+        """End the sessions that nobody has gone on with; `leftovers` removes their files."""
         self._is_sweeping = False
         now_ns = self._clock.monotonic_ns()
         for session in tuple(self._sessions.values()):

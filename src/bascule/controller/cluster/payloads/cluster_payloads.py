@@ -115,7 +115,7 @@ class ClusterPayloads:
     def _remove_unlinked(self, partition: Partition) -> None:
         """See `Partitions.remove_unlinked`."""
         if isinstance(partition.log, PayloadLog):
-            self.streams.remove_leftovers(partition.definition.id, partition.index, partition.log)
+            self.streams.leftovers.remove(partition.definition.id, partition.index, partition.log)
 
     def _on_damaged(self, partition: Partition, link: PayloadLink) -> None:
         """See `Partitions.on_payload_damaged`."""

@@ -8,7 +8,7 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from bascule.datastream import inbound
-from bascule.datastream.service import DataStreams
+from bascule.datastream.disk.leftovers import Leftovers
 from bascule.replica.scrub.payloads import ScrubbedPayloads
 from bascule.sim.cluster.payloads.checkers import KEPT, UNHURT, UNMIXED, WHOLE
 from bascule.sim.cluster.payloads.client import ONLY_EXPECTED, READ_RIGHT
@@ -116,11 +116,11 @@ MUTANTS: Final = (
     ),
     ClusterMutant(
         "linked payloads left over", (WHOLE, KEPT, READ_RIGHT, UNHURT),
-        DataStreams, "remove_leftovers", _remove_linked, _PLAIN,
+        Leftovers, "remove", _remove_linked, _PLAIN,
     ),
     ClusterMutant(
         "leftovers kept", (PROGRESS,),
-        DataStreams, "remove_leftovers", _remove_nothing, _PLAIN,
+        Leftovers, "remove", _remove_nothing, _PLAIN,
     ),
     ClusterMutant(
         "resumed at another position", (UNMIXED, WHOLE, READ_RIGHT, UNHURT, ONLY_EXPECTED),
