@@ -159,8 +159,9 @@ def test_other_content_under_a_stored_id_is_refused(other: bytes) -> None:
 def test_other_content_under_an_id_whose_file_is_gone_is_refused() -> None:
     """The record is there, and says what was stored."""
     leader = Leader()
-    leader.log.payloads.give_up(ONE)
-    record = Record(0, 0, None, b"", payload_of(ONE, b"first").headers())
+    first = payload_of(ONE, b"first")
+    leader.log.payloads.give_up(PayloadLink(0, first))
+    record = Record(0, 0, None, b"", first.headers())
     batch = build_batch([record], base_offset=0)
     seal(
         batch, record_count=1, base_timestamp=0, max_timestamp=0,
