@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from crc32c import crc32c
@@ -136,3 +137,92 @@ def test_of_two_senders_of_a_payload_the_last_one_counts(
     assert found == other
     assert crc32c(file.read_at(0, 9_999)) == other.crc
     assert len(files.list_dir(log.payloads.directory)) == 2
+
+
+def test_a_payload_that_comes_again_while_its_record_is_appended_is_that_of_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record gets the file that has come, which replaced the earlier one."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 7)
+
+    def append() -> None:
+        log.append(link_batch(0, 7))
+
+    stop_at_sync(monkeypatch, files, log, append)
+    receive(log, 7)
+    assert log.payloads.counts == (0, 0, 1)
+    log.append(link_batch(1, 7))
+    log.payloads.settle()
+    for each in (log, opened(files)):
+        check(each)
+        assert each.payloads.bytes == payload(7).size
+    assert len(files.list_dir(log.payloads.directory)) == 2
+
+
+def test_a_payload_that_comes_again_stays_when_the_earlier_one_is_discarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a reader has found that one damaged."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 7)
+
+    def discard() -> None:
+        assert log.payloads.discard_whole(id_of(7)) == payload(7).size
+        assert log.payloads.find(id_of(7)) is None
+
+    stop_at_sync(monkeypatch, files, log, discard)
+    receive(log, 7)
+    assert log.payloads.counts == (0, 1, 0)
+    log.append(link_batch(0, 7))
+    log.payloads.settle()
+    check(log)
+
+
+def test_a_payload_that_comes_again_stays_when_unwanted_files_are_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its earlier file was replaced by other content, and could not be removed until now."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 7)
+    other = Payload(id_of(7), 5, crc32c(b"other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", partial(_fail_whole, files.remove))
+        file = log.payloads.create(id_of(7))
+        file.write_at(0, b"other")
+        log.payloads.finish(file, other)
+    stop_at_sync(monkeypatch, files, log, log.payloads.settle)
+    receive(log, 7)
+    log.append(link_batch(0, 7))
+    log.payloads.settle()
+    check(log)
+    assert len(files.list_dir(log.payloads.directory)) == 1
+
+
+def _fail_whole(remove: Callable[[str], None], path: str) -> None:
+    if path.endswith(".whole"):
+        raise OSError(errno.EIO, "Input/output error", path)
+    remove(path)
+
+
+def test_a_payload_whose_record_comes_and_goes_while_its_name_is_synced_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 7)
+
+    def append_and_remove() -> None:
+        log.append(link_batch(0, 7))
+        assert log.payloads.remove_linked([0]) == payload(7).size
+
+    stop_at_sync(monkeypatch, files, log, append_and_remove)
+    with pytest.raises(OSError, match="removed meanwhile"):
+        receive(log, 7)
+    assert log.payloads.find(id_of(7)) is None
+    assert log.payloads.counts == (0, 0, 0)
+    log.payloads.settle()
+    assert files.list_dir(log.payloads.directory) == []

@@ -269,7 +269,8 @@ class PayloadFiles:
         not before.
 
         The caller has compared size and checksum. What the file has behind them, such as a part of
-        a packet of an earlier sender, is cut off. Raises: OSError; it stays open then.
+        a packet of an earlier sender, is cut off. Raises: OSError; it stays open then, unless it
+        has come again, or was linked and removed meanwhile.
         """
         size = file.size()
         if size > payload.size:
@@ -283,6 +284,7 @@ class PayloadFiles:
             self._check_open()
             self._files.rename(self._open_path(id), path)
             self._open.discard(id)
+            self._stored.keep(id, path)
             self._finishing[id] = attempt
         try:
             # Records are appended and synced as soon as it counts as whole.
@@ -352,8 +354,9 @@ class PayloadFiles:
 
     def _remove_payload(self, stored: StoredPayload) -> int:
         """Remove the file of a payload; return its bytes. Raises: OSError."""
-        self._remove(stored.path)
         payload = stored.payload
+        if self._finishing.get(payload.id) != [stored.path]:  # else one that has come is there
+            self._remove(stored.path)
         if payload.size > BLOCK_BYTES:
             self._remove(self._sums_path(payload.id))
         self._stored.forget(stored)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from errno import EIO
+from errno import EIO, ENOENT
 from typing import Final, NamedTuple
 
 from bascule.host.api import Files
@@ -192,18 +192,31 @@ class StoredPayloads:
             offsets = (file.offset,) if file.offset >= 0 else ()
             self._put(None, StoredPayload(payload, offsets, file.path))
 
+    def keep(self, id: str, path: str) -> None:
+        """A file that is wanted is there: if one was to be removed there, that is void."""
+        self._unwanted.get(id, set()).discard(path)
+
     def add_whole(self, payload: Payload) -> None:
-        """A payload has come, and has its name. It replaces those of its id that no record
-        names."""
+        """A payload has come, and has got its name some time before. It replaces those of its id
+        that no record names.
+
+        Where the same content was here before, its file was replaced with that name, and a record
+        may have been appended since: it has the file now. Raises: OSError, also if such a record
+        has gone with the file.
+        """
         path = whole_path(self._directory, payload)
-        for each in self.of(payload.id):
-            if each.offsets and each.path == path:  # it could not be renamed for its record yet
-                self.replace(each, payload)
-                return
+        present = next((each for each in self.of(payload.id) if each.path == path), None)
+        if present is not None and present.offsets:  # it could not be renamed for its record yet
+            self.replace(present, payload)
+            return
+        if present is None and not self._files.exists(path):
+            if self.same(payload) is None:
+                raise OSError(ENOENT, "the payload was removed meanwhile", path)
+            return
         for each in self.of(payload.id):
             if not each.offsets:
-                self._drop(each, is_replaced=each.path == path)
-        self._unwanted.get(payload.id, set()).discard(path)
+                self._drop(each, is_replaced=each is present)
+        self.keep(payload.id, path)
         self._put(None, StoredPayload(payload, (), path))
 
     def replace(self, stored: StoredPayload, payload: Payload) -> None:
