@@ -198,6 +198,44 @@ def test_a_sweep_leaves_a_payload_whose_next_record_is_appended(
     assert removed == [0]
 
 
+@pytest.mark.parametrize("name", ["append", "append_as_follower"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_other_content_that_comes_leaves_a_payload_whose_record_is_appended(
+    name: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, A)
+    append = getattr(PartitionLog, name)
+
+    def append_late(*arguments: Any, **options: Any) -> Any:
+        receive(log, B)
+        if fails:
+            raise OSError(errno.EIO, "Input/output error")
+        return append(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, name, append_late)
+        with pytest.raises(OSError, match="Input/output") if fails else nullcontext():
+            getattr(log, name)(batch(0, A))
+    found = log.payloads.find(id_of(7))
+    assert found is not None
+    if fails:
+        assert log.payloads.counts == (0, 2, 0)
+        assert found.payload == payload(B)
+        log.append(batch(0, A))
+    assert read(log, 0) == A
+    assert log.payloads.counts == (0, 1, 1)
+    log.append(batch(1, B))
+    assert read(log, 1) == B
+    log.payloads.settle()
+    assert [read(opened(files), offset) for offset in (0, 1)] == [A, B]
+    receive(log, A)
+    receive(log, B)
+    assert log.payloads.counts == (0, 1, 2), "no record is appended: the last one that came"
+    assert log.payloads.discard_whole(id_of(7)) == len(B)
+
+
 def test_a_payload_with_several_records_counts_once_with_the_last_one() -> None:
     log = opened(SimFiles(RealRandom(1)))
     receive(log, A)

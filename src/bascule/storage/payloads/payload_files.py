@@ -167,7 +167,7 @@ class PayloadFiles:
 
     def find(self, id: str) -> FoundPayload | None:
         """A whole payload with this id, if one is here: that which the last record names, or else
-        one that none names."""
+        the last one that none names."""
         stored = self._stored.find(id)
         return None if stored is None else stored.found
 
@@ -295,7 +295,7 @@ class PayloadFiles:
         with self._lock:
             self._check_open()
             self._end_attempt(id, attempt)
-            self._stored.add_whole(payload)
+            self._stored.add_whole(payload, keeps_others=id in self._being_linked)
             self._stored.rename()
             if id not in self._open:
                 self._remove(self._marks_path(id))

@@ -144,11 +144,13 @@ class StoredPayloads:
         return self._at.get(offset)
 
     def find(self, id: str) -> StoredPayload | None:
-        """That which the last record names, else one that none names."""
+        """That which the last record names, else the last one that none names."""
         found = self._by_id.get(id)
         if found is None:
             return None
-        return found[0] if len(found) == 1 else max(found, key=lambda each: each.offsets[-1:])
+        if len(found) == 1:
+            return found[0]
+        return max(reversed(found), key=lambda each: each.offsets[-1:])
 
     def same(self, payload: Payload) -> StoredPayload | None:
         """One with this size and checksum, if possible one that no record names."""
@@ -196,9 +198,12 @@ class StoredPayloads:
         """A file that is wanted is there: if one was to be removed there, that is void."""
         self._unwanted.get(id, set()).discard(path)
 
-    def add_whole(self, payload: Payload) -> None:
+    def add_whole(self, payload: Payload, *, keeps_others: bool = False) -> None:
         """A payload has come, and has got its name some time before. It replaces those of its id
         that no record names.
+
+        `keeps_others`: only those of the same checksum. A record may be appended now that names
+        one of the others.
 
         Where the same content was here before, its file was replaced with that name, and a record
         may have been appended since: it has the file now. Raises: OSError, also if such a record
@@ -214,7 +219,7 @@ class StoredPayloads:
                 raise OSError(ENOENT, "the payload was removed meanwhile", path)
             return
         for each in self.of(payload.id):
-            if not each.offsets:
+            if not each.offsets and (not keeps_others or each.payload.crc == payload.crc):
                 self._drop(each, is_replaced=each is present)
         self.keep(payload.id, path)
         self._put(None, StoredPayload(payload, (), path))
