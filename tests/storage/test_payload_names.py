@@ -226,3 +226,65 @@ def test_a_payload_whose_record_comes_and_goes_while_its_name_is_synced_is_not_w
     assert log.payloads.counts == (0, 0, 0)
     log.payloads.settle()
     assert files.list_dir(log.payloads.directory) == []
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_file_whose_name_cannot_be_synced_nor_taken_back_is_removed(
+    is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+
+    def fail_rename(source: str, target: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", source)
+
+    def fail() -> None:
+        if is_open:
+            log.payloads.create(id_of(7))
+        else:
+            monkeypatch.setattr(files, "rename", fail_rename)
+        monkeypatch.setattr(files, "remove", partial(_fail_whole, files.remove))
+        raise OSError(errno.EIO, "Input/output error")
+
+    log.payloads.create(id_of(9))
+    log.payloads.discard(id_of(9))
+    stop_at_sync(monkeypatch, files, log, fail)
+    with pytest.raises(OSError, match="Input/output"):
+        receive(log, 7)
+    monkeypatch.undo()
+    assert log.payloads.counts == (int(is_open), 0, 0)
+    log.payloads.settle()
+    names = files.list_dir(log.payloads.directory)
+    assert names == ([f"{id_of(7)}.open"] if is_open else [])
+    receive(log, 7)
+    log.append(link_batch(0, 7))
+    log.payloads.settle()
+    check(log)
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_a_file_that_other_content_has_replaced_is_removed(
+    is_synced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its name could not be synced, or the disk does not let it be removed at once."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    other = Payload(id_of(7), 5, crc32c(b"other"))
+
+    def finish_other() -> None:
+        file = log.payloads.create(id_of(7))
+        file.write_at(0, b"other")
+        log.payloads.finish(file, other)
+        monkeypatch.setattr(files, "remove", partial(_fail_whole, files.remove))
+        if not is_synced:
+            raise OSError(errno.EIO, "Input/output error")
+
+    log.payloads.create(id_of(9))
+    log.payloads.discard(id_of(9))
+    stop_at_sync(monkeypatch, files, log, finish_other)
+    with pytest.raises(OSError, match="come again" if is_synced else "Input/output"):
+        receive(log, 7)
+    monkeypatch.undo()
+    log.payloads.settle()
+    assert files.list_dir(log.payloads.directory) == [f"{id_of(7)}-{other.crc:08x}.whole"]
+    assert log.payloads.find(id_of(7)) is not None

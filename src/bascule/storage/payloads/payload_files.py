@@ -308,21 +308,29 @@ class PayloadFiles:
             del self._finishing[id]
             return
         if latest != attempt and not self._is_known(id, path):  # else its file was replaced
-            self._remove(path)
+            self._stored.remove_later(id, path)
+            self._stored.rename()
         raise OSError(EIO, "the payload has come again meanwhile", path)
 
     def _open_again(self, id: str, attempt: list[str]) -> None:
-        """The name of a payload that has come may not be on the disk: it is not whole."""
+        """The name of a payload that has come may not be on the disk: it is not whole. If it
+        cannot get its name from before, it is removed."""
         [path] = attempt
         with self._lock:
-            if self._finishing.get(id) is not attempt:
+            latest = self._finishing.get(id)
+            if latest is attempt:
+                del self._finishing[id]
+            if self._is_closed or self._is_known(id, path):
                 return
-            del self._finishing[id]
-            if self._is_closed or id in self._open or self._is_known(id, path):
+            if latest is not attempt and latest == attempt:  # its file was replaced
                 return
-            with suppress(OSError):
-                self._files.rename(path, self._open_path(id))
-                self._open.add(id)
+            if latest is attempt and id not in self._open:
+                with suppress(OSError):
+                    self._files.rename(path, self._open_path(id))
+                    self._open.add(id)
+                    return
+            self._stored.remove_later(id, path)
+            self._stored.rename()
 
     def _is_known(self, id: str, path: str) -> bool:
         """Whether the file there counts as whole."""

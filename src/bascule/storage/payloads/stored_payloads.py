@@ -198,6 +198,11 @@ class StoredPayloads:
         """A file that is wanted is there: if one was to be removed there, that is void."""
         self._unwanted.get(id, set()).discard(path)
 
+    def remove_later(self, id: str, path: str) -> None:
+        """A file that no payload has is removed with the next names."""
+        self._unwanted.setdefault(id, set()).add(path)
+        self._misnamed[id] = None
+
     def add_whole(self, payload: Payload, *, keeps_others: bool = False) -> None:
         """A payload has come, and has got its name some time before. It replaces those of its id
         that no record names.
@@ -270,8 +275,7 @@ class StoredPayloads:
         id = stored.payload.id
         self._put(stored, None)
         if not is_replaced:
-            self._unwanted.setdefault(id, set()).add(stored.path)
-            self._misnamed[id] = None
+            self.remove_later(id, stored.path)
 
     def _put(self, old: StoredPayload | None, new: StoredPayload | None) -> None:
         """Have one in the place of another one of the same id."""
