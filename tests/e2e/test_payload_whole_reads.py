@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from bascule.storage.payloads import verified_file
 from bascule.storage.payloads.block_steps import Steps
@@ -54,8 +55,9 @@ def resumed(
 
 def ranges(node: PayloadNode, monkeypatch: pytest.MonkeyPatch, endless: Endless) -> list[RawSender]:
     """Clients that read a range of a payload whose blocks have no checksums yet."""
-    asyncio.run(stored(content(3 * MIB), writer(node.address)))
-    sums = node.directory / "payloads" / f"{ID}.sums"
+    data = content(3 * MIB)
+    asyncio.run(stored(data, writer(node.address)))
+    sums = node.directory / "payloads" / f"{ID}-{crc32c(data):08x}.sums"
     wait_until("the checksums are there", sums.exists)
     sums.unlink()
     senders = [RawSender(node.port) for _ in range(COUNT)]

@@ -88,7 +88,7 @@ async def stored(data: bytes, out: PayloadWriter) -> None:
 def whole(node: PayloadNode) -> bytes:
     (file,) = [f for f in node.files() if f.suffix == ".whole"]
     # The checksums of its blocks come a moment later.
-    sums = {file.with_name(f"{file.name[:32]}{suffix}") for suffix in (".sums", ".sums.new")}
+    sums = {file.with_suffix(suffix) for suffix in (".sums", ".sums.new")}
     assert set(node.files()) - sums == {file}, "nothing else is left"
     return file.read_bytes()
 

@@ -24,11 +24,16 @@ from bascule.storage.payloads.block_sums import (
     encode_sums,
 )
 from bascule.storage.payloads.payload_files import PayloadFiles
-from bascule.storage.payloads.verified_file import open_verified, verify_payload
+from bascule.storage.payloads.verified_file import build_sums, open_verified, verify_payload
 
 ID = "0123456789abcdef" * 2
 DATA = random.Random(5).randbytes(2 * BLOCK_BYTES + 999)
 PAYLOAD = Payload(ID, len(DATA), crc32c(DATA))
+SUMS = f"/p/payloads/{ID}-{PAYLOAD.crc:08x}.sums"
+OLDER_SUMS = f"/p/payloads/{ID}.sums"
+OTHER_DATA = DATA[::-1]
+OTHER = Payload(ID, len(DATA), crc32c(OTHER_DATA))
+OTHER_SUMS = f"/p/payloads/{ID}-{OTHER.crc:08x}.sums"
 CRCS = [crc32c(DATA[at : at + BLOCK_BYTES]) for at in range(0, len(DATA), BLOCK_BYTES)]
 
 
@@ -89,10 +94,20 @@ class Stored:
         assert found is not None
         self.path = found.path
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, payload: Payload = PAYLOAD) -> None:
         file = self.payloads.create(ID)
         file.write_at(0, data)
-        self.payloads.finish(file, PAYLOAD)
+        self.payloads.finish(file, payload)
+
+    def receive_other(self) -> None:
+        """Other content of the id, with its checksums."""
+        self.receive(OTHER_DATA, OTHER)
+        sums = run_through(build_sums(self.payloads.open_linked(PayloadLink(-1, OTHER))[1], OTHER))
+        self.payloads.save_sums(ID, sums)
+
+    def open_again(self) -> PayloadFiles:
+        self.payloads = PayloadFiles(self.files, "/p", threading.Lock())
+        return self.payloads
 
     def flip(self, at: int) -> None:
         file = self.files.open(self.path)
@@ -169,7 +184,7 @@ def test_damaged_sums_are_written_again() -> None:
     stored.payloads.save_sums(ID, wrong)
     verify_payload(stored.payloads, PayloadLink(7, PAYLOAD), lambda _: None)
     assert stored.read(3, 9) == DATA[3:9]
-    stored.files.open(f"/p/payloads/{ID}.sums").write_at(9, b"x")
+    stored.files.open(SUMS).write_at(9, b"x")
     assert stored.read(3, 9) == DATA[3:9]
     blocks: list[int] = []
     verify_payload(stored.payloads, PayloadLink(7, PAYLOAD), blocks.append)
@@ -191,10 +206,86 @@ def test_sums_go_with_their_payload() -> None:
 
 def test_sums_that_were_not_written_to_their_end_are_removed() -> None:
     stored = Stored(with_sums=True)
-    stored.files.open(f"/p/payloads/{ID}.sums.new", create=True)
+    stored.files.open(f"{SUMS}.new", create=True)
     assert stored.names() == ["linked", "sums", "new"]
     PayloadFiles(stored.files, "/p", threading.Lock())
     assert stored.names() == ["linked", "sums"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_each_content_of_an_id_has_sums_of_its_own(restarts: bool) -> None:
+    stored = Stored(with_sums=True)
+    stored.receive_other()
+    stored.payloads.link([PayloadLink(8, OTHER)])
+    payloads = stored.open_again() if restarts else stored.payloads
+    assert [sums_of(payloads, each) for each in (PAYLOAD, OTHER)] == [True, True]
+    assert payloads.remove_linked([7]) == PAYLOAD.size
+    assert [sums_of(payloads, each) for each in (PAYLOAD, OTHER)] == [False, True]
+    payloads.save_sums(ID, BlockSums(len(DATA), PAYLOAD.crc, CRCS))
+    assert not stored.files.exists(SUMS), "it is gone"
+    assert payloads.remove_linked([8]) == OTHER.size
+    assert stored.names() == []
+
+
+def sums_of(payloads: PayloadFiles, payload: Payload) -> bool:
+    """Whether a payload has checksums, which are right then."""
+    sums = payloads.load_sums(payload)
+    if sums is None:
+        return False
+    _, file = payloads.open_linked(PayloadLink(-1, payload))
+    assert list(sums.crcs) == list(run_through(build_sums(file, payload)).crcs)
+    return True
+
+
+def test_the_sums_of_a_payload_that_is_replaced_go_with_it() -> None:
+    stored = Stored(with_sums=True)
+    stored.payloads.unlink_from(0)
+    stored.receive_other()
+    assert stored.names() == ["sums", "whole"]
+    assert stored.files.exists(OTHER_SUMS)
+    stored.receive(DATA)
+    stored.payloads.link([PayloadLink(7, PAYLOAD)])
+    assert stored.names() == ["linked"]
+
+
+def test_the_sums_of_a_content_stay_as_long_as_one_of_its_files() -> None:
+    """As where a payload was sent again although it is there."""
+    stored = Stored(with_sums=True)
+    stored.receive(DATA)
+    assert stored.names() == ["linked", "sums", "whole"]
+    assert stored.payloads.discard_whole(ID) == len(DATA)
+    assert sums_of(stored.payloads, PAYLOAD)
+    stored.receive(DATA)
+    stored.payloads.remove_linked([7])
+    assert sums_of(stored.payloads, PAYLOAD)
+    stored.payloads.discard_whole(ID)
+    assert stored.names() == []
+
+
+def test_sums_of_earlier_releases_are_read_and_removed_with_the_last_content() -> None:
+    stored = Stored(with_sums=True)
+    stored.files.rename(SUMS, OLDER_SUMS)
+    payloads = stored.open_again()
+    assert sums_of(payloads, PAYLOAD)
+    stored.receive_other()
+    payloads.link([PayloadLink(8, OTHER)])
+    assert sums_of(payloads, PAYLOAD)
+    payloads = stored.open_again()
+    payloads.remove_linked([8])
+    assert sums_of(payloads, PAYLOAD)
+    payloads.remove_linked([7])
+    assert stored.names() == []
+
+
+def test_sums_of_a_content_that_has_gone_are_removed() -> None:
+    """As where an earlier release has removed the payload only."""
+    stored = Stored(with_sums=True)
+    stored.receive_other()
+    stored.payloads.link([PayloadLink(8, OTHER)])
+    stored.files.remove(stored.path)
+    stored.open_again()
+    assert not stored.files.exists(SUMS)
+    assert stored.files.exists(OTHER_SUMS)
 
 
 def read_all(stored: Stored) -> None:
@@ -220,7 +311,7 @@ def test_sums_that_cannot_be_read_or_written_do_no_harm(
     for operation in count(1):
         stored = Stored(with_sums=sums != "none")
         if sums == "damaged":
-            stored.files.open(f"/p/payloads/{ID}.sums").write_at(9, b"x")
+            stored.files.open(SUMS).write_at(9, b"x")
         done = len(stored.files.operations)
         stored.files.fail(operation, error)
         try:

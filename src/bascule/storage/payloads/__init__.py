@@ -6,7 +6,7 @@
     payloads/<offset>-<id>-<crc>.linked             a record of the log names it, at this offset;
                                                     empty: a further record of the same payload
 
-    payloads/<id>.sums                              the checksums of its blocks, if it has several
+    payloads/<id>-<crc>.sums                        the checksums of its blocks, if it has several
 
 `id` has 32 hexadecimal digits, `crc` is the CRC-32C of the content, 8 digits, and `offset` has 20
 decimal digits. A payload's file is the content and nothing else. Its name is all that is known of

@@ -1,6 +1,6 @@
 """The checksums of a payload's blocks, so that a range of it can be compared without the rest.
 
-In the file `<id>.sums` beside the payload, big-endian::
+In the file `<id>-<crc>.sums` beside the payload, big-endian::
 
     | magic "BPS1" | CRC-32C u32 | block bytes u32 | payload CRC-32C u32 | payload bytes u64 |
     | CRC-32C u32 of each block |
@@ -8,6 +8,7 @@ In the file `<id>.sums` beside the payload, big-endian::
 The first CRC is that of everything behind it. The checksums of the blocks, combined, are that of
 the payload. A payload of one block at most has no such file. A missing or damaged file is written
 again from the payload, which has to have the checksum in its name: so the file is not synced.
+Releases before this one name it `<id>.sums`; such a file is read, and not written any more.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from bascule.storage.payloads.stored_payloads import (
     StoredPayload,
     StoredPayloads,
     file_on_disk,
+    sums_path,
     whole_path,
     with_content,
 )
@@ -40,7 +41,7 @@ FREE_BYTES_MAX: Final = 1 << 30
 READ_BYTES: Final = 1 << 20
 _OPEN: Final = re.compile(r"([0-9a-f]{32})\.open")
 _MARKS: Final = re.compile(r"([0-9a-f]{32})\.marks")
-_SUMS: Final = re.compile(r"([0-9a-f]{32})\.sums(?:\.new)?")
+_SUMS: Final = re.compile(r"([0-9a-f]{32})(?:-([0-9a-f]{8}))?\.sums(?:\.new)?")
 
 __all__ = ["DIRECTORY", "FoundPayload", "PayloadFiles", "whole_paths"]
 
@@ -80,6 +81,8 @@ class PayloadFiles:
         self._finishing: dict[str, list[str]] = {}
         """Payloads that have come and whose names are not on the disk yet: they do not count, and
         nobody discards them. Each with the path of who has come last."""
+        self._older_sums: set[str] = set()
+        """Ids with a file of checksums as releases before this one have named it."""
         self._renames_synced = 0
         """How many changes of names are on the disk."""
         self.changes = 0
@@ -95,7 +98,7 @@ class PayloadFiles:
 
     def _load(self) -> None:
         marked: list[str] = []
-        with_sums: list[tuple[str, str]] = []
+        with_sums: list[tuple[str, str | None, str]] = []
         whole: list[FileOnDisk] = []
         for name in self._files.list_dir(self.directory):
             if file := file_on_disk(self._files, self.directory, name):
@@ -105,14 +108,17 @@ class PayloadFiles:
             elif found := _MARKS.fullmatch(name):
                 marked.append(found[1])
             elif found := _SUMS.fullmatch(name):
-                with_sums.append((found[1], f"{self.directory}/{name}"))
+                with_sums.append((found[1], found[2], f"{self.directory}/{name}"))
         self._stored.load(whole)
         for id in marked:
             if id not in self._open:
                 self._remove(self._marks_path(id))
-        for id, path in with_sums:
-            if path.endswith(".new") or not self._stored.of(id):
+        for id, crc, path in with_sums:
+            crcs = {f"{each.payload.crc:08x}" for each in self._stored.of(id)}
+            if path.endswith(".new") or not crcs or (crc is not None and crc not in crcs):
                 self._remove(path)
+            elif crc is None:
+                self._older_sums.add(id)
 
     def close(self) -> None:
         """The log is closed, and may be opened again: nothing is received by way of this object any
@@ -365,8 +371,12 @@ class PayloadFiles:
         payload = stored.payload
         if self._finishing.get(payload.id) != [stored.path]:  # else one that has come is there
             self._remove(stored.path)
-        if payload.size > BLOCK_BYTES:
-            self._remove(self._sums_path(payload.id))
+        others = [each for each in self._stored.of(payload.id) if each is not stored]
+        if payload.size > BLOCK_BYTES and all(each.payload.crc != payload.crc for each in others):
+            self._remove(sums_path(self.directory, payload.id, payload.crc))
+        if not others and payload.id in self._older_sums:
+            self._remove(self._older_sums_path(payload.id))
+            self._older_sums.discard(payload.id)
         self._stored.forget(stored)
         return payload.size
 
@@ -385,11 +395,15 @@ class PayloadFiles:
         cannot be read: the payload itself says then what they are."""
         if payload.size <= BLOCK_BYTES:
             return sums_of_one_block(payload)
-        try:
-            sums = decode_sums(self._files.read_bytes(self._sums_path(payload.id)))
-        except OSError:
-            return None
-        return sums if sums is not None and sums.crc == payload.crc else None
+        paths = [sums_path(self.directory, payload.id, payload.crc)]
+        if payload.id in self._older_sums:
+            paths.append(self._older_sums_path(payload.id))
+        for path in paths:
+            with suppress(OSError):
+                sums = decode_sums(self._files.read_bytes(path))
+                if sums is not None and sums.crc == payload.crc:
+                    return sums
+        return None
 
     def save_sums(self, id: str, sums: BlockSums) -> None:
         """Write the checksums of a payload's blocks, if it has several.
@@ -400,9 +414,10 @@ class PayloadFiles:
         if sums.size <= BLOCK_BYTES:
             return
         with self._lock:
-            if not self._stored.of(id) or self._is_closed:
+            is_there = any(each.payload.crc == sums.crc for each in self._stored.of(id))
+            if not is_there or self._is_closed:
                 return
-            path = self._sums_path(id)
+            path = sums_path(self.directory, id, sums.crc)
             new = f"{path}.new"
             try:
                 file = self._files.open(new, create=True)
@@ -410,6 +425,7 @@ class PayloadFiles:
                 file.write_at(0, encode_sums(sums))
                 file.close()
                 self._files.rename(new, path)
+                self._stored.keep(id, path)
             except OSError:
                 with suppress(OSError):
                     self._remove(new)
@@ -544,7 +560,7 @@ class PayloadFiles:
         except FileNotFoundError:
             return
 
-    def _sums_path(self, id: str) -> str:
+    def _older_sums_path(self, id: str) -> str:
         return f"{self.directory}/{id}.sums"
 
     def _open_path(self, id: str) -> str:

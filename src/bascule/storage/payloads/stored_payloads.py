@@ -25,7 +25,14 @@ WHOLE: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{8})\.whole")
 LINKED: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})-([0-9a-f]{8})\.linked")
 NOT_LINKED: Final = -1
 
-__all__ = ["FoundPayload", "StoredPayload", "StoredPayloads", "linked_path", "whole_path"]
+__all__ = [
+    "FoundPayload",
+    "StoredPayload",
+    "StoredPayloads",
+    "linked_path",
+    "sums_path",
+    "whole_path",
+]
 
 
 class FoundPayload(NamedTuple):
@@ -70,6 +77,11 @@ def whole_path(directory: str, payload: Payload) -> str:
 def linked_path(directory: str, offset: int, payload: Payload) -> str:
     """Where a payload is that a record names, or the empty file of a further record."""
     return f"{directory}/{offset:020d}-{payload.id}-{payload.crc:08x}.linked"
+
+
+def sums_path(directory: str, id: str, crc: int) -> str:
+    """Where the checksums of a payload's blocks are; see `block_sums`."""
+    return f"{directory}/{id}-{crc:08x}.sums"
 
 
 def file_on_disk(files: Files, directory: str, name: str) -> FileOnDisk | None:
@@ -223,11 +235,15 @@ class StoredPayloads:
             if self.same(payload) is None:
                 raise OSError(ENOENT, "the payload was removed meanwhile", path)
             return
-        for each in self.of(payload.id):
-            if not each.offsets and (not keeps_others or each.payload.crc == payload.crc):
-                self._drop(each, is_replaced=each is present)
+        replaced = [
+            each
+            for each in self.of(payload.id)
+            if not each.offsets and (not keeps_others or each.payload.crc == payload.crc)
+        ]
         self.keep(payload.id, path)
         self._put(None, StoredPayload(payload, (), path))
+        for each in replaced:
+            self._drop(each, is_replaced=each is present)
 
     def replace(self, stored: StoredPayload, payload: Payload) -> None:
         """The file of a payload was replaced by one that is right."""
@@ -271,11 +287,15 @@ class StoredPayloads:
         return new
 
     def _drop(self, stored: StoredPayload, *, is_replaced: bool = False) -> None:
-        """Its file is removed with the next names, unless another one has its name already."""
-        id = stored.payload.id
+        """Its file is removed with the next names, unless another one has its name already, and
+        so are the checksums of its blocks, unless there is another one of its content."""
+        payload = stored.payload
         self._put(stored, None)
-        if not is_replaced:
-            self.remove_later(id, stored.path)
+        if is_replaced:
+            return
+        self.remove_later(payload.id, stored.path)
+        if all(each.payload.crc != payload.crc for each in self.of(payload.id)):
+            self.remove_later(payload.id, sums_path(self._directory, payload.id, payload.crc))
 
     def _put(self, old: StoredPayload | None, new: StoredPayload | None) -> None:
         """Have one in the place of another one of the same id."""

@@ -193,7 +193,7 @@ class PayloadCheckers:
             directory, files = log.payloads.directory, self._machines[node].files
             names = files.list_dir(directory) if files.exists(directory) else []
             wanted = {*log.payloads.whole_file_names()}
-            wanted |= {f"{found.payload.id}.sums" for found in _linked(log)}
+            wanted |= {f"{found.payload.id}-{found.payload.crc:08x}.sums" for found in _linked(log)}
             if unknown := [name for name in names if name not in wanted]:
                 raise InvariantBroken(KEPT, f"{where} has files that nobody knows: {unknown}")
 
