@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -557,3 +558,26 @@ def test_an_empty_file_beside_the_content_is_a_further_record() -> None:
     assert found.path == linked.format(5)
     assert payloads.open_whole(content.id)[1].read_at(0, 999) == A
     assert len(files.list_dir(where)) == 2
+
+
+def test_two_files_of_one_content_that_no_record_names_are_one_payload() -> None:
+    """A file has kept the name of a truncated record, and the payload has come again since."""
+    files = SimFiles(RealRandom(1))
+    where = f"{DIRECTORY}/payloads"
+    files.make_dirs(where)
+    for number, content in ((7, A), (8, B)):
+        name = f"{payload(content, number).id}-{payload(content, number).crc:08x}"
+        for path in (f"{5:020d}-{name}.linked", f"{6:020d}-{name}.linked", f"{name}.whole"):
+            files.open(f"{where}/{path}", create=True).write_at(0, content)
+    payloads = PayloadFiles(files, DIRECTORY, threading.Lock())
+    payloads.settle()
+    assert payloads.linked_offsets() == [5, 6]
+    assert payloads.counts == (0, 2, 2)
+    assert len(files.list_dir(where)) == 4
+    payloads.unlink_from(0)
+    payloads.settle()
+    assert payloads.counts == (0, 2, 0)
+    again = PayloadFiles(files, DIRECTORY, threading.Lock())
+    assert again.counts == (0, 2, 0)
+    for number, content in ((7, A), (8, B)):
+        assert again.open_whole(id_of(number))[1].read_at(0, 9_999) == content

@@ -186,9 +186,7 @@ class StoredPayloads:
     def load(self, files: Iterable[FileOnDisk]) -> None:
         """Take over what a process before this one has left."""
         for content, further in with_content(files):
-            for each in content:
-                self._load(each)
-            stored = next(each for each in self.of(content[-1].id) if each.path == content[-1].path)
+            stored = [self._load(each) for each in content][-1]
             for each in further:
                 self._empty.setdefault(each.id, set()).add(each.path)
                 if each.offset >= 0 and each.offset not in self._at:
@@ -196,15 +194,22 @@ class StoredPayloads:
             if further:
                 self._misnamed[stored.payload.id] = None
 
-    def _load(self, file: FileOnDisk) -> None:
-        payload = Payload(file.id, file.size, file.crc)
-        if file.offset in self._at:
+    def _load(self, file: FileOnDisk) -> StoredPayload:
+        """The payload that has the content of this file now."""
+        id, crc = file.id, file.crc
+        is_taken = file.offset in self._at
+        offsets = (file.offset,) if file.offset >= 0 and not is_taken else ()
+        if is_taken:
             # One of the two is of a record that was truncated: a rename has failed then.
-            self._misnamed[file.id] = None
-            self._put(None, StoredPayload(payload, (), file.path))
-        else:
-            offsets = (file.offset,) if file.offset >= 0 else ()
-            self._put(None, StoredPayload(payload, offsets, file.path))
+            self._misnamed[id] = None
+        if not offsets:
+            same = [each for each in self.of(id) if not each.offsets and each.payload.crc == crc]
+            if same:  # they would have one name
+                self.remove_later(id, file.path)
+                return same[0]
+        stored = StoredPayload(Payload(id, file.size, crc), offsets, file.path)
+        self._put(None, stored)
+        return stored
 
     def keep(self, id: str, path: str) -> None:
         """A file that is wanted is there: if one was to be removed there, that is void."""
