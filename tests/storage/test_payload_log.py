@@ -133,6 +133,23 @@ def test_the_payload_of_a_record_that_compaction_has_removed_goes_after_a_while(
     assert log.payloads.linked_offsets() == [0, 4, 5]
 
 
+def test_lost_payloads_are_forgotten_with_their_records() -> None:
+    """Also in a log that has no payloads."""
+    log = opened(SimFiles(RealRandom(1)))
+    lost = [PayloadLink(offset, payload(7)) for offset in range(3)]
+    for link in lost:
+        log.payloads.give_up(link)
+        log.append_as_follower(link_batch(link.offset, 7))
+    log.sync()
+    log.sweep()
+    assert not log.is_sweep_due
+    log.advance_start(2, high_watermark=3)
+    assert log.is_sweep_due
+    assert log.sweep() == 0
+    assert not log.is_sweep_due
+    assert [log.payloads.is_given_up(link) for link in lost] == [False, False, True]
+
+
 def test_what_nobody_links_is_discarded() -> None:
     files = SimFiles(RealRandom(1))
     log = opened(files)

@@ -141,6 +141,11 @@ class PayloadFiles:
         return bool(self._open) or self._stored.has_whole
 
     @property
+    def has_lost(self) -> bool:
+        """Whether there are records whose payloads no replica has."""
+        return bool(self._lost)
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """How many are open, whole without a record, and linked."""
         linked = [bool(each.offsets) for each in self._stored.all()]

@@ -160,9 +160,10 @@ class PayloadLog(PartitionLog):
     @property
     def is_sweep_due(self) -> bool:
         """Whether `sweep` may find something."""
+        is_purged = self.start_offset != self._swept_start
         if self.payloads.is_empty:
-            return False
-        if self.start_offset != self._swept_start or self.payloads.has_unlinked:
+            return is_purged and self.payloads.has_lost
+        if is_purged or self.payloads.has_unlinked:
             return True
         return self.gaps_allowed and self._clock.monotonic_ns() >= self._sweep_next_ns
 
