@@ -288,3 +288,21 @@ def test_a_file_that_other_content_has_replaced_is_removed(
     log.payloads.settle()
     assert files.list_dir(log.payloads.directory) == [f"{id_of(7)}-{other.crc:08x}.whole"]
     assert log.payloads.find(id_of(7)) is not None
+
+
+def test_a_file_that_has_a_record_now_gives_its_name_to_one_that_has_none() -> None:
+    """The payload came again, and its file could not be renamed for its record at first."""
+    files = SimFiles(RealRandom(1))
+    log = opened(files)
+    receive(log, 7)
+    log.append(link_batch(0, 7))
+    receive(log, 7)
+    files.fail(1, errno.EIO)
+    log.payloads.link([PayloadLink(1, payload(7))])
+    assert not files.fault_pending()
+    log.payloads.unlink(PayloadLink(0, payload(7)))
+    log.payloads.settle()
+    assert log.payloads.linked_offsets() == [1]
+    assert log.payloads.counts == (0, 1, 1)
+    names = files.list_dir(log.payloads.directory)
+    assert sorted(name.rpartition(".")[2] for name in names) == ["linked", "whole"]

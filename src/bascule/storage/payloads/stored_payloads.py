@@ -349,8 +349,7 @@ class StoredPayloads:
         """Raises: OSError."""
         empty, unwanted = self._empty.get(id, set()), self._unwanted.get(id, set())
         wanted: set[str] = set()
-        # First those that no record names any more: others may get their names.
-        for stored in sorted(self.of(id), key=lambda each: bool(each.offsets)):
+        for stored in sorted(self.of(id), key=self._rename_order):
             names = [linked_path(self._directory, each, stored.payload) for each in stored.offsets]
             if not names:
                 path = whole_path(self._directory, stored.payload)
@@ -378,6 +377,13 @@ class StoredPayloads:
         self._unwanted.pop(id, None)
         if not empty:
             self._empty.pop(id, None)
+
+    def _rename_order(self, stored: StoredPayload) -> int:
+        """Those that no record names any more come before those that may get their names, and
+        after those that still have a name as if no record named them."""
+        if not stored.offsets:
+            return 1
+        return 0 if stored.path == whole_path(self._directory, stored.payload) else 2
 
     def _remove(self, path: str) -> None:
         try:
