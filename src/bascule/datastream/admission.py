@@ -122,6 +122,11 @@ class PayloadAdmission:
     def _may_yield(self, session: Session) -> bool:
         return session.waits_for_sender and session.key not in self._loading
 
+    def may_end(self, session: Session) -> bool:
+        """Whether nobody sends a payload, and neither its part is read nor its file is finished."""
+        is_busy = session.is_being_finished or session.key in self._loading
+        return session.is_detached and not is_busy
+
     def on_look(self) -> None:
         """Called every few seconds."""
         self.connections.on_look()
@@ -143,9 +148,7 @@ class PayloadAdmission:
         may go on with that. Raises: Broken."""
         if len(self.sessions) < self._limits.sessions_max:
             return
-        detached = [
-            each for each in self.sessions if each.is_detached and each.key not in self._loading
-        ]
+        detached = [each for each in self.sessions if self.may_end(each)]
         if detached:
             min(detached, key=lambda each: each.used_at_ns).end()
             return

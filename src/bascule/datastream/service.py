@@ -576,7 +576,7 @@ class DataStreams:
         self._is_sweeping = False
         now_ns = self._clock.monotonic_ns()
         for session in tuple(self._sessions.values()):
-            if not session.is_detached or session.key in self._loading:
+            if not self._admission.may_end(session):
                 session.used_at_ns = now_ns
             elif now_ns - session.used_at_ns > DETACHED_SECONDS_MAX * 1e9:
                 session.end()

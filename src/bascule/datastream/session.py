@@ -146,13 +146,20 @@ class Session:
     # -- who sends ------------------------------------------------------------------------------
 
     @property
+    def is_being_finished(self) -> bool:
+        """Whether its sender has said that this is all, and its file is not whole yet. That ends by
+        itself. Until then nobody else may write to a file of this id: `PayloadFiles.finish` would
+        have it count as whole."""
+        return self.closing is not None and not self.is_whole
+
+    @property
     def is_being_closed(self) -> bool:
         """Whether nobody else can take it over yet: its file is being finished, or its sender waits
         for the nodes below this one, and would never be answered. That ends, since nodes that make
         no progress are left out. A sender that has its answer, or is gone, needs it no more."""
         if self.closing is None:
             return False
-        return not self.is_whole or not (self.is_detached or self._has_reported)
+        return self.is_being_finished or not (self.is_detached or self._has_reported)
 
     def is_sent_since(self, attempt: int) -> bool:
         """Whether somebody sends it now whose attempt is a later one."""

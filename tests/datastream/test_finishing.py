@@ -1,0 +1,167 @@
+"""Nobody else writes to the file of a payload whose sender has said that this is all, until it is
+whole. The syncs of a node wait until a test lets them go on."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from crc32c import crc32c
+
+from bascule.datastream.limits import DataStreamLimits
+from bascule.datastream.service import DETACHED_SECONDS_MAX
+from bascule.datastream.session import Key, Session
+from bascule.host.real import RealClock
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import PAYLOAD_LINKS, seal
+from bascule.record.payload_links import Payload, PayloadLink
+from bascule.wire.datastream import frames
+from bascule.wire.datastream.frames import VERSION
+from bascule.wire.datastream.messages import StreamHello
+from support.payload_nodes import (
+    STREAM,
+    STREAM_ID,
+    PayloadNode,
+    RawSender,
+    payload_nodes,
+    wait_until,
+)
+
+T = TypeVar("T")
+
+SECONDS_MAX = 20
+ID, OTHER = "ab" * 16, "cd" * 16
+KEY: Key = (STREAM_ID, 0, ID)
+FIRST, SECOND = random.Random(1).randbytes(9_000), random.Random(2).randbytes(9_000)
+
+
+class Clock(RealClock):
+    """It may be put forward."""
+
+    ahead_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.ahead_ns
+
+
+class HeldSyncs:
+    """Those of a node, from now on."""
+
+    def __init__(self, node: PayloadNode) -> None:
+        self._begun, self._allowed = threading.Semaphore(0), threading.Semaphore(0)
+        self._errors: deque[OSError | None] = deque()
+        node.on_sync = self._hold
+
+    def _hold(self) -> None:
+        self._begun.release()
+        assert self._allowed.acquire(timeout=SECONDS_MAX)
+        if (error := self._errors.popleft()) is not None:
+            raise error
+
+    def wait(self) -> None:
+        """Until one has begun."""
+        assert self._begun.acquire(timeout=SECONDS_MAX)
+
+    def go_on(self, error: OSError | None = None) -> None:
+        """With that which has begun."""
+        self._errors.append(error)
+        self._allowed.release()
+
+
+def payload(data: bytes) -> Payload:
+    return Payload(ID, len(data), crc32c(data))
+
+
+def append(node: PayloadNode, data: bytes) -> PayloadLink:
+    """A record with a payload."""
+    file = node.store.payloads.create(ID)
+    file.write_at(0, data)
+    node.store.payloads.finish(file, payload(data))
+    offset = node.store.end.offset
+    batch = build_batch(
+        [Record(offset, 0, b"key", b"", payload(data).headers())], base_offset=offset
+    )
+    seal(
+        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=PAYLOAD_LINKS,
+        base_offset=offset, leader_epoch=0,
+    )  # fmt: skip
+    node.store.append(batch)
+    node.store.sync()
+    node.high_watermark = offset + 1
+    return PayloadLink(offset, payload(data))
+
+
+def send(node: PayloadNode, data: bytes) -> RawSender:
+    """All of a payload, as from a node that forwards it."""
+    sender = RawSender(node.port, StreamHello(VERSION, "test", "id", 9))
+    sender.open(ID)
+    sender.until(frames.OPENED)
+    sender.packet(0, data)
+    sender.finish(data)
+    return sender
+
+
+def send_and_leave(node: PayloadNode, data: bytes, syncs: HeldSyncs) -> None:
+    """Its sender goes while the file is synced."""
+    sender = send(node, data)
+    syncs.wait()
+    sender.close()
+    wait_until("the sender is gone", lambda: ask(node, lambda: _session(node).is_detached))
+
+
+def _session(node: PayloadNode) -> Session:
+    return node.streams._sessions[KEY]
+
+
+def ask(node: PayloadNode, look: Callable[[], T]) -> T:
+    """What the thread of data streaming finds, after all that it was asked before."""
+    found: Future[T] = Future()
+    node.streams._reactor.call(lambda: found.set_result(look()))
+    return found.result(SECONDS_MAX)
+
+
+def content(node: PayloadNode, data: bytes, offset: int = -1) -> bytes:
+    _, file = node.store.payloads.open_linked(PayloadLink(offset, payload(data)))
+    return file.read_at(0, 2 * len(data))
+
+
+def test_a_payload_that_is_being_finished_keeps_its_place(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 1, limits=DataStreamLimits(sessions_max=1)) as nodes:
+        syncs = HeldSyncs(nodes[1])
+        send_and_leave(nodes[1], FIRST, syncs)
+        other = RawSender(nodes[1].port)
+        other.open(OTHER)
+        with pytest.raises(AssertionError, match="receives 1 payloads already"):
+            other.until(frames.OPENED)
+        other.close()
+        syncs.go_on()
+        wait_until("it is whole", lambda: ask(nodes[1], lambda: _session(nodes[1]).is_whole))
+        assert content(nodes[1], FIRST) == FIRST
+        other = RawSender(nodes[1].port)
+        other.open(OTHER)
+        other.until(frames.OPENED)
+        other.close()
+
+
+def test_a_payload_that_is_being_finished_is_not_given_up(tmp_path: Path) -> None:
+    """However long its disk takes."""
+    clock = Clock()
+    with payload_nodes(tmp_path, 1, clock=clock) as nodes:
+        syncs = HeldSyncs(nodes[1])
+        send_and_leave(nodes[1], FIRST, syncs)
+        for _ in range(2):
+            clock.ahead_ns += int(2 * DETACHED_SECONDS_MAX * 1e9)
+            ask(nodes[1], nodes[1].streams._sweep)
+        assert not ask(nodes[1], lambda: _session(nodes[1]).has_ended)
+        syncs.go_on()
+        wait_until("it is whole", lambda: ask(nodes[1], lambda: _session(nodes[1]).is_whole))
+        clock.ahead_ns += int(2 * DETACHED_SECONDS_MAX * 1e9)
+        ask(nodes[1], nodes[1].streams._sweep)
+        assert ask(nodes[1], lambda: KEY not in nodes[1].streams._sessions)
