@@ -3,6 +3,7 @@ whole. The syncs of a node wait until a test lets them go on."""
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections import deque
@@ -165,3 +166,64 @@ def test_a_payload_that_is_being_finished_is_not_given_up(tmp_path: Path) -> Non
         clock.ahead_ns += int(2 * DETACHED_SECONDS_MAX * 1e9)
         ask(nodes[1], nodes[1].streams._sweep)
         assert ask(nodes[1], lambda: KEY not in nodes[1].streams._sessions)
+
+
+def lose_file(node: PayloadNode, link: PayloadLink) -> None:
+    """The payload of a record, as by hand while the node is down."""
+    found = node.store.payloads.find_at(link.offset)
+    assert found is not None
+    Path(found.path).unlink()
+    node.open_again()
+
+
+def test_a_repair_waits_for_a_payload_that_is_being_finished(tmp_path: Path) -> None:
+    """It would write to its file, which counts as whole a moment later."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        node = nodes[2]
+        link = append(nodes[1], FIRST)
+        append(node, FIRST)
+        lose_file(node, link)
+        syncs = HeldSyncs(node)
+        sender = send(node, SECOND)
+        syncs.wait()
+        node.streams.repair(node.place_of(STREAM, 0), link)
+        assert not ask(node, lambda: node.streams._fetches[KEY].has_started)
+        syncs.go_on()
+        sender.until(frames.CLOSED)
+        syncs.wait()  # of what the repair has received
+        assert content(node, SECOND) == SECOND
+        syncs.go_on()
+        wait_until("it is repaired", lambda: node.streams.statistics().repaired)
+        assert content(node, FIRST, link.offset) == FIRST
+        found = node.store.payloads.find_at(link.offset)
+        assert found is not None, "its file names the record"
+        sender.close()
+
+
+@pytest.mark.parametrize("is_repair", [False, True])
+def test_a_payload_is_fetched_once_its_sender_has_failed(tmp_path: Path, is_repair: bool) -> None:
+    """With a file of its own: that of the sender is removed."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        node = nodes[2]
+        link = append(nodes[1], FIRST)
+        if is_repair:
+            append(node, FIRST)
+            lose_file(node, link)
+        syncs = HeldSyncs(node)
+        sender = send(node, FIRST)
+        syncs.wait()
+        place, told = node.place_of(STREAM, 0), Future[Exception | None]()
+        if is_repair:
+            node.streams.repair(place, link)
+        else:
+            node.streams.fetch(place, link, told.set_result)
+        assert not ask(node, lambda: node.streams._fetches[KEY].has_started)
+        syncs.go_on(OSError(errno.EIO, "input/output error"))
+        syncs.wait()  # of what is fetched
+        syncs.go_on()
+        if is_repair:
+            wait_until("it is repaired", lambda: node.streams.statistics().repaired)
+        else:
+            assert told.result(SECONDS_MAX) is None
+        assert content(node, FIRST) == FIRST
+        sender.close()

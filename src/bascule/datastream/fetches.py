@@ -159,13 +159,17 @@ class PayloadFetches:
             self._sources(place, key, is_repair=is_repair), self._on_fetched, is_repair=is_repair,
         )  # fmt: skip
         fetching.waiting.append(on_fetched)
-        # One that is being closed tells this fetch how that ends. One that was whole, and is gone
-        # as with an earlier record of the payload, does not.
-        is_awaited = session is not None and session.closing is not None and not session.is_whole
+        # One that is being finished says how that ends: they would write to one file.
+        if session is None or not session.is_being_finished:
+            self._start(fetching)
+
+    def _start(self, fetching: Fetching) -> None:
+        """Ask other nodes, unless that has begun, or is not wanted any more."""
+        if self.running.get(fetching.key) is not fetching or fetching.has_started:
+            return
+        others = (each for each in self.running.values() if each is not fetching)
         try:
-            if is_repair or not is_awaited:
-                others = (each for each in self.running.values() if each is not fetching)
-                fetching.start(promised=sum(each.missing_bytes for each in others))
+            fetching.start(promised=sum(each.missing_bytes for each in others))
         except (OSError, BasculeError) as error:
             self._on_fetched(fetching, error)
 
@@ -185,20 +189,26 @@ class PayloadFetches:
         return [*others, own] if is_repair else others
 
     def on_whole(self, key: Key) -> None:
-        """A payload has come from its client."""
-        fetching = self.running.pop(key, None)
-        if fetching is not None:
-            fetching.close()
-            self._tell(fetching, None)
+        """A payload has come from its client. What a repair is to replace is still damaged."""
+        fetching = self.running.get(key)
+        if fetching is None:
+            return
+        if fetching.is_repair:
+            self.on_not_received(key)
+            return
+        del self.running[key]
+        fetching.close()
+        self._tell(fetching, None)
 
     def on_not_received(self, key: Key) -> None:
         """A sender that had sent everything here has ended, and the payload is not whole."""
         fetching = self.running.get(key)
-        if fetching is not None and not fetching.has_started:
-            self._on_fetched(fetching, Broken(f"payload {key[2]} was not received here"))
+        if fetching is not None:
+            # Later: the file is removed after this where the disk has failed.
+            self._reactor.call(lambda: self._start(fetching))
 
     def _on_fetched(self, fetching: Fetching, error: Exception | None) -> None:
-        key = fetching.place.stream_id, fetching.place.partition, fetching.payload.id
+        key = fetching.key
         if self.running.get(key) is fetching:
             del self.running[key]
         if isinstance(error, UnknownPayload):

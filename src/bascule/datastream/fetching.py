@@ -89,6 +89,7 @@ class Fetching:
         self.place = place
         self.payload = link.payload
         self.link = link
+        self.key = place.stream_id, place.partition, link.payload.id
         self.is_repair = is_repair
         self._offset = link.offset
         self.waiting: list[OnFetched] = []
