@@ -17,7 +17,7 @@ from bascule.datastream.disk.pacing import STEP_BYTES
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.limits import DataStreamCounts
 from bascule.datastream.ports import PayloadPlace
-from bascule.errors import Broken, DiskFull
+from bascule.errors import Broken, DiskFull, PayloadMissing, UnknownPayload
 from bascule.host.api import File
 from bascule.host.real import RealClock
 from bascule.record.payload_links import Payload, PayloadLink
@@ -78,13 +78,15 @@ class Here:
         self.fetches = PayloadFetches(self, cast(Any, self), cast(Any, self), RealClock(), {}, {})
         self.told: dict[int, Exception | None] = {}
 
-    def fetch(self, number: int, size: int) -> None:
-        self.told.pop(number, None)
+    def place(self) -> PayloadPlace:
         replicas = tuple(ReplicaAddress(node, "") for node in (1, 2))
         store = cast(Any, SimpleNamespace(payloads=self.payloads))
-        place = PayloadPlace("models", b"m" * 16, 0, 1, replicas, 2, store, (1, 2), 0)
+        return PayloadPlace("models", b"m" * 16, 0, 1, replicas, 2, store, (1, 2), 0)
+
+    def fetch(self, number: int, size: int) -> None:
+        self.told.pop(number, None)
         link = PayloadLink(number, payload(number, size))
-        self.fetches.fetch(place, link, lambda error: self.told.update({number: error}))
+        self.fetches.fetch(self.place(), link, lambda error: self.told.update({number: error}))
 
     def come(self, number: int, start: int, end: int) -> None:
         """So many bytes come from the node that is asked, as long as anything is read."""
@@ -210,3 +212,41 @@ def test_a_part_of_an_earlier_attempt_has_its_room_already(here: Here) -> None:
     here.end(0)
     assert here.told[0] is None
     assert cast(File, here.payloads.open_whole(payload(0, size).id)[1]).size() == size
+
+
+@pytest.mark.parametrize("is_repair", [False, True])
+def test_what_is_fetched_first_says_nothing_of_other_content_of_its_id(
+    here: Here, is_repair: bool
+) -> None:
+    first, other = (PayloadLink(0, payload(0, size)) for size in (5 * PACKET, 3 * PACKET))
+    told: dict[str, Exception | None] = {}
+    if is_repair:
+        here.fetches.repair(here.place(), first)
+    else:
+        here.fetches.fetch(here.place(), first, lambda error: told.update(first=error))
+    for name in ("other", "same"):
+        here.fetches.fetch(here.place(), other, lambda error, name=name: told.update({name: error}))  # type: ignore[misc]
+    assert here.running(0).payload == first.payload
+    here.running(0).on_closed(UnknownPayload("models", 0, 0))
+    if is_repair:
+        here.running(0).on_closed(PayloadMissing(first.payload.id, "this node"))
+    assert here.payloads.is_given_up(first)
+    assert told == ({} if is_repair else {"first": None})
+    assert here.running(0).payload == other.payload
+    here.come(0, 0, 3 * PACKET)
+    here.end(0)
+    assert told["other"] is told["same"] is None
+    assert here.payloads.has(other.payload)
+
+
+def test_a_payload_that_is_fetched_for_one_record_is_not_fetched_again_for_another_one(
+    here: Here,
+) -> None:
+    links = [PayloadLink(offset, payload(0, PACKET)) for offset in (0, 7)]
+    told: list[Exception | None] = []
+    for link in links:
+        here.fetches.fetch(here.place(), link, told.append)
+    here.come(0, 0, PACKET)
+    here.end(0)
+    assert told == [None, None]
+    assert not here.fetches.running

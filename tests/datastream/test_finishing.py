@@ -56,6 +56,7 @@ class HeldSyncs:
     """Those of a node, from now on."""
 
     def __init__(self, node: PayloadNode) -> None:
+        self._node = node
         self._begun, self._allowed = threading.Semaphore(0), threading.Semaphore(0)
         self._errors: deque[OSError | None] = deque()
         node.on_sync = self._hold
@@ -74,6 +75,11 @@ class HeldSyncs:
         """With that which has begun."""
         self._errors.append(error)
         self._allowed.release()
+
+    def end(self) -> None:
+        """Hold no more; go on with that which has begun."""
+        self._node.on_sync = lambda: None
+        self.go_on()
 
 
 def payload(data: bytes) -> Payload:
@@ -192,7 +198,7 @@ def test_a_repair_waits_for_a_payload_that_is_being_finished(tmp_path: Path) -> 
         sender.until(frames.CLOSED)
         syncs.wait()  # of what the repair has received
         assert content(node, SECOND) == SECOND
-        syncs.go_on()
+        syncs.end()
         wait_until("it is repaired", lambda: node.streams.statistics().repaired)
         assert content(node, FIRST, link.offset) == FIRST
         found = node.store.payloads.find_at(link.offset)
@@ -220,10 +226,26 @@ def test_a_payload_is_fetched_once_its_sender_has_failed(tmp_path: Path, is_repa
         assert not ask(node, lambda: node.streams._fetches[KEY].has_started)
         syncs.go_on(OSError(errno.EIO, "input/output error"))
         syncs.wait()  # of what is fetched
-        syncs.go_on()
+        syncs.end()
         if is_repair:
             wait_until("it is repaired", lambda: node.streams.statistics().repaired)
         else:
             assert told.result(SECONDS_MAX) is None
+        assert content(node, FIRST) == FIRST
+        sender.close()
+
+
+def test_other_content_of_a_client_is_not_what_a_record_waits_for(tmp_path: Path) -> None:
+    with payload_nodes(tmp_path, 2) as nodes:
+        node = nodes[2]
+        link = append(nodes[1], FIRST)
+        syncs = HeldSyncs(node)
+        sender = send(node, SECOND)
+        syncs.wait()
+        told = Future[Exception | None]()
+        node.streams.fetch(node.place_of(STREAM, 0), link, told.set_result)
+        assert not ask(node, lambda: node.streams._fetches[KEY].has_started)
+        syncs.end()
+        assert told.result(SECONDS_MAX) is None
         assert content(node, FIRST) == FIRST
         sender.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from bascule.datastream.disk.whole_reads import Awaiting
@@ -14,7 +15,7 @@ from bascule.datastream.session import Key, Session, opened_again
 from bascule.datastream.transport.reactor import Reactor
 from bascule.errors import BasculeError, Broken, PayloadMissing, UnknownPayload
 from bascule.host.api import Clock
-from bascule.record.payload_links import PayloadLink
+from bascule.record.payload_links import Payload, PayloadLink
 
 log = logging.getLogger("bascule.datastream.service")
 
@@ -54,9 +55,6 @@ class PayloadFetches:
         payload = link.payload
         if place.store is None:
             on_fetched(PayloadMissing(payload.id, "a partition without a replica here"))
-            return
-        if place.store.payloads.has(payload):
-            on_fetched(None)
             return
         self._begin(place, link, on_fetched, is_repair=False)
 
@@ -137,16 +135,20 @@ class PayloadFetches:
     ) -> None:
         store = place.store
         assert store is not None
+        if not is_repair and store.payloads.has(link.payload):
+            on_fetched(None)
+            return
         key = place.stream_id, place.partition, link.payload.id
+        again = partial(self._begin, place, link, on_fetched, is_repair=is_repair)
         fetching = self.running.get(key)
         if fetching is not None:
-            fetching.waiting.append(on_fetched)
+            if fetching.link == link and fetching.is_repair == is_repair:
+                fetching.waiting.append(on_fetched)
+            else:  # what that comes to says nothing of this one
+                fetching.behind.append(again)
             return
         if (waiting := self._loading.get(key)) is not None:
-            # What is read is of no use to it.
-            waiting.add(
-                lambda: self._begin(place, link, on_fetched, is_repair=is_repair), lambda: False
-            )
+            waiting.add(again, lambda: False)  # what is read is of no use to it
             return
         session = self._sessions.get(key)
         if session is not None and session.payloads is not store.payloads:
@@ -188,12 +190,13 @@ class PayloadFetches:
             others = others[first:] + others[:first]
         return [*others, own] if is_repair else others
 
-    def on_whole(self, key: Key) -> None:
-        """A payload has come from its client. What a repair is to replace is still damaged."""
+    def on_whole(self, key: Key, payload: Payload) -> None:
+        """A payload has come from its client. It may have other content than a record wants, and
+        what a repair is to replace is still damaged."""
         fetching = self.running.get(key)
         if fetching is None:
             return
-        if fetching.is_repair:
+        if fetching.is_repair or fetching.payload != payload:
             self.on_not_received(key)
             return
         del self.running[key]
@@ -201,7 +204,7 @@ class PayloadFetches:
         self._tell(fetching, None)
 
     def on_not_received(self, key: Key) -> None:
-        """A sender that had sent everything here has ended, and the payload is not whole."""
+        """A sender that had sent everything here has ended, and what was wanted is not whole."""
         fetching = self.running.get(key)
         if fetching is not None:
             # Later: the file is removed after this where the disk has failed.
@@ -263,3 +266,5 @@ class PayloadFetches:
         waiting, fetching.waiting = fetching.waiting, []
         for each in waiting:
             each(error)
+        for again in fetching.behind:
+            self._reactor.call(again)

@@ -93,6 +93,9 @@ class Fetching:
         self.is_repair = is_repair
         self._offset = link.offset
         self.waiting: list[OnFetched] = []
+        self.behind: list[Callable[[], None]] = []
+        """Begin something else with the same id once this has ended: they would write to one file.
+        """
         self._service = service
         self._reactor = reactor
         self._pool = pool

@@ -453,10 +453,10 @@ class DataStreams:
     def on_whole(self, key: Key) -> None:
         """A payload is whole here."""
         self.write_back_thread.on_payload()
-        self._fetching.on_whole(key)
         session = self._sessions.get(key)
         if session is not None and session.closing is not None:
             place, files, payload = session.place, session.payloads, session.closing
+            self._fetching.on_whole(key, payload)
 
             def on_kept(_: object, error: Exception | None) -> None:
                 if error is not None and not isinstance(error, PayloadMissing):
