@@ -36,15 +36,25 @@ def payload_of(id: str, content: bytes) -> Payload:
     return Payload(id, len(content), crc32c(content))
 
 
+def linked_record(offset: int, payload: Payload) -> memoryview:
+    """A batch with the record of a payload."""
+    record = Record(offset, 0, None, b"", payload.headers())
+    batch = build_batch([record], base_offset=offset)
+    seal(
+        batch, record_count=1, base_timestamp=0, max_timestamp=0,
+        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=offset, leader_epoch=0,
+    )  # fmt: skip
+    return memoryview(batch)
+
+
 class Leader:
     """A partition with payloads, and a publisher that knows one message id."""
 
-    def __init__(self, *, committed: int = 0) -> None:
+    def __init__(self, *, committed: int = 0, files: SimFiles | None = None) -> None:
         """`committed`: records without payload that are committed."""
         clock = SimClock(1_000)
-        self.log = PayloadLog.open(
-            SimFiles(RealRandom(1)), "/data/s/0", log_config(DEFINITION.config), clock
-        )
+        self.files = files or SimFiles(RealRandom(1))
+        self.log = PayloadLog.open(self.files, "/data/s/0", log_config(DEFINITION.config), clock)
         if committed:
             plain = [Record(offset, 0, None, b"plain") for offset in range(committed)]
             self.log.append_as_follower(memoryview(build_batch(plain, base_offset=0)))
@@ -96,6 +106,18 @@ class Leader:
         payload = payload_of(id, content)
         payloads.finish(file, payload)
         return payload
+
+    def append(self, id: str, content: bytes) -> Payload:
+        """A record with a payload."""
+        payload = self.store(id, content)
+        self.log.append_as_follower(linked_record(self.log.end.offset, payload))
+        self.log.sync()
+        return payload
+
+    def restarted(self) -> Leader:
+        """All its records are committed."""
+        self.log.close(high_watermark=self.log.end.offset)
+        return Leader(files=self.files)
 
     def ask(
         self, payload: Payload, headers: tuple[tuple[str, bytes], ...] = MESSAGE_ID
@@ -161,16 +183,41 @@ def test_other_content_under_an_id_whose_file_is_gone_is_refused() -> None:
     leader = Leader()
     first = payload_of(ONE, b"first")
     leader.log.payloads.give_up(PayloadLink(0, first))
-    record = Record(0, 0, None, b"", first.headers())
-    batch = build_batch([record], base_offset=0)
-    seal(
-        batch, record_count=1, base_timestamp=0, max_timestamp=0,
-        attributes=LOG_APPEND_TIME | PAYLOAD_LINKS, base_offset=0, leader_epoch=0,
-    )  # fmt: skip
-    leader.log.append_as_follower(memoryview(batch))
+    leader.log.append_as_follower(linked_record(0, first))
     leader.offset_of_id = 0
     with pytest.raises(PayloadDamaged, match="content at offset 0"):
         leader.link(ONE, b"other", ())
+
+
+@pytest.mark.parametrize("found", [b"fir", b"first, and more"])
+def test_a_payload_whose_file_was_cut_or_has_grown_is_a_duplicate(found: bytes) -> None:
+    """Its record says what was stored."""
+    leader = Leader()
+    first = leader.append(ONE, b"first")
+    stored = leader.log.payloads.find_at(0)
+    assert stored is not None
+    file = leader.files.open(stored.path, create=True)
+    file.truncate(0)
+    file.write_at(0, found)
+    leader = leader.restarted()
+    assert leader.log.payloads.find_at(0) != stored
+    ack = leader.ask(first, ())
+    assert (ack["offset"], ack["duplicate"], ack["payload"]["bytes"]) == (0, True, first.size)
+    with pytest.raises(PayloadDamaged, match=f"{first.size} bytes {first.crc:08x}"):
+        leader.ask(payload_of(ONE, b"other"), ())
+
+
+def test_each_of_several_contents_of_an_id_is_a_duplicate() -> None:
+    """As where a replica leads that still has the record which the earlier leader has removed."""
+    leader = Leader()
+    payloads = [leader.append(ONE, content) for content in (b"first", b"the second")]
+    leader = leader.restarted()
+    for offset, payload in enumerate(payloads):
+        ack = leader.ask(payload, ())
+        assert (ack["offset"], ack["duplicate"]) == (offset, True)
+        assert ack["payload"]["crc32c"] == f"{payload.crc:08x}"
+    with pytest.raises(PayloadDamaged, match="content at offset 1"):
+        leader.ask(payload_of(ONE, b"other"), ())
 
 
 def test_other_content_that_no_record_names_is_replaced_before_the_record_is_appended() -> None:

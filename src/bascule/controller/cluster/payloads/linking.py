@@ -33,6 +33,7 @@ from bascule.record.payload_links import Payload, PayloadLink
 from bascule.replica.internal_publisher import ClientMessage, InternalPublisher
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
+from bascule.storage.payloads.payload_files import FoundPayload
 from bascule.storage.payloads.payload_log import PayloadLog
 
 LINK: Final = "payload-link"
@@ -143,6 +144,8 @@ class PayloadLinks:
         the payload, and nobody else leads.
         """
         while (here := store.payloads.find(link.id)) is not None and here.offset >= 0:
+            if here.payload != link.payload:
+                here = await asyncio.to_thread(_as_recorded, store, here, link.payload)
             if here.offset < partition.committed_offset:
                 return _duplicate(partition, here.offset, here.payload, link)
             if not partition.is_leader:
@@ -212,6 +215,18 @@ class PayloadLinks:
         except TimeoutError:
             # It goes on being fetched; the request is repeated.
             raise PayloadMissing(link.id, "this node yet: it is being fetched") from None
+
+
+def _as_recorded(store: PayloadLog, here: FoundPayload, payload: Payload) -> FoundPayload:
+    """The record of `payload` if there is one, else that of `here`, a payload with the same id; and
+    the payload as the record says it is. A file may have been cut, or have grown, and records of
+    other content may have the id. Reads the disk. Raises: as `PayloadLog.link_at`."""
+    same = [each for each in store.payloads.linked() if each.payload[::2] == payload[::2]]
+    for each in same:
+        if store.link_at(each.offset) == PayloadLink(each.offset, payload):
+            return each._replace(payload=payload)
+    named = store.link_at(here.offset)
+    return here if named is None else here._replace(payload=named.payload)
 
 
 def _duplicate(
