@@ -50,6 +50,9 @@ class Log:
     def __init__(self, directory: Path) -> None:
         self.payloads = PayloadFiles(RealFiles(), str(directory), threading.Lock())
 
+    def check_open(self) -> None:
+        """It is."""
+
 
 class Replica:
     definition = StreamDefinition("s", b"s" * 16, 0, StreamConfig(subject="s"))

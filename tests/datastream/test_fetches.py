@@ -80,7 +80,7 @@ class Here:
 
     def place(self) -> PayloadPlace:
         replicas = tuple(ReplicaAddress(node, "") for node in (1, 2))
-        store = cast(Any, SimpleNamespace(payloads=self.payloads))
+        store = cast(Any, SimpleNamespace(payloads=self.payloads, check_open=lambda: None))
         return PayloadPlace("models", b"m" * 16, 0, 1, replicas, 2, store, (1, 2), 0)
 
     def fetch(self, number: int, size: int) -> None:

@@ -64,7 +64,7 @@ class PayloadFetches:
         now_ns = self._clock.monotonic_ns()
         failed_ns = self._repairs_failed.get(key)
         too_early = failed_ns is not None and now_ns - failed_ns < REPAIR_AGAIN_NS
-        if place.store is None or key in self.running or too_early:
+        if place.store is None or place.is_closed or key in self.running or too_early:
             return
         self._service.counts.damaged += 1
         log.warning(
@@ -135,6 +135,9 @@ class PayloadFetches:
     ) -> None:
         store = place.store
         assert store is not None
+        if place.is_closed:  # what is received now belongs to another log
+            on_fetched(opened_again(link.payload.id))
+            return
         if not is_repair and store.payloads.has(link.payload):
             on_fetched(None)
             return

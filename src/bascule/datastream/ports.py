@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from bascule.datastream.protocol.chains import Links
+from bascule.errors import Closed, LogFailed
 from bascule.record.payload_links import Payload
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile
@@ -38,6 +39,18 @@ class PayloadPlace(NamedTuple):
     def confirmed(self, high_watermark: int) -> PayloadPlace:
         """The place, once this node knows that it leads: with the watermark of then."""
         return self._replace(high_watermark=high_watermark, is_confirmed=True)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this node's log was closed since, as one that healed: it is another one now."""
+        try:
+            if self.store is not None:
+                self.store.check_open()
+        except Closed:
+            return True
+        except LogFailed:
+            return False  # who uses it hears of that
+        return False
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -340,6 +340,9 @@ class DataStreams:
         asks, which a later attempt of its client excludes."""
         assert place.store is not None
         payloads, key = place.store.payloads, (place.stream_id, place.partition, opening.id)
+        if not is_wanted() or place.is_closed:  # any more: it may have waited here
+            ready(None, opened_again(opening.id))
+            return
         if (waiting := self._loading.get(key)) is not None:
             # Who reads the part cuts off what is behind it, so nobody may write meanwhile.
             again = partial(self.prepare_session, place, opening, ready, is_wanted=is_wanted)
