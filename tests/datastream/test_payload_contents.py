@@ -125,6 +125,27 @@ def test_the_damaged_one_of_two_contents_is_repaired(tmp_path: Path) -> None:
         assert read(nodes[1], FetchPayload(STREAM, 0, offset=1)) == SECOND
 
 
+def test_the_damaged_one_is_repaired_where_its_record_is_not_known(tmp_path: Path) -> None:
+    """As one whose blocks were read after it had come."""
+    with payload_nodes(tmp_path, 2) as nodes:
+        for node in nodes.values():
+            append(node, FIRST)
+            append(node, SECOND)
+        payloads = nodes[1].store.payloads
+        found = payloads.find_at(0)
+        assert found is not None
+        with Path(found.path).open("r+b") as file:
+            file.write(bytes(9))
+        nodes[1].streams._fetching.repair_content(nodes[1].place_of(STREAM, 0), payload(FIRST))
+        wait_until("it is repaired", lambda: nodes[1].streams.statistics().repaired)
+        assert Path(found.path).read_bytes() == FIRST
+        receive(nodes[1], FIRST[:9])
+        nodes[1].streams._fetching.repair_content(nodes[1].place_of(STREAM, 0), payload(FIRST[:9]))
+        assert [payloads.has(payload(data)) for data in (FIRST, SECOND, FIRST[:9])] == [
+            True, True, False,
+        ]  # fmt: skip
+
+
 def test_other_content_is_not_read_for_a_record_that_lacks_its_own(tmp_path: Path) -> None:
     with payload_nodes(tmp_path, 1) as nodes:
         nodes[1].store.payloads.give_up(PayloadLink(0, payload(FIRST)))

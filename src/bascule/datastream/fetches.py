@@ -114,13 +114,27 @@ class PayloadFetches:
         found = store.payloads.find_at(offset)
         if found is None or found.payload.id != id:
             found = store.payloads.find(id)
-        if found is None:
-            return
+        if found is not None:
+            self._repair_record(place, id, found.offset)
+
+    def repair_content(self, place: PayloadPlace, payload: Payload) -> None:
+        """As `repair_found`, for a payload whose record is not known: records of other content may
+        have its id."""
+        store = place.store
+        assert store is not None
+        offsets = [each.offset for each in store.payloads.linked() if each.payload == payload]
+        if offsets or store.payloads.has(payload):
+            self._repair_record(place, payload.id, offsets[0] if offsets else -1)
+
+    def _repair_record(self, place: PayloadPlace, id: str, offset: int) -> None:
+        """Repair the payload of the record at `offset`; -1: no record names it."""
+        store = place.store
+        assert store is not None
         try:
-            if found.offset < 0:  # no record names it: it is fetched when one does
+            if offset < 0:  # it is fetched when a record names it
                 store.payloads.discard_whole(id)
                 return
-            link = store.link_at(found.offset)
+            link = store.link_at(offset)
         except (BasculeError, OSError) as caught:
             log.warning(
                 "data streaming: the record of a damaged payload cannot be read",

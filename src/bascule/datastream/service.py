@@ -462,8 +462,8 @@ class DataStreams:
             self._fetching.on_whole(key, payload)
 
             def on_kept(_: object, error: Exception | None) -> None:
-                if error is not None and not isinstance(error, PayloadMissing):
-                    self.on_damage(place, payload.id, error)
+                if error is not None and not isinstance(error, PayloadMissing) and is_damage(error):
+                    self.pool.submit(self._fetching.repair_content, place, payload)
 
             self.whole_reads.run(
                 keep_sums(files, payload, session.received.sums), on_kept,
