@@ -146,17 +146,29 @@ class Fetching:
     def start(self, *, promised: int = 0) -> None:
         """Ask the first node. `promised` are the bytes that other fetches still add to the disk.
 
-        Raises: DiskFull, OSError. Nothing of the payload is left then.
+        Raises: DiskFull; Broken where the disk has room for this payload, but not beside those of
+        the others; OSError. Nothing of the payload is left then.
         """
         try:
             self._file = self._payloads.create(self.payload.id)
             # A part of an earlier attempt has its room already: it is written over.
             self._file_bytes = self._room_checked = self._file.size()
-            self._payloads.check_room(self.missing_bytes + promised)
-        except (DiskFull, OSError):
+            self._payloads.check_room(self.missing_bytes)
+            self._check_promised(promised)
+        except (BasculeError, OSError):
             self._discard()
             raise
         self._next()
+
+    def _check_promised(self, promised: int) -> None:
+        """Raises: Broken if this payload has no room beside others; OSError."""
+        try:
+            self._payloads.check_room(self.missing_bytes + promised)
+        except DiskFull as error:
+            raise Broken(
+                f"payload {self.payload.id} of {self.payload.size} bytes has no room yet beside "
+                f"{promised} bytes that are fetched of other payloads"
+            ) from error
 
     def close(self) -> None:
         """Stop; nobody is told."""
