@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from bascule.errors import PayloadDamaged, PayloadMissing
+from bascule.errors import PayloadDamaged, PayloadMissing, UnknownPayload
 from bascule.payload_connection import PayloadReader
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -45,6 +45,19 @@ def append(node: PayloadNode, data: bytes, *, receives: bool = True) -> None:
     )
     seal(
         batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=PAYLOAD_LINKS,
+        base_offset=offset, leader_epoch=0,
+    )  # fmt: skip
+    node.store.append(batch)
+    node.store.sync()
+    node.high_watermark = offset + 1
+
+
+def append_without(node: PayloadNode) -> None:
+    """A record without a payload."""
+    offset = node.store.end.offset
+    batch = build_batch([Record(offset, 0, b"key", b"")], base_offset=offset)
+    seal(
+        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=0,
         base_offset=offset, leader_epoch=0,
     )  # fmt: skip
     node.store.append(batch)
@@ -176,3 +189,58 @@ def test_the_rest_of_a_range_is_not_that_of_other_content(tmp_path: Path) -> Non
         append(nodes[1], FIRST)
         append(nodes[2], SECOND)
         assert asyncio.run(run()) == FIRST[10:]
+
+
+@pytest.mark.parametrize("start", [0, 10])
+def test_a_reader_that_knows_its_payload_gets_no_other_one(tmp_path: Path, start: int) -> None:
+    """Also where the node that has told it what the payload is has sent nothing of it."""
+
+    async def run() -> tuple[Payload, bytes]:
+        bootstrap = f"{nodes[1].address},{nodes[2].address}"
+        asked = FetchPayload(STREAM, 0, offset=0, start=start)
+        async with PayloadReader(lambda: bootstrap, asked, timeout=20) as out:
+            out._fail()  # the other node is asked first from now on
+            data = await out.read()
+            return Payload(out.id, out.size, out.crc32c), data
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        append(nodes[1], FIRST)
+        append(nodes[2], SECOND)
+        assert asyncio.run(run()) == (payload(FIRST), FIRST[start:])
+
+
+@pytest.mark.parametrize("other", [SECOND, SECOND[:MIB]])
+def test_a_reader_that_is_told_what_to_expect_gets_that(tmp_path: Path, other: bytes) -> None:
+    async def run() -> bytes:
+        bootstrap = f"{nodes[2].address},{nodes[1].address}"
+        asked = FetchPayload(STREAM, 0, ID, 0, 10, MIB)
+        async with PayloadReader(
+            lambda: bootstrap, asked, timeout=20, expected=payload(FIRST)
+        ) as out:
+            return await out.read()
+
+    with payload_nodes(tmp_path, 2) as nodes:
+        append(nodes[1], FIRST)
+        append(nodes[2], other)
+        assert asyncio.run(run()) == FIRST[10:MIB]
+
+
+def test_a_client_gets_nothing_by_the_id_alone_where_the_record_is_known(tmp_path: Path) -> None:
+    """What is here under the id may have been sent with a later record."""
+
+    def found(*, offset: int, is_node: bool = False) -> Payload:
+        place = nodes[1].place_of(STREAM, 0)
+        asked = FetchPayload(STREAM, 0, ID, offset)
+        return run_through(nodes[1].streams.find(place, asked, is_node=is_node)).payload
+
+    with payload_nodes(tmp_path, 1) as nodes:
+        append_without(nodes[1])
+        receive(nodes[1], SECOND)
+        with pytest.raises(UnknownPayload):
+            found(offset=0)
+        nodes[1].leader = 2
+        with pytest.raises(PayloadMissing):
+            found(offset=0)
+        # A record may come later than its payload. Nodes compare what they are told.
+        assert found(offset=1) == found(offset=-1) == payload(SECOND)
+        assert found(offset=0, is_node=True) == payload(SECOND)

@@ -226,15 +226,21 @@ class DataStreams:
         Raises: UnknownPayload, PayloadMissing, PayloadDamaged, OSError.
         """
         assert place.store is not None
-        payloads, id = place.store.payloads, fetch.id
+        payloads, id, end = place.store.payloads, fetch.id, place.store.end.offset
         link = place.store.named_link(id, fetch.offset)
-        if id and (payloads.find(id) is None if link is None else not payloads.has(link.payload)):
+        is_in_log = 0 <= fetch.offset < end
+        # What is here may be other content of the id. Nodes compare it with the record they have.
+        is_by_record = is_in_log and not is_node
+        is_here = not is_by_record and payloads.find(id) is not None
+        if id and not (is_here if link is None else payloads.has(link.payload)):
             leads = place.leader == self.node_id
             is_known = place.is_confirmed or fetch.offset < place.high_watermark
-            is_in_log = leads and is_known and 0 <= fetch.offset < place.store.end.offset
             # The record is in the log of its leader, and the payload nowhere on its disk.
-            if is_in_log and (is_node or self.payload_at(place, fetch.offset).id != id):
+            is_lost = is_in_log and leads and is_known
+            if is_lost and (is_node or self.payload_at(place, fetch.offset).id != id):
                 raise UnknownPayload(place.stream, place.partition, fetch.offset)
+            if link is None and is_by_record:
+                raise PayloadMissing(id, "this replica, for this record")
         if not id:
             link = PayloadLink(fetch.offset, self.payload_at(place, fetch.offset))
             id = link.payload.id

@@ -22,6 +22,7 @@ from bascule.errors import (
 )
 from bascule.payload_connection.connection import PayloadConnection
 from bascule.payload_connection.places import Places
+from bascule.record.payload_links import Payload
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.checksums import combine
 from bascule.wire.datastream.frames import decode_message, encode_ack, encode_message
@@ -56,8 +57,11 @@ class PayloadReader:
         *,
         timeout: float,
         places: Places | None = None,
+        expected: Payload | None = None,
     ) -> None:
-        """`places` are those of an earlier reader of the partition, instead of `bootstrap`."""
+        """`places` are those of an earlier reader of the partition, instead of `bootstrap`.
+        `expected` is what the record says of the payload, where that is known: nodes with other
+        content under its id count as damaged."""
         self.id = fetch.id
         self.size = -1
         """In bytes, of the whole payload; known once it is open."""
@@ -67,6 +71,7 @@ class PayloadReader:
         self._fetch = fetch
         self._timeout = timeout
         self._places = places
+        self._expected = expected
         self._connection: PayloadConnection | None = None
         self._connection_count = 0
         self._start = fetch.start
@@ -222,13 +227,32 @@ class PayloadReader:
             self._places.learn(fetched.replicas)
             connection.close()
             return False
-        if self._position > self._start and fetched.crc != self.crc32c:
+        try:
+            self._check_content(address, fetched)
+        except PayloadDamaged:
             connection.close()
-            found, expected = f"{fetched.crc:08x}", f"{self.crc32c:08x}"
-            raise PayloadDamaged(self.id, f"checksum at {address}", found, expected)
+            raise
         self.id, self.size, self.crc32c = fetched.id, fetched.size, fetched.crc
         self._fetch.id = fetched.id  # the rest is of the same payload
         self._end = fetched.end
         self._connection = connection
         self._connection_count += 1
         return True
+
+    def _check_content(self, address: str, fetched: PayloadFetched) -> None:
+        """Raises: PayloadDamaged for other content under the id than that which is read.
+
+        The first node that answers says which content that is, where it is not known before, also
+        if it sends nothing then: the caller may have seen it. Its size does not count: that is the
+        size of its file, which may have been cut.
+        """
+        expected = self._expected
+        if expected is not None and fetched.size != expected.size:
+            found = str(fetched.size)
+            raise PayloadDamaged(self.id, f"size at {address}", found, str(expected.size))
+        if expected is None and not self._connection_count:
+            return
+        crc = self.crc32c if expected is None else expected.crc
+        if fetched.crc != crc:
+            found = f"{fetched.crc:08x}"
+            raise PayloadDamaged(self.id, f"checksum at {address}", found, f"{crc:08x}")

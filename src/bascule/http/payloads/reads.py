@@ -107,15 +107,20 @@ class _Pieces:
 
     async def _begin_elsewhere(self) -> None:
         """Have the first bytes of another replica."""
-        self._reader = PayloadReader(
-            self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX
-        )
+        self._reader = reader = self._other_reader()
         try:
-            async with aclosing(self._reader.chunks()) as chunks:
+            async with aclosing(reader.chunks()) as chunks:
                 self._read = await anext(chunks, b"")
         except BaseException:
             self.close()
             raise
+
+    def _other_reader(self) -> PayloadReader:
+        """Of the payload whose size and checksum are in the headers of the answer."""
+        return PayloadReader(
+            self._payloads.bootstrap, self._fetch,
+            timeout=OTHER_SECONDS_MAX, expected=self._found.payload,
+        )  # fmt: skip
 
     def _on_damage(self, error: Exception) -> None:
         self._found.on_damage(error)
@@ -163,9 +168,7 @@ class _Pieces:
             return
         if self._reader is None:
             self._fetch.start = self._position
-            self._reader = PayloadReader(
-                self._payloads.bootstrap, self._fetch, timeout=OTHER_SECONDS_MAX
-            )
+            self._reader = self._other_reader()
         if self._read:
             yield self._read
         async for chunk in self._reader:
