@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from bascule.datastream.disk import whole_reads
-from bascule.datastream.disk.whole_reads import SLICE_BLOCKS, Awaiting, WholeReads
+from bascule.datastream.disk.whole_reads import SLICE_BLOCKS, Awaiting, SharedRead, WholeReads
 from bascule.errors import Broken
-from bascule.storage.payloads.block_steps import Steps
+from bascule.storage.payloads.block_steps import Steps, WaitingSteps
 
 
 class Threads:
@@ -144,6 +144,38 @@ def test_a_future_that_is_cancelled_stops_its_read(reads: Reads) -> None:
     reads.long.run()
     assert reads.stopped == ["a"]
     assert other.result(0) == 20
+
+
+def test_reads_that_wait_for_another_one_take_no_thread(reads: Reads) -> None:
+    """Those that nobody wants any more stop with the next one that waits, or at the end."""
+    shared: SharedRead[int] = SharedRead()
+
+    def run(name: str) -> None:
+        def steps() -> WaitingSteps[int]:
+            yield shared
+            return shared.result()
+
+        reads.reads.run(
+            steps(),
+            lambda result, error: reads.told.update({name: error or result}),
+            is_wanted=lambda: name not in reads.unwanted,
+        )
+        reads.short.run()
+
+    for name in "abcd":
+        run(name)
+    reads.unwanted.update("ab")
+    assert not reads.long.work
+    run("e")
+    reads.long.run()
+    assert [type(reads.told[name]) for name in "ab"] == [Broken] * 2
+    assert len(reads.told) == 2
+    reads.unwanted.add("c")
+    shared.end(7, None)
+    run("late")
+    reads.long.run()
+    assert isinstance(reads.told["c"], Broken)
+    assert [reads.told[name] for name in ("d", "e", "late")] == [7] * 3
 
 
 def test_a_read_goes_on_while_any_of_those_who_wait_wants_it() -> None:

@@ -68,6 +68,8 @@ def ranges(node: PayloadNode, monkeypatch: pytest.MonkeyPatch, endless: Endless)
 
 
 Begin = Callable[[PayloadNode, pytest.MonkeyPatch, Endless], list[RawSender]]
+READS: dict[Begin, int] = {resumed: COUNT, ranges: 1}
+"""The checksums of a payload are built once for all."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def reading(
     with payload_nodes(directory, 1) as nodes:
         node = nodes[1]
         senders = begin(node, monkeypatch, endless)
-        wait_until("all are read", lambda: endless.begun == COUNT)
+        wait_until("all are read", lambda: endless.begun == READS[begin])
         yield node, endless, senders
         for each in senders:
             each.close()
@@ -101,11 +103,10 @@ def test_others_are_stored_and_read_beside_long_reads(
         assert not endless.stopped
 
 
-@pytest.mark.parametrize("begin", [resumed, ranges])
 def test_long_reads_stop_once_their_clients_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Begin
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with reading(tmp_path, monkeypatch, begin) as (node, endless, senders):
+    with reading(tmp_path, monkeypatch, resumed) as (node, endless, senders):
         for sender in senders[1:]:
             sender.close()
         wait_until("all but one have stopped", lambda: endless.stopped == COUNT - 1)
@@ -114,13 +115,30 @@ def test_long_reads_stop_once_their_clients_are_gone(
         wait_until("no session is left", lambda: not node.streams.counts.sessions)
 
 
+def test_checksums_are_built_on_without_clients_until_the_payload_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reading(tmp_path, monkeypatch, ranges) as (node, endless, senders):
+        for sender in senders:
+            sender.close()
+        wait_until("all are gone", lambda: not node.streams.counts.connections)
+        late = RawSender(node.port)
+        late.send(encode_message(frames.FETCH, FetchPayload(STREAM, 0, ID, 0, 5, 9)))
+        assert (endless.begun, endless.stopped) == (1, 0)
+        node.store.payloads.discard_whole(ID)
+        wait_until("it has stopped", lambda: endless.stopped)
+        while late.next()[0] != frames.FAILED:
+            pass
+        late.close()
+
+
 @pytest.mark.parametrize("begin", [resumed, ranges])
 def test_a_node_stops_in_the_middle_of_long_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Begin
 ) -> None:
     with reading(tmp_path, monkeypatch, begin) as (node, endless, _):
         node.stop()
-        assert endless.stopped == COUNT
+        assert endless.stopped == READS[begin]
 
 
 def test_a_part_is_read_on_for_the_last_client_that_waits(

@@ -24,7 +24,7 @@ from bascule.datastream.transport.sending import KEEPALIVE_SECONDS, PayloadSende
 from bascule.errors import BasculeError, Broken, PayloadMissing, RemoteProtocolError
 from bascule.errors.plain import to_plain
 from bascule.record.payload_links import Payload
-from bascule.storage.payloads.block_steps import Steps
+from bascule.storage.payloads.block_steps import WaitingSteps
 from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import (
@@ -103,7 +103,7 @@ class InboundOwner(PayloadReceiver, Protocol):
     def confirm_leads(self, place: PayloadPlace) -> Future[int]: ...
     def find(
         self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool
-    ) -> Steps[VerifiedFile]: ...
+    ) -> WaitingSteps[VerifiedFile]: ...
     def on_damage(
         self, place: PayloadPlace, id: str, error: Exception, offset: int = -1
     ) -> None: ...

@@ -16,6 +16,7 @@ from bascule.datastream.chunked_payloads import ChunkedPayloads
 from bascule.datastream.disk.leftovers import Leftovers
 from bascule.datastream.disk.paced_thread import PacedThread
 from bascule.datastream.disk.pacing import Pacing
+from bascule.datastream.disk.sums_builds import SumsBuilds
 from bascule.datastream.disk.whole_reads import Awaiting, WholeReads
 from bascule.datastream.fetches import PayloadFetches
 from bascule.datastream.inbound import InboundConnection, OnSession
@@ -38,14 +39,9 @@ from bascule.errors import (
 )
 from bascule.host.api import Clock
 from bascule.record.payload_links import Payload, PayloadLink, is_payload_id
-from bascule.storage.payloads.block_steps import Steps
+from bascule.storage.payloads.block_steps import WaitingSteps
 from bascule.storage.payloads.payload_files import PayloadFiles
-from bascule.storage.payloads.verified_file import (
-    VerifiedFile,
-    is_damage,
-    keep_sums,
-    open_verified,
-)
+from bascule.storage.payloads.verified_file import VerifiedFile, is_damage, keep_sums
 from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import (
     FetchPayload,
@@ -95,6 +91,7 @@ class DataStreams:
         self._reactor = Reactor("datastream", clock)
         self._sessions: dict[Key, Session] = {}
         self.whole_reads = WholeReads(self.pool)
+        self._builds = SumsBuilds(self.whole_reads, self.on_damage)
         self._loading: dict[Key, Awaiting] = {}
         """The sessions whose part is read from the disk, and who waits for that."""
         self._admission = PayloadAdmission(clock, self._limits, self.counts, self._loading)
@@ -217,7 +214,7 @@ class DataStreams:
 
     def find(
         self, place: PayloadPlace, fetch: FetchPayload, *, is_node: bool
-    ) -> Steps[VerifiedFile]:
+    ) -> WaitingSteps[VerifiedFile]:
         """The payload that is asked for. On a thread of `whole_reads`.
 
         A leader tells other nodes that it lacks one, and they ask the rest before they give it up.
@@ -245,7 +242,7 @@ class DataStreams:
             link = PayloadLink(fetch.offset, self.payload_at(place, fetch.offset))
             id = link.payload.id
         try:
-            return (yield from open_verified(payloads, id, fetch.start, fetch.end, link=link))
+            return (yield from self._builds.open_verified(place, fetch, id, link))
         except (PayloadDamaged, OSError) as error:
             self.on_damage(place, id, error, fetch.offset)
             raise

@@ -2,7 +2,8 @@
 
 Each read begins on the threads of short work, with one block at most: most need no more. The rest
 is read on threads of its own, a slice of each read in turn. So a long read delays neither short
-work nor short reads, and it stops at the next block once nobody wants it.
+work nor short reads, and it stops at the next block once nobody wants it. A read that waits for
+another one takes no thread.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from bascule.errors import Broken
-from bascule.storage.payloads.block_steps import Steps
+from bascule.storage.payloads.block_steps import WaitingSteps
 
 T = TypeVar("T")
 
@@ -39,17 +40,17 @@ class WholeReads:
 
     def run(
         self,
-        steps: Steps[T],
+        steps: WaitingSteps[T],
         on_read: OnRead[T] = lambda *_: None,
         *,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take the steps, then call `on_read`, on the thread that reads: with Broken where the read
         is not wanted any more, or was not taken to its end before `close`. That thread also calls
-        `is_wanted`, before each step."""
+        `is_wanted`, before each step; where the read waits for another one, any thread does."""
         self._submit(self._pool, steps, 1, on_read, is_wanted)
 
-    def future(self, steps: Steps[T]) -> Future[T]:
+    def future(self, steps: WaitingSteps[T]) -> Future[T]:
         """What the steps return, or raise, as for `run`; they stop once it is cancelled."""
         found: Future[T] = Future()
 
@@ -66,7 +67,7 @@ class WholeReads:
     def _submit(
         self,
         threads: Executor,
-        steps: Steps[T],
+        steps: WaitingSteps[T],
         count: int,
         on_read: OnRead[T],
         is_wanted: Callable[[], bool],
@@ -78,7 +79,7 @@ class WholeReads:
         _stop(steps, on_read)
 
     def _take(
-        self, steps: Steps[T], count: int, on_read: OnRead[T], is_wanted: Callable[[], bool]
+        self, steps: WaitingSteps[T], count: int, on_read: OnRead[T], is_wanted: Callable[[], bool]
     ) -> None:
         """Take so many steps, and have the others taken when it is their turn again."""
         try:
@@ -86,7 +87,15 @@ class WholeReads:
                 if self._is_closing or not is_wanted():
                     _stop(steps, on_read)
                     return
-                next(steps)
+                awaited = next(steps)
+                if awaited is not None:
+                    awaited.on_end(
+                        lambda: self._submit(
+                            self._threads, steps, SLICE_BLOCKS, on_read, is_wanted
+                        ),
+                        is_wanted,
+                    )
+                    return
         except StopIteration as stop:
             on_read(stop.value, None)
         except Exception as error:  # boundary: a bug ends one read, and whoever waits hears of it
@@ -101,9 +110,51 @@ class WholeReads:
         self._threads.shutdown()
 
 
-def _stop(steps: Steps[T], on_read: OnRead[T]) -> None:
+def _stop(steps: WaitingSteps[T], on_read: OnRead[T]) -> None:
     steps.close()
     on_read(None, Broken("nobody waits for what is read any more"))
+
+
+class SharedRead(Generic[T]):
+    """A read whose result several others wait for. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: Future[T] = Future()
+        self._waiting: list[tuple[Callable[[], object], Callable[[], bool]]] = []
+
+    def end(self, result: T | None, error: Exception | None) -> None:
+        """It has ended; see `OnRead`."""
+        with self._lock:
+            if error is None:
+                self._found.set_result(result)  # type: ignore[arg-type]
+            else:
+                self._found.set_exception(error)
+            waiting, self._waiting = self._waiting, []
+        for call, _ in waiting:
+            call()
+
+    def on_end(self, call: Callable[[], object], is_wanted: Callable[[], bool]) -> None:
+        """As `Awaited.on_end`. Those who are gone go with the next one that waits, so that there
+        are never more of them than there are connections."""
+        with self._lock:
+            before, self._waiting = self._waiting, []
+            due: list[Callable[[], object]] = []
+            for each in [*before, (call, is_wanted)]:
+                if self._found.done() or not each[1]():
+                    due.append(each[0])
+                else:
+                    self._waiting.append(each)
+        for each_due in due:
+            each_due()
+
+    def wait(self) -> None:
+        """As `Awaited.wait`."""
+        self._found.exception()
+
+    def result(self) -> T:
+        """Once it has ended. Raises: the error of the read."""
+        return self._found.result()
 
 
 class Awaiting:

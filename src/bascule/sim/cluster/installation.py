@@ -40,6 +40,7 @@ from bascule.sim.cluster.world.threads import SimpleQueue, Threading, ThreadPool
 THREADING: Final = (
     "bascule.controller.held_partitions",
     "bascule.datastream.disk.paced_thread",
+    "bascule.datastream.disk.sums_builds",
     "bascule.datastream.disk.whole_reads",
     "bascule.datastream.transport.reactor",
     "bascule.ingest.ingest_buffer",

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from bascule.errors import PayloadDamaged, PayloadMissing
 from bascule.host.api import File
 from bascule.record.payload_links import Payload, PayloadLink
-from bascule.storage.payloads.block_steps import Steps, run_through
+from bascule.storage.payloads.block_steps import Steps, WaitingSteps, run_through
 from bascule.storage.payloads.block_sums import (
     BLOCK_BYTES,
     BlockSums,
@@ -24,6 +24,9 @@ from bascule.wire.datastream.checksums import combine
 OnBlock = Callable[[int], None]
 """Called after each block was read, with its bytes."""
 _NOTHING: Final[OnBlock] = lambda _: None  # noqa: E731
+BuildSums = Callable[[PayloadFiles, Payload, File], WaitingSteps[BlockSums]]
+"""Makes the checksums of the blocks of a whole payload from its file, and keeps them. Raises:
+PayloadMissing, PayloadDamaged, OSError; Broken where that was stopped."""
 
 
 class VerifiedFile:
@@ -86,24 +89,38 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, PayloadDamaged | PayloadMissing)
 
 
+def build_kept_sums(payloads: PayloadFiles, payload: Payload, file: File) -> Steps[BlockSums]:
+    """The checksums of the blocks of a whole payload, written as well. Raises: PayloadDamaged,
+    OSError."""
+    sums = yield from build_sums(file, payload)
+    payloads.save_sums(payload.id, sums)
+    return sums
+
+
 def open_verified(
-    payloads: PayloadFiles, id: str, start: int, end: int, *, link: PayloadLink | None = None
-) -> Steps[VerifiedFile]:
+    payloads: PayloadFiles,
+    id: str,
+    start: int,
+    end: int,
+    *,
+    link: PayloadLink | None = None,
+    build: BuildSums = build_kept_sums,
+) -> WaitingSteps[VerifiedFile]:
     """The bytes [start, end) of a whole payload, that of `link` if it is known which record is
     meant; `end` -1: up to its end.
 
-    A part of a payload whose blocks have no checksums yet costs reading all of it once.
+    A part of a payload whose blocks have no checksums yet costs reading all of it once, which
+    `build` does.
 
-    Raises: PayloadMissing, PayloadDamaged, OSError.
+    Raises: PayloadMissing, PayloadDamaged, OSError; what `build` raises.
     """
     payload, file = payloads.open_whole(id) if link is None else payloads.open_linked(link)
     sums = payloads.load_sums(payload)
     is_behind = start >= payload.size or end > payload.size  # or the file was cut
-    if (sums is None and (start > 0 or 0 <= end < payload.size)) or (
-        is_behind and payload.size <= BLOCK_BYTES
-    ):
+    if is_behind and payload.size <= BLOCK_BYTES:
         sums = yield from build_sums(file, payload)
-        payloads.save_sums(id, sums)
+    elif sums is None and (start > 0 or 0 <= end < payload.size):
+        sums = yield from build(payloads, payload, file)
     if sums is not None and sums.size != payload.size:
         raise PayloadDamaged(id, "size", str(payload.size), str(sums.size))
     return VerifiedFile(payloads, payload, file, sums)
@@ -156,7 +173,9 @@ def verify_payload(payloads: PayloadFiles, link: PayloadLink, on_block: OnBlock)
 
 
 __all__ = [
+    "BuildSums",
     "VerifiedFile",
+    "build_kept_sums",
     "build_sums",
     "is_damage",
     "keep_sums",
