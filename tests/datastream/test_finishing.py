@@ -18,14 +18,11 @@ from crc32c import crc32c
 from bascule.datastream.limits import DataStreamLimits
 from bascule.datastream.service import DETACHED_SECONDS_MAX
 from bascule.datastream.session import Key, Session
-from bascule.host.real import RealClock
-from bascule.record.batch import Record
-from bascule.record.builder import build_batch
-from bascule.record.header import PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import StreamHello
+from support.payload_clocks import ShiftedClock
 from support.payload_nodes import (
     STREAM,
     STREAM_ID,
@@ -41,15 +38,6 @@ SECONDS_MAX = 20
 ID, OTHER = "ab" * 16, "cd" * 16
 KEY: Key = (STREAM_ID, 0, ID)
 FIRST, SECOND = random.Random(1).randbytes(9_000), random.Random(2).randbytes(9_000)
-
-
-class Clock(RealClock):
-    """It may be put forward."""
-
-    ahead_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return super().monotonic_ns() + self.ahead_ns
 
 
 class HeldSyncs:
@@ -91,18 +79,7 @@ def append(node: PayloadNode, data: bytes) -> PayloadLink:
     file = node.store.payloads.create(ID)
     file.write_at(0, data)
     node.store.payloads.finish(file, payload(data))
-    offset = node.store.end.offset
-    batch = build_batch(
-        [Record(offset, 0, b"key", b"", payload(data).headers())], base_offset=offset
-    )
-    seal(
-        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=PAYLOAD_LINKS,
-        base_offset=offset, leader_epoch=0,
-    )  # fmt: skip
-    node.store.append(batch)
-    node.store.sync()
-    node.high_watermark = offset + 1
-    return PayloadLink(offset, payload(data))
+    return PayloadLink(node.append_record(payload(data)), payload(data))
 
 
 def send(node: PayloadNode, data: bytes) -> RawSender:
@@ -159,7 +136,7 @@ def test_a_payload_that_is_being_finished_keeps_its_place(tmp_path: Path) -> Non
 
 def test_a_payload_that_is_being_finished_is_not_given_up(tmp_path: Path) -> None:
     """However long its disk takes."""
-    clock = Clock()
+    clock = ShiftedClock()
     with payload_nodes(tmp_path, 1, clock=clock) as nodes:
         syncs = HeldSyncs(nodes[1])
         send_and_leave(nodes[1], FIRST, syncs)

@@ -12,9 +12,6 @@ from crc32c import crc32c
 
 from bascule.errors import PayloadDamaged, PayloadMissing, UnknownPayload
 from bascule.payload_connection import PayloadReader
-from bascule.record.batch import Record
-from bascule.record.builder import build_batch
-from bascule.record.header import PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.block_steps import run_through
 from bascule.wire.datastream.messages import FetchPayload
@@ -39,30 +36,12 @@ def append(node: PayloadNode, data: bytes, *, receives: bool = True) -> None:
     """A record with a payload."""
     if receives:
         receive(node, data)
-    offset = node.store.end.offset
-    batch = build_batch(
-        [Record(offset, 0, b"key", b"", payload(data).headers())], base_offset=offset
-    )
-    seal(
-        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=PAYLOAD_LINKS,
-        base_offset=offset, leader_epoch=0,
-    )  # fmt: skip
-    node.store.append(batch)
-    node.store.sync()
-    node.high_watermark = offset + 1
+    node.append_record(payload(data))
 
 
 def append_without(node: PayloadNode) -> None:
     """A record without a payload."""
-    offset = node.store.end.offset
-    batch = build_batch([Record(offset, 0, b"key", b"")], base_offset=offset)
-    seal(
-        batch, record_count=1, base_timestamp=1, max_timestamp=1, attributes=0,
-        base_offset=offset, leader_epoch=0,
-    )  # fmt: skip
-    node.store.append(batch)
-    node.store.sync()
-    node.high_watermark = offset + 1
+    node.append_record(None)
 
 
 def read(node: PayloadNode, fetch: FetchPayload) -> bytes:

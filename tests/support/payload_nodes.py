@@ -23,6 +23,9 @@ from bascule.errors import NotLeader, UnknownStream
 from bascule.host.api import Clock, File
 from bascule.host.real import RealClock, RealFiles
 from bascule.peer.catch_up_throttle import CatchUpThrottle
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.payload_log import PayloadLog
@@ -125,6 +128,21 @@ class PayloadNode:
         return PayloadLog.open(
             SlowFiles(self), str(self.directory), LogConfig(), RealClock(), make_lock=threading.Lock
         )
+
+    def append_record(self, payload: Payload | None) -> int:
+        """Append a committed record that names a payload, which is here, or none; its offset."""
+        offset = self.store.end.offset
+        headers = () if payload is None else payload.headers()
+        batch = build_batch([Record(offset, 0, b"key", b"", headers)], base_offset=offset)
+        seal(
+            batch, record_count=1, base_timestamp=1, max_timestamp=1,
+            attributes=0 if payload is None else PAYLOAD_LINKS,
+            base_offset=offset, leader_epoch=0,
+        )  # fmt: skip
+        self.store.append(batch)
+        self.store.sync()
+        self.high_watermark = offset + 1
+        return offset
 
     def stop(self) -> None:
         """End data streaming. The listener stays, and refuses."""

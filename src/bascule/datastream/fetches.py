@@ -122,7 +122,8 @@ class PayloadFetches:
         have its id."""
         store = place.store
         assert store is not None
-        offsets = [each.offset for each in store.payloads.linked() if each.payload == payload]
+        linked = store.payloads.linked_as(payload.id)
+        offsets = [each.offset for each in linked if each.payload == payload]
         if offsets or store.payloads.has(payload):
             self._repair_record(place, payload.id, offsets[0] if offsets else -1)
 

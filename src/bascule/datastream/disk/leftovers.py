@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
+from bascule.datastream.session import Key
 from bascule.host.api import Clock
 from bascule.storage.payloads.payload_log import PayloadLog
-
-_Key = tuple[bytes, int, str]
-"""Stream id, partition and payload id."""
 
 
 class Leftovers:
@@ -21,14 +19,14 @@ class Leftovers:
         limits: DataStreamLimits,
         counts: DataStreamCounts,
         *,
-        is_used: Callable[[_Key], bool],
+        is_used: Callable[[Key], bool],
     ) -> None:
         """`is_used`: whether a payload is being received. Any thread may ask."""
         self._clock = clock
         self._limits = limits
         self._counts = counts
         self._is_used = is_used
-        self._unlinked: dict[_Key, int] = {}
+        self._unlinked: dict[Key, int] = {}
         """Since when no record has named a payload."""
 
     def remove(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
@@ -36,7 +34,7 @@ class Leftovers:
         been so for long. Called again and again, by one thread. Raises: OSError."""
         payloads = store.payloads
         now_ns = self._clock.monotonic_ns()
-        seen: dict[_Key, int] = {}
+        seen: dict[Key, int] = {}
         for id, discard in (
             *((id, payloads.discard) for id in payloads.open_ids()),
             *((id, payloads.discard_whole) for id in payloads.whole_ids()),

@@ -172,6 +172,10 @@ class PayloadFiles:
         """The payloads that records name, each with its last record."""
         return [each.found for each in self._stored.all() if each.offsets]
 
+    def linked_as(self, id: str) -> list[FoundPayload]:
+        """Those of them with an id: several where other content was sent under it."""
+        return [each.found for each in self._stored.of(id) if each.offsets]
+
     def whole_file_names(self) -> list[str]:
         """Of whole payloads, and of further records of theirs."""
         return [each.rpartition("/")[2] for each in self._stored.paths()]

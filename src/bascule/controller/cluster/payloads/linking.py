@@ -221,9 +221,9 @@ def _as_recorded(store: PayloadLog, here: FoundPayload, payload: Payload) -> Fou
     """The record of `payload` if there is one, else that of `here`, a payload with the same id; and
     the payload as the record says it is. A file may have been cut, or have grown, and records of
     other content may have the id. Reads the disk. Raises: as `PayloadLog.link_at`."""
-    same = [each for each in store.payloads.linked() if each.payload[::2] == payload[::2]]
-    for each in same:
-        if store.link_at(each.offset) == PayloadLink(each.offset, payload):
+    for each in store.payloads.linked_as(payload.id):
+        is_same = each.payload.crc == payload.crc
+        if is_same and store.link_at(each.offset) == PayloadLink(each.offset, payload):
             return each._replace(payload=payload)
     named = store.link_at(here.offset)
     return here if named is None else here._replace(payload=named.payload)
