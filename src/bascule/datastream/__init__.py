@@ -18,7 +18,8 @@ small record goes through the log: the link (`storage.payloads`).
     admission    which connection or payload gives its place to a new one
     disk         write_back, paced_thread, pacing: what of payloads is in memory only goes to the
                  disk in small steps, more slowly while syncs of logs are delayed by it;
-                 whole_reads, sums_builds: reads of whole payloads, which delay nothing else
+                 whole_reads, sums_builds: reads of whole payloads, which delay nothing else;
+                 leftovers: removes what no record names
     fetching     gets a payload from a node that has it
     fetches      those that are got: what this node lacks, and what is damaged
     limits       limits and counters
