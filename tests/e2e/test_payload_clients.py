@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import pty
 import random
@@ -24,6 +25,8 @@ import pytest
 from crc32c import crc32c
 
 import bascule
+from bascule.cli.main import main
+from bascule.cli.payloads.part_file import PartFile
 from bascule.client.messages import Message
 from support import commands
 from support.processes import BIN, Node, running_node, wait_for
@@ -121,12 +124,11 @@ def test_a_part_is_gone_on_with_only_for_its_own_range(node: Node, tmp_path: Pat
         "bascule-payload-id"
     ]
 
-    def prepare(start: int, have: bytes, *, damaged: bool = False) -> None:
+    def prepare(start: int, have: bytes, *, damaged: bool = False, content: bytes = DATA) -> None:
         part.write_bytes(have[:-1] + b"?" if damaged else have)
-        note.write_text(
-            f'{{"id": "{id}", "start": {start}, "end": null, "bytes": {len(have)}, '
-            f'"crc32c": "{crc32c(have):08x}"}}'
-        )
+        is_of = {"id": id, "payload_bytes": len(content), "payload_crc32c": crc32c(content)}
+        noted = {"start": start, "end": None, "bytes": len(have), "crc32c": f"{crc32c(have):08x}"}
+        note.write_text(json.dumps(is_of | noted))
 
     def get(*options: str) -> bytes:
         got = run(node, tmp_path, "get", "files", "0", "-o", "out", *options)
@@ -142,11 +144,43 @@ def test_a_part_is_gone_on_with_only_for_its_own_range(node: Node, tmp_path: Pat
     for start, damaged in ((6, False), (7, True)):
         prepare(start, DATA[start : MIB + start], damaged=damaged)
         assert b"begins anew" in get("--bytes", "7-")
+    prepare(7, DATA[7 : MIB + 7], content=DATA[:-1] + b"?")  # other content with its id
+    assert b"begins anew" in get("--bytes", "7-")
     prepare(7, DATA[7 : MIB + 7])
     assert b"begins anew" in get()
     prepare(0, DATA[:MIB])
     part.write_bytes(DATA[:MIB] + bytes(100))  # more than was noted, as after a power loss
     assert b"going on behind 1,048,576 bytes" in get()
+
+
+def test_a_record_that_changes_while_it_is_read_is_noticed(
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = node.addresses["http"]
+    opened = PartFile.open
+
+    def send(data: bytes) -> None:
+        with bascule.connect_sync(url) as client:
+            client.create_stream("anew", "anew.>")
+            with client.open_payload("anew", subject="anew.a", payload_id="0" * 32) as out:
+                out.write(data)
+
+    def open_once_it_has_changed(part: PartFile) -> int:
+        have = opened(part)
+        with bascule.connect_sync(url) as client:
+            client.delete_stream("anew")
+        send(b"later")
+        return have
+
+    send(b"first")
+    monkeypatch.setattr(PartFile, "open", open_once_it_has_changed)
+    monkeypatch.chdir(tmp_path)
+    assert main(["get", "anew", "0", "--bytes", "1-", "-o", "out", "--server", url]) == 6
+    assert "its record names" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_put_that_is_killed_can_be_resumed(node: Node, tmp_path: Path) -> None:

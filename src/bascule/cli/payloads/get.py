@@ -135,9 +135,8 @@ async def _to_file(server: str | None, wanted: _Wanted, target: Path) -> int:
         wanted.check(whole)
         start, end = wanted.start, wanted.end
         total = max((whole if end is None else min(end, whole)) - start, 0)
-        part = PartFile(
-            target, PartOf(id, start, end), total, is_whole=(start, total) == (0, whole)
-        )
+        part_of = PartOf(id, whole, crc32c, start, end)
+        part = PartFile(target, part_of, total, is_whole=(start, total) == (0, whole))
         have = await asyncio.to_thread(part.open)
         if part.why_anew:
             err.print(f"{part.path} {part.why_anew}: it begins anew", markup=False)
@@ -146,6 +145,7 @@ async def _to_file(server: str | None, wanted: _Wanted, target: Path) -> int:
         try:
             if have < total or not total:
                 async with wanted.read(client, have=have) as payload:
+                    _check_same(payload, part_of)
                     with byte_bar(target.name, total=total) as (bar, task):
                         bar.update(task, completed=have)
                         async for chunk in payload:
@@ -161,3 +161,16 @@ async def _to_file(server: str | None, wanted: _Wanted, target: Path) -> int:
         )
     part.rename()
     return part.size
+
+
+def _check_same(payload: PayloadReader, part_of: PartOf) -> None:
+    """Raises: PayloadDamaged if the record at the offset names other content than before: the
+    stream was deleted and made anew in between."""
+    found = PartOf(payload.id, payload.size, payload.crc32c, part_of.start, part_of.end)
+    if found != part_of:
+        raise PayloadDamaged(
+            part_of.id,
+            "its record names",
+            f"{found.id} of {found.payload_bytes:,} bytes, {found.payload_crc32c:08x}",
+            f"{part_of.payload_bytes:,} bytes, {part_of.payload_crc32c:08x}",
+        )

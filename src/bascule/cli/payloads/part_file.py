@@ -20,13 +20,17 @@ class PartOf(NamedTuple):
     """What is read into the file."""
 
     id: str
-    """Of the payload."""
+    """Of the payload, as its size and checksum: other content can have the same id."""
+    payload_bytes: int
+    payload_crc32c: int
     start: int
     end: int | None
 
 
 class _Note(msgspec.Struct):
     id: str
+    payload_bytes: int
+    payload_crc32c: int
     start: int
     end: int | None
     bytes: int
@@ -81,7 +85,8 @@ class PartFile:
             note = msgspec.json.decode(self._note_path.read_bytes(), type=_Note)
         except msgspec.MsgspecError:
             return "has a note that cannot be read"
-        if PartOf(note.id, note.start, note.end) != self._part_of:
+        noted = PartOf(note.id, note.payload_bytes, note.payload_crc32c, note.start, note.end)
+        if noted != self._part_of:
             return "is of another payload or range"
         if not 0 <= note.bytes <= min(size, self._total):
             return "has other bytes than were noted"
