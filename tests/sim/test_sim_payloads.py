@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
+from bascule.record.payload_links import Payload
 from bascule.sim.cluster.environment import ClusterEnvironment
 from bascule.sim.cluster.installation import installed
 from bascule.sim.cluster.payloads.drawn import SHARE, draw_payloads
-from bascule.sim.cluster.payloads.history import SentPayload
+from bascule.sim.cluster.payloads.history import PayloadHistory, SentPayload
 from bascule.sim.cluster.plan import ClusterFault, ClusterPlan, draw_plan
 from bascule.sim.cluster.run import ClusterOptions, run_seed
 from bascule.sim.cluster.simulation import make_prng
@@ -73,11 +74,20 @@ def test_a_share_of_the_seeds_has_payloads_and_is_the_same_otherwise() -> None:
     assert draw_payloads(plan, traits=("compacted",)) is plan
 
 
-def test_the_content_of_a_payload_is_that_of_its_id() -> None:
-    first, second = (SentPayload(id * 16, "s0", 5_000) for id in ("ab", "cd"))
+def test_each_content_of_an_id_is_known_by_size_and_checksum() -> None:
+    history = PayloadHistory()
+    first, second = (history.begin("ab" * 16, "s0", 5_000, None) for _ in range(2))
+    assert (first.edition, second.edition) == (0, 1)
     assert first.content == SentPayload("ab" * 16, "s1", 5_000).content
     assert first.content[:9] != second.content[:9]
     assert first.crc == crc32c(first.content)
+    assert history.others(first) == [second]
+    for each in (first, second):
+        assert history.sent(Payload("ab" * 16, 5_000, each.crc)) is each
+    assert history.sent(Payload("ab" * 16, 4_999, first.crc)) is None
+    assert history.latest("s0") == [second, first]
+    second.offset = 7
+    assert history.latest("s0") == [first]
 
 
 class Pair:

@@ -167,6 +167,7 @@ class ClusterCheckers:
         held: dict[Key, dict[int, Partition]] = {}
         for node, partition in replicas:
             held.setdefault(key_of(partition), {})[node] = partition
+        self._states.note_older(held)
         seen = self._seen[reads_followers]
         changed = {
             key: partitions
@@ -287,8 +288,9 @@ class ClusterCheckers:
             if key_of(partition) not in unrepaired:
                 held.setdefault(key_of(partition), {})[node] = partition
         contents = FinalContents(
-            self._machines, self._plans, self._committed, self.losses, self.growth
-        )
+            self._machines, self._plans, self._committed, self.losses, self.growth,
+            self._states.untold,
+        )  # fmt: skip
         if self._world.plan.is_wide:
             for replicas in held.values():
                 for node, partition in replicas.items():

@@ -60,12 +60,15 @@ class FinalContents:
         committed: CommittedRecords,
         losses: AllowedLosses,
         growth: PartitionGrowth,
+        untold: Mapping[Key, int],
     ) -> None:
+        """`untold`: see `ReplicaStates.untold`."""
         self._machines = machines
         self._growth = growth
         self._plans = plans
         self._committed = committed
         self._losses = losses
+        self._untold = untold
 
     def check(
         self,
@@ -109,7 +112,8 @@ class FinalContents:
         else a record that nobody has committed may count as one that all have."""
         if any(key in machine.damaged_epochs for machine in self._machines.values()):
             return
-        start = max(partition.start_offset for partition in held.values())
+        starts = (partition.start_offset for partition in held.values())
+        start = max(*starts, self._untold.get(key, 0))
         if start >= min(partition.committed_offset for partition in held.values()):
             return  # a copy of an empty log need not know who wrote what was removed
         found = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from bascule.cluster_version import LOG_DETAILS
 from bascule.metadata.image import Image
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
@@ -58,6 +59,10 @@ class ReplicaStates:
         """The latest ones that any node had."""
         self.images: dict[int, Image] = {}
         """Node -> its image at the last look."""
+        self.untold: dict[Key, int] = {}
+        """Up to where copies need not know where the epochs of removed records began: leaders say
+        so with a later cluster version."""
+        self._was_older = False
 
     def on_role(self, process: str, partition: Partition) -> str:
         """A partition has another role; what is wrong about it."""
@@ -67,6 +72,17 @@ class ReplicaStates:
             return ""
         found = self._leaders.setdefault((key, epoch), process)
         return "" if found == process else f"{key} epoch {epoch} is led by {found} and {process}"
+
+    def note_older(self, held: Mapping[Key, Mapping[int, Partition]]) -> None:
+        """Note what nodes may copy now that do not know of that cluster version yet."""
+        is_older = any(
+            image.streams and image.cluster_version < LOG_DETAILS for image in self.images.values()
+        )
+        if is_older or self._was_older:
+            for key, replicas in held.items():
+                ends = [each.log.end.offset for each in replicas.values() if each.log is not None]
+                self.untold[key] = max(self.untold.get(key, 0), *ends)
+        self._was_older = is_older  # what they have asked for then may come later
 
     def state(self, key: Key) -> PartitionState | None:
         """The latest state of a partition that any node had."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from bascule.record.payload_links import PayloadLink, links_of
+from bascule.record.payload_links import Payload, PayloadLink, links_of
 from bascule.replica.partition import Partition
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.checkers import ClusterCheckers
@@ -37,8 +37,8 @@ class PayloadCheckers:
         self._plans = plans
         self._checkers = checkers
         self._history = history
-        self._compared: dict[tuple[int, str], tuple[Inode, int]] = {}
-        """Node and id -> the file that was compared, and the boots of its machine then."""
+        self._compared: dict[tuple[int, Payload], tuple[Inode, int]] = {}
+        """Node and payload -> the file that was compared, and the boots of its machine then."""
         self._is_at_end = False
 
     # -- now and then ---------------------------------------------------------------------------
@@ -72,17 +72,15 @@ class PayloadCheckers:
     def _compare(self, node: int, found: FoundPayload) -> None:
         """Compare a file with what was sent, once while nobody can change it."""
         machine, id = self._machines[node], found.payload.id
-        sent = self._history.sent.get(id)
+        sent = self._history.sent(found.payload)
         if sent is None:
             raise InvariantBroken(UNMIXED, f"node {node} has {found}, which nobody has sent")
         if not machine.files.exists(found.path):
             raise InvariantBroken(KEPT, f"node {node} lacks the file of {found}")
         inode = machine.files._inode(found.path)
-        if self._compared.get((node, id)) == (inode, machine.boots):
+        if self._compared.get((node, found.payload)) == (inode, machine.boots):
             return
-        if inode.data != sent.content or (found.payload.size, found.payload.crc) != (
-            sent.size, sent.crc,
-        ):  # fmt: skip
+        if inode.data != sent.content:
             if id in machine.damaged_payloads and not self._is_at_end:
                 return  # its node finds out, and fetches it again
             at = _first_difference(inode.data, sent.content)
@@ -91,7 +89,7 @@ class PayloadCheckers:
                 f"node {node} has other bytes from {at} on in {found}, {len(inode.data)} bytes, "
                 f"than {sent}",
             )
-        self._compared[node, id] = inode, machine.boots
+        self._compared[node, found.payload] = inode, machine.boots
 
     def _look_at_acked(self, payload: SentPayload) -> None:
         """Every replica in sync has the payload. Raises: InvariantBroken."""
@@ -102,8 +100,8 @@ class PayloadCheckers:
                 partition.start_offset <= payload.offset < log.end.offset
             ):
                 continue
-            found = log.payloads.find(payload.id)
-            if found is not None and found.offset >= 0:
+            found = log.payloads.find_at(payload.offset)
+            if found is not None and found.payload == payload.described:
                 self._compare(node, found)
             elif self._has_record(node, partition, payload):
                 raise InvariantBroken(
@@ -114,7 +112,7 @@ class PayloadCheckers:
         if not self._plans[payload.stream].compacts and not self.may_be_undone(payload):
             return True
         return any(
-            link.offset == payload.offset and link.payload.id == payload.id
+            link.offset == payload.offset and link.payload == payload.described
             for link in self._links(node, partition)
         )
 
@@ -168,7 +166,8 @@ class PayloadCheckers:
             id = found.payload.id
             if id not in machine.damaged_payloads:
                 continue
-            if machine.files._inode(found.path).data != self._history.sent[id].content:
+            sent = self._history.sent(found.payload)
+            if sent is None or machine.files._inode(found.path).data != sent.content:
                 return f"payload {id}, which is damaged"
         return ""
 
@@ -187,7 +186,7 @@ class PayloadCheckers:
             log, where = partition.log, f"{key_of(partition)} on node {node}"
             assert isinstance(log, PayloadLog)
             for link in self._links(node, partition):
-                found = log.payloads.find(link.payload.id)
+                found = log.payloads.find_at(link.offset)
                 if found is None or found.payload != link.payload:
                     raise InvariantBroken(KEPT, f"{where} has {found} for {link}")
             directory, files = log.payloads.directory, self._machines[node].files

@@ -18,7 +18,7 @@ from bascule.errors import (
     UnknownPayload,
 )
 from bascule.payload_connection import PayloadAck, PayloadReader, PayloadWriter
-from bascule.record.payload_links import ID_BYTES
+from bascule.record.payload_links import ID_BYTES, Payload
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.cluster.consumers.consumer import CLIENT_PORT, ClientMachine
 from bascule.sim.cluster.environment import ClusterEnvironment
@@ -43,6 +43,11 @@ REPEATS: Final = 0.1
 """How likely it is that one that is acknowledged is sent again."""
 SYNCS: Final = 0.1
 """After a packet."""
+SHARES: Final = 0.2
+"""How likely it is that a payload is sent which another client may send as well."""
+REPLACES: Final = 0.4
+"""How likely it is that other content is sent under the id of one that was abandoned, or is
+shared."""
 READS: Final = 0.6
 BEGINS_ANEW: Final = 0.1
 UNAVAILABLE: Final = 503
@@ -167,14 +172,43 @@ class SimPayloadClient:
                 if prng.happens(READS) or self.is_safe:
                     await self._read()
             except BasculeError as error:
-                if not is_expected(error):
+                if not (is_expected(error) or self._is_of_others(error)):
                     text = f"{self.name}: {type(error).__name__}: {error}"
                     self.world.loop.report(ONLY_EXPECTED, text)
                     raise
                 self._note(f"fails: {type(error).__name__}: {error}")
-                if not self.is_safe and prng.happens(ABANDONS):
-                    self._at_hand = None
+                self._give_up(error)
             await asyncio.sleep(prng.log_uniform(0.02, 2))
+
+    def _is_of_others(self, error: BasculeError) -> bool:
+        """Whether it says that the payload at hand has other content."""
+        return (
+            isinstance(error, PayloadDamaged)
+            and self._at_hand is not None
+            and len(self._history.editions[self._at_hand.id]) > 1
+        )
+
+    def _give_up(self, error: BasculeError) -> None:
+        """After an error: go on with the payload at hand, or with another one, or under its id
+        with other content."""
+        prng, payload = self.world.prng, self._at_hand
+        if payload is None or not (isinstance(error, PayloadDamaged) or prng.happens(ABANDONS)):
+            return
+        if self.is_safe and not isinstance(error, PayloadDamaged):
+            return
+        self._at_hand = None
+        if not self.is_safe and prng.happens(REPLACES):
+            self._at_hand = self._begin_other(payload)
+
+    def _begin_other(self, payload: SentPayload) -> SentPayload:
+        """Other content under the id of a payload."""
+        size = payload.size if self.world.prng.happens(0.3) else self._draw_size()
+        size = max(size, ID_BYTES)  # less could be the same
+        return self._history.begin(payload.id, payload.stream, size, payload.key)
+
+    def _draw_size(self) -> int:
+        prng = self.world.prng
+        return int(prng.log_uniform(1, SIZE_MAX)) if prng.happens(0.95) else 0
 
     def _bootstrap(self) -> str:
         """The nodes in any order."""
@@ -187,14 +221,14 @@ class SimPayloadClient:
         prng = self.world.prng
         stored = self._history.acked.get(self.plan.name)
         if stored and prng.happens(REPEATS):
-            again = prng.pick(stored)
-            if not self._may_be_gone(again):
-                return again
-        size = int(prng.log_uniform(1, SIZE_MAX)) if prng.happens(0.95) else 0
+            return prng.pick(stored)
+        shared = self._history.latest(self.plan.name)
+        if shared and not self.is_safe and prng.happens(SHARES):
+            other = prng.pick(shared)
+            return self._begin_other(other) if prng.happens(REPLACES) else other
+        size = self._draw_size()
         key = b"payload%d" % prng.below(1_000) if prng.happens(0.7) else None
-        payload = SentPayload(prng.bytes(ID_BYTES).hex(), self.plan.name, size, key)
-        self._history.on_begun(payload)
-        return payload
+        return self._history.begin(prng.bytes(ID_BYTES).hex(), self.plan.name, size, key)
 
     def _opening(self, payload: SentPayload) -> OpenPayload:
         prng = self.world.prng
@@ -210,8 +244,12 @@ class SimPayloadClient:
             topology=topology,
             quorum=not route and prng.happens(0.25),
             route=route,
-            begins_anew=payload.offset < 0 and prng.happens(BEGINS_ANEW),
+            begins_anew=payload.offset < 0 and prng.happens(self._begins_anew(payload)),
         )
+
+    def _begins_anew(self, payload: SentPayload) -> float:
+        """How likely it is that what nodes have of a payload is dropped."""
+        return 0.5 if self._history.others(payload) else BEGINS_ANEW
 
     def _draw_route(self) -> list[tuple[int, list[int]]]:
         """Any tree over the nodes that had replicas; empty if none are known."""
@@ -266,15 +304,18 @@ class SimPayloadClient:
         said = ack.stream, ack.payload_id, ack.payload_bytes, ack.payload_crc32c
         if said != (payload.stream, payload.id, payload.size, payload.crc):
             self.world.loop.report(ACKS, f"{payload} got {ack}")
-        if payload.offset >= 0:
-            if (ack.partition, ack.offset) != (payload.partition, payload.offset) and not (
-                self._may_be_gone(payload)
-            ):
-                self.world.loop.report(ONE_RECORD, f"{payload} got {ack}")
+        at = ack.partition, ack.offset
+        for each in self._history.editions[payload.id]:
+            is_of_this = each is payload and at == (each.partition, each.offset)
+            if each.offset >= 0 and not is_of_this and not self._may_be_gone(each):
+                self.world.loop.report(ONE_RECORD, f"{payload} got {ack}, and there is {each}")
+        if payload.offset >= 0 and (ack.duplicate or at == (payload.partition, payload.offset)):
             return
-        payload.partition, payload.offset = ack.partition, ack.offset
-        self.acked += 1
-        self._history.on_acked(payload)
+        is_first = payload.offset < 0
+        payload.partition, payload.offset = at
+        if is_first:
+            self.acked += 1
+            self._history.on_acked(payload)
         try:
             self._on_ack(payload)
         except InvariantBroken as broken:
@@ -311,8 +352,9 @@ class SimPayloadClient:
                 raise
             self._note(f"gets no intact copy: {error}")  # the nodes that have one are cut off
             return
-        is_other = reader.id != payload.id and self._may_be_undone(payload)
-        found = self._history.sent.get(reader.id, payload) if is_other else payload
+        read, found = Payload(reader.id, reader.size, reader.crc32c), payload
+        if self._may_be_undone(payload):
+            found = self._history.sent(read) or payload
         expected = found.content[start:] if end < 0 else found.content[start:end]
         if (reader.id, data) != (found.id, expected):
             self.world.loop.report(
