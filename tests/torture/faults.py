@@ -270,7 +270,7 @@ class Faults:
     async def _disk(self, dice: Random, fault: PlannedFault) -> str:
         number = await self._draw(dice)
         if not await asyncio.to_thread(self._machines.fill_disk, number):
-            return "skipped: no file system of its own, or it could not be filled"
+            return "skipped: no file system of its own, full already, or it could not be filled"
         await self._sleep(fault.seconds)
         await asyncio.to_thread(self._machines.empty_disks)
         return f"node {number} for {fault.seconds:.1f} s"

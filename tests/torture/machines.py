@@ -75,6 +75,8 @@ class Machines:
     down: set[int] = field(default_factory=set)
     """Nodes that the run has ended; no other may end."""
     findings: list[str] = field(default_factory=list)
+    _full: set[int] = field(default_factory=set)
+    """Nodes whose disks have no room."""
     earlier: Path | None = None
     """The source of the release before, with which all nodes begin; None: with this release."""
 
@@ -244,8 +246,9 @@ class Machines:
         self.links.release(every)
 
     def fill_disk(self, number: int) -> bool:
-        """Leave no byte free on a node's disk. False: it has no disk of its own."""
-        if not self.has_disks or number not in self.nodes:
+        """Leave no byte free on a node's disk. False: it has no disk of its own, or that is full:
+        what is free there is the reserve that the node has given back, without which it ends."""
+        if not self.has_disks or number not in self.nodes or number in self._full:
             return False
         data = self.nodes[number].data
         for _ in range(50):  # the node writes meanwhile
@@ -253,11 +256,13 @@ class Machines:
             used = (found.f_blocks - found.f_bfree) * found.f_frsize
             with contextlib.suppress(subprocess.CalledProcessError):
                 remount(data, used)
+                self._full.add(number)
                 return True
         return False
 
     def empty_disks(self) -> None:
         """Give all disks room again."""
+        self._full.clear()
         if self.has_disks:
             for node in self.nodes.values():
                 remount(node.data, DISK_BYTES)
