@@ -13,13 +13,12 @@ from functools import partial
 
 from bascule.datastream.disk.whole_reads import SharedRead, WholeReads
 from bascule.datastream.ports import PayloadPlace
-from bascule.errors import Broken, Closed, LogFailed, PayloadDamaged, PayloadMissing
+from bascule.errors import Broken, PayloadDamaged, PayloadMissing
 from bascule.host.api import File
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.block_steps import WaitingSteps
 from bascule.storage.payloads.block_sums import BlockSums
 from bascule.storage.payloads.payload_files import PayloadFiles
-from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.payloads.verified_file import VerifiedFile, build_kept_sums, open_verified
 from bascule.wire.datastream.messages import FetchPayload
 
@@ -73,9 +72,8 @@ class SumsBuilds:
         payload: Payload,
         file: File,
     ) -> None:
-        store = place.store
-        assert store is not None
-        payloads = store.payloads
+        assert place.store is not None
+        payloads = place.store.payloads
 
         def on_read(sums: BlockSums | None, error: Exception | None) -> None:
             with self._lock:
@@ -90,15 +88,5 @@ class SumsBuilds:
 
         self._reads.run(
             build_kept_sums(payloads, payload, file), on_read,
-            is_wanted=lambda: payloads.has(payload) and _is_open(store),
+            is_wanted=lambda: payloads.has(payload) and not place.is_closed,
         )  # fmt: skip
-
-
-def _is_open(store: PayloadLog) -> bool:
-    try:
-        store.check_open()
-    except Closed:
-        return False
-    except LogFailed:  # its payloads are read until it is closed
-        return True
-    return True
