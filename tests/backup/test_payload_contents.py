@@ -14,6 +14,7 @@ from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import log_config
 from support.backup_sources import Backups, link_batch
+from support.payload_logs import have_whole
 
 ID = "ab" * 16
 CONTENTS = [b"first", b"second", b"first"]
@@ -35,9 +36,7 @@ def test_each_record_is_restored_with_its_own(backups: Backups, tmp_path: Path) 
     for offset, content in enumerate(CONTENTS):
         payload = Payload(ID, len(content), crc32c(content))
         if not source.payloads.has(payload):
-            file = source.payloads.create(ID)
-            file.append(content)
-            source.payloads.finish(file, payload)
+            have_whole(source.payloads, payload, content)
         source.append(link_batch(PayloadLink(offset, payload)))
     source.close(high_watermark=3)
     assert backups.take().manifest.failures() == []

@@ -25,6 +25,7 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import log_config
+from support.payload_logs import have_whole
 from support.replicas import lead_alone
 
 DEFINITION = StreamDefinition("s", b"s" * 16, 0, StreamConfig(subject="s"))
@@ -101,10 +102,8 @@ class Leader:
     def store(self, id: str, content: bytes) -> Payload:
         """Have a whole payload here."""
         payloads = self.log.payloads
-        file = payloads.create(id)
-        file.write_at(0, content)
         payload = payload_of(id, content)
-        payloads.finish(file, payload)
+        have_whole(payloads, payload, content)
         return payload
 
     def append(self, id: str, content: bytes) -> Payload:

@@ -23,6 +23,7 @@ from bascule.wire.datastream import frames
 from bascule.wire.datastream.frames import VERSION
 from bascule.wire.datastream.messages import StreamHello
 from support.payload_clocks import ShiftedClock
+from support.payload_logs import have_whole
 from support.payload_nodes import (
     STREAM,
     STREAM_ID,
@@ -76,9 +77,7 @@ def payload(data: bytes) -> Payload:
 
 def append(node: PayloadNode, data: bytes) -> PayloadLink:
     """A record with a payload."""
-    file = node.store.payloads.create(ID)
-    file.write_at(0, data)
-    node.store.payloads.finish(file, payload(data))
+    have_whole(node.store.payloads, payload(data), data)
     return PayloadLink(node.append_record(payload(data)), payload(data))
 
 

@@ -15,6 +15,7 @@ from bascule.payload_connection import PayloadReader
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.payloads.block_steps import run_through
 from bascule.wire.datastream.messages import FetchPayload
+from support.payload_logs import have_whole
 from support.payload_nodes import STREAM, PayloadNode, payload_nodes, wait_until
 
 MIB = 1 << 20
@@ -27,9 +28,7 @@ def payload(data: bytes) -> Payload:
 
 
 def receive(node: PayloadNode, data: bytes) -> None:
-    file = node.store.payloads.create(ID)
-    file.write_at(0, data)
-    node.store.payloads.finish(file, payload(data))
+    have_whole(node.store.payloads, payload(data), data)
 
 
 def append(node: PayloadNode, data: bytes, *, receives: bool = True) -> None:

@@ -22,7 +22,7 @@ from bascule.storage.payloads import block_sums, payload_files, verified_file
 from bascule.storage.payloads.verified_file import VerifiedFile
 from bascule.wire.datastream.messages import FetchPayload
 from datastream.test_whole_reads import Threads
-from support.payload_logs import opened
+from support.payload_logs import have_whole, opened
 
 BLOCK = 1_000
 BLOCKS = 4 * SLICE_BLOCKS
@@ -54,9 +54,7 @@ class Here:
     def __init__(self, data: bytes = DATA) -> None:
         self.files = CountedFiles(Random(1))
         self.log = opened(self.files)
-        file = self.log.payloads.create(PAYLOAD.id)
-        file.write_at(0, data)
-        self.log.payloads.finish(file, PAYLOAD)
+        have_whole(self.log.payloads, PAYLOAD, data)
         self.short = Threads()
         self.reads = WholeReads(cast(Executor, self.short))
         self.long = cast(Threads, self.reads._threads)

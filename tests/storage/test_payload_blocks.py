@@ -25,6 +25,7 @@ from bascule.storage.payloads.block_sums import (
 )
 from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.verified_file import build_sums, open_verified, verify_payload
+from support.payload_logs import have_whole
 
 ID = "0123456789abcdef" * 2
 DATA = random.Random(5).randbytes(2 * BLOCK_BYTES + 999)
@@ -95,9 +96,7 @@ class Stored:
         self.path = found.path
 
     def receive(self, data: bytes, payload: Payload = PAYLOAD) -> None:
-        file = self.payloads.create(ID)
-        file.write_at(0, data)
-        self.payloads.finish(file, payload)
+        have_whole(self.payloads, payload, data)
 
     def receive_other(self) -> None:
         """Other content of the id, with its checksums."""

@@ -29,6 +29,7 @@ from support.payload_logs import (
     CONFIG,
     check,
     content_of,
+    have_whole,
     id_of,
     link_batch,
     links,
@@ -447,9 +448,7 @@ def test_a_payload_that_comes_again_replaces_a_file_with_the_wrong_name(
     if is_right:
         receive(log, 2)
     else:
-        file = log.payloads.create(id_of(2))
-        file.write_at(0, b"other")
-        log.payloads.finish(file, Payload(id_of(2), 5, crc32c(b"other")))
+        have_whole(log.payloads, Payload(id_of(2), 5, crc32c(b"other")), b"other")
     log.payloads.settle()
     [name] = files.list_dir(log.payloads.directory)
     assert name.endswith(".whole")

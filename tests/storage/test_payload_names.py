@@ -17,6 +17,7 @@ from bascule.storage.payloads.payload_log import PayloadLog
 from support.payload_logs import (
     check,
     content_of,
+    have_whole,
     id_of,
     link_batch,
     links,
@@ -124,9 +125,7 @@ def test_of_two_senders_of_a_payload_the_last_one_counts(
     other = payload(7) if is_same else Payload(id_of(7), 5, crc32c(b"other"))
 
     def finish_other() -> None:
-        file = log.payloads.create(id_of(7))
-        file.write_at(0, content_of(7) if is_same else b"other")
-        log.payloads.finish(file, other)
+        have_whole(log.payloads, other, content_of(7) if is_same else b"other")
 
     log.payloads.create(id_of(9))
     stop_at_sync(monkeypatch, files, log, finish_other)
@@ -191,9 +190,7 @@ def test_a_payload_that_comes_again_stays_when_unwanted_files_are_removed(
     other = Payload(id_of(7), 5, crc32c(b"other"))
     with monkeypatch.context() as patch:
         patch.setattr(files, "remove", partial(_fail_whole, files.remove))
-        file = log.payloads.create(id_of(7))
-        file.write_at(0, b"other")
-        log.payloads.finish(file, other)
+        have_whole(log.payloads, other, b"other")
     stop_at_sync(monkeypatch, files, log, log.payloads.settle)
     receive(log, 7)
     log.append(link_batch(0, 7))
@@ -272,9 +269,7 @@ def test_a_file_that_other_content_has_replaced_is_removed(
     other = Payload(id_of(7), 5, crc32c(b"other"))
 
     def finish_other() -> None:
-        file = log.payloads.create(id_of(7))
-        file.write_at(0, b"other")
-        log.payloads.finish(file, other)
+        have_whole(log.payloads, other, b"other")
         monkeypatch.setattr(files, "remove", partial(_fail_whole, files.remove))
         if not is_synced:
             raise OSError(errno.EIO, "Input/output error")

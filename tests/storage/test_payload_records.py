@@ -24,7 +24,7 @@ from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.payloads.payload_files import PayloadFiles, whole_paths
 from bascule.storage.payloads.payload_log import PayloadLog
-from support.payload_logs import CONFIG, DIRECTORY, id_of, links, opened
+from support.payload_logs import CONFIG, DIRECTORY, have_whole, id_of, links, opened
 from support.stored_batches import make_batch
 
 GAPPY = replace(CONFIG, gaps_allowed=True)
@@ -36,9 +36,7 @@ def payload(content: bytes, number: int = 7) -> Payload:
 
 
 def receive(log: PayloadLog, content: bytes, number: int = 7) -> None:
-    file = log.payloads.create(id_of(number))
-    file.write_at(0, content)
-    log.payloads.finish(file, payload(content, number))
+    have_whole(log.payloads, payload(content, number), content)
 
 
 def batch(offset: int, content: bytes, *, number: int = 7, epoch: int = 0) -> bytearray:

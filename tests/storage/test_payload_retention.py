@@ -13,6 +13,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import RetentionLimits, exceeds_limits, plan_retention, segments_of
+from support.payload_logs import have_whole
 
 SIZE = 10_000
 LIMITS = RetentionLimits(bytes_max=8 * SIZE)
@@ -21,9 +22,7 @@ LIMITS = RetentionLimits(bytes_max=8 * SIZE)
 def append(log: PayloadLog, number: int) -> None:
     """A record with a payload of SIZE bytes."""
     payload = Payload(f"{number:032x}", SIZE, 7)
-    file = log.payloads.create(payload.id)
-    file.write_at(0, bytes(SIZE))
-    log.payloads.finish(file, payload)
+    have_whole(log.payloads, payload, bytes(SIZE))
     offset = log.end.offset
     batch = build_batch([Record(offset, 0, b"k", b"", payload.headers())], base_offset=offset)
     seal(

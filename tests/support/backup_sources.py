@@ -25,6 +25,7 @@ from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, PayloadLink
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.payloads.payload_log import PayloadLog
+from support.payload_logs import have_whole
 from support.stored_batches import make_batch
 
 SEGMENT_BYTES = 2_000
@@ -74,9 +75,7 @@ class WrittenLogs:
         )  # fmt: skip
         offset = log.end.offset
         payload = Payload(f"{index:016x}{offset:016x}", len(content), crc32c(content))
-        file = log.payloads.create(payload.id)
-        file.append(content)
-        log.payloads.finish(file, payload)
+        have_whole(log.payloads, payload, content)
         log.append(link_batch(PayloadLink(offset, payload)))
         log.close(high_watermark=log.end.offset)
         if damaged:

@@ -12,6 +12,7 @@ from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload, links_of
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig
+from bascule.storage.payloads.payload_files import PayloadFiles
 from bascule.storage.payloads.payload_log import PayloadLog
 
 DIRECTORY = "/data/streams/models/0"
@@ -50,11 +51,16 @@ def payload(number: int) -> Payload:
     return Payload(id_of(number), len(data), crc32c(data))
 
 
+def have_whole(payloads: PayloadFiles, payload: Payload, content: bytes) -> None:
+    """Have a payload whole and synced, of which nothing has come before. Raises: OSError."""
+    file = payloads.create(payload.id)
+    file.write_at(0, content)
+    payloads.finish(file, payload)
+
+
 def receive(log: PayloadLog, number: int) -> None:
     """Have a payload whole and synced. Raises: OSError."""
-    file = log.payloads.create(id_of(number))
-    file.write_at(0, content_of(number))
-    log.payloads.finish(file, payload(number))
+    have_whole(log.payloads, payload(number), content_of(number))
 
 
 def link_batch(offset: int, number: int, *, epoch: int = 0) -> bytearray:

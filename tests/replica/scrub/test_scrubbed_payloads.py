@@ -20,6 +20,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.block_sums import BLOCK_BYTES
 from bascule.storage.payloads.payload_log import PayloadLog
+from support.payload_logs import have_whole
 
 DIRECTORY = "/data/streams/models/0"
 ID = "0123456789abcdef" * 2
@@ -41,9 +42,7 @@ class ScrubbedLogUnderTest:
         self.log.sync()
 
     def add(self, payload: Payload, data: bytes = DATA) -> None:
-        file = self.log.payloads.create(payload.id)
-        file.write_at(0, data)
-        self.log.payloads.finish(file, payload)
+        have_whole(self.log.payloads, payload, data)
         offset = self.log.end.offset
         record = Record(offset, 0, b"key", b"", tuple(payload.headers()))
         batch = build_batch([record], base_offset=offset)
