@@ -73,7 +73,7 @@ def test_a_purge_allows_what_was_asked_for() -> None:
 
 def contents_of(losses: AllowedLosses) -> FinalContents:
     growth = PartitionGrowth({}, losses)
-    return FinalContents({}, {}, CommittedRecords({}, (), losses), losses, growth)
+    return FinalContents({}, {}, CommittedRecords({}, (), losses), losses, growth, {})
 
 
 def elect_uncleanly(group: ReplicaGroup, losses: AllowedLosses, *, now_ns: int) -> None:
