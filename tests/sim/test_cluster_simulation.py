@@ -163,6 +163,12 @@ def test_a_client_that_was_about_to_start_stays_down_when_clients_stop() -> None
     assert result.payloads > 0
 
 
+def test_copies_of_an_older_cluster_need_not_know_who_wrote_what_was_removed() -> None:
+    """A leader says where the epochs of removed records began from cluster version 2 on."""
+    result = run_seed(911_321, ClusterOptions(seconds=3, streams=1, groups=0))
+    assert result.faults["wiped disk"] == 1
+
+
 @pytest.mark.parametrize("seed", [866_849, 867_627])
 def test_slow_disks_with_a_segment_for_each_message_become_whole(seed: int) -> None:
     """Publishers kept all disks busy after the faults. A node did not close a removed log of 12,000
