@@ -10,13 +10,14 @@ consumer reads everything once more; what was read is stored in a file then.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ BACK_SECONDS_MAX: Final = 2.0
 BACK_RECORDS_MAX: Final = 2_000
 CLOSE_SECONDS_MAX: Final = 30.0
 STILL_SECONDS_MAX: Final = 30.0
+CALL_SECONDS_MAX: Final = 30.0
+"""A call that has not returned for so long will not: it has a timeout of `POLL_SECONDS`."""
+POLL_SECONDS: Final = 0.2
 STILL_RECORDS: Final = 10_000
 """A consumer that has read nothing for so long, while others have read so many, is given up."""
 LAST_SECONDS_MAX: Final = 300.0
@@ -115,14 +119,16 @@ class Reader:
         rack: str,
         seed: int,
         stopping: threading.Event,
+        places: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        """`rack`: where it reads; empty: from the leaders."""
+        """`rack`: where it reads; empty: from the leaders. `places`: where it begins."""
         self.name = name
+        self._seed = seed
         self._servers = servers
         self._rack = rack
         self._known = known
         self._dice = random.Random(f"{seed} {name}")
-        self._places: dict[tuple[str, int], int] = {}
+        self._places: dict[tuple[str, int], int] = dict(places or {})
         self._damaged: set[tuple[str, int]] = set()
         """Where a damaged batch was met."""
         self._stopping = stopping
@@ -131,7 +137,11 @@ class Reader:
         self._moved_at = time.monotonic()
         self._sum = self._all_read = 0
         """The offsets of this consumer, and the records of all, when it has last read one."""
-        self._consumer = self._consumer_at(dict.fromkeys(known.records, 0))
+        self._called_at = math.inf
+        """When it called librdkafka, as long as that has not returned."""
+        self._is_left = False
+        self._consumer = self._consumer_at(self._next_places())
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _consumer_at(self, places: dict[tuple[str, int], int]) -> confluent_kafka.Consumer:
         """One that reads these partitions from these offsets on.
@@ -156,9 +166,41 @@ class Reader:
         consumer.assign([TopicPartition(*at, offset) for at, offset in places.items()])
         return consumer
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def hangs(self) -> bool:
+        """It is in a call of librdkafka that does not return, see `_give_up`."""
+        return time.monotonic() - self._called_at > CALL_SECONDS_MAX
+
+    def successor(self) -> Reader:
+        """Another one that goes on in the place of this one, which hangs."""
+        self._is_left = True
+        self._give_up(self._consumer)
+        return Reader(
+            self._known,
+            self._servers,
+            self.name,
+            self._rack,
+            self._seed,
+            self._stopping,
+            self._places,
+        )
+
+    def join(self) -> None:
+        """Wait for the end of a consumer that was told to stop."""
+        self._thread.join(3 * CLOSE_SECONDS_MAX)
+        if not self._thread.is_alive():
+            return
+        if self.hangs:
+            self._give_up(self._consumer)
+        else:
+            self._known.find(f"{self.name}: a consumer does not end")
+
+    def _run(self) -> None:
         back_at = time.monotonic() + BACK_SECONDS
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._is_left:
             self._poll()
             self._replace_still()
             if time.monotonic() > back_at:
@@ -189,7 +231,8 @@ class Reader:
         In librdkafka 2.16.1 the main thread, with the lock of a partition, can wait for that of the
         client (`rd_kafka_toppar_handle_OffsetForLeaderEpoch`, `rd_kafka_metadata_refresh_topics`),
         while the thread of a broker that is lost has the second one and waits for the first
-        (`rd_kafka_broker_fail`, `rd_kafka_toppar_forget_leader`).
+        (`rd_kafka_broker_fail`, `rd_kafka_toppar_forget_leader`). A call for messages waits for the
+        first one, too, whatever its timeout is.
         """
         self._given_up.append(consumer)
         self._known.stuck += 1
@@ -220,7 +263,10 @@ class Reader:
         """Take what has come, and note in `places` where to go on; whether some of it was
         damaged."""
         damaged = set()
-        for message in consumer.consume(1_000, timeout=0.2):
+        self._called_at = time.monotonic()
+        messages = consumer.consume(1_000, timeout=POLL_SECONDS)
+        self._called_at = math.inf
+        for message in messages:
             error = message.error()
             at = message.topic(), message.partition()
             if at in damaged:
@@ -251,6 +297,13 @@ class Reader:
         self._close(consumer)
 
 
+def replace_hanging(readers: list[Reader]) -> None:
+    for index, reader in enumerate(readers):
+        if reader.hangs:
+            readers[index] = reader.successor()
+            readers[index].start()
+
+
 def report(known: Known) -> None:
     state: dict[str, Any] = {
         "read": known.read,
@@ -268,25 +321,21 @@ def main() -> None:
     known = Known(streams_named(settings["streams"]))
     stopping = threading.Event()
     racks = {"leaders": "", **{f"rack {rack}": rack for rack in settings["racks"]}}
-    threads = [
-        threading.Thread(
-            daemon=True,
-            target=Reader(known, settings["servers"], name, rack, settings["seed"], stopping).run,
-        )
+    readers = [
+        Reader(known, settings["servers"], name, rack, settings["seed"], stopping)
         for name, rack in racks.items()
     ]
     asked: list[str] = []
     listening = threading.Thread(target=lambda: asked.append(sys.stdin.readline()), daemon=True)
-    for thread in (*threads, listening):
-        thread.start()
+    for each in (*readers, listening):
+        each.start()
     while not asked:
         report(known)
+        replace_hanging(readers)
         listening.join(REPORT_SECONDS)
     stopping.set()
-    for thread in threads:
-        thread.join(3 * CLOSE_SECONDS_MAX)
-        if thread.is_alive():
-            known.find("a consumer does not end")
+    for reader in readers:
+        reader.join()
     if asked[0].strip():
         ends = {
             (name, int(index)): end
