@@ -22,6 +22,7 @@ import statistics
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,8 @@ STREAM: Final = "payloads"
 SMALL: Final = "small"
 MESSAGES: Final = 2_000
 BESIDE: Final = 4
+COPY_BYTES_MAX: Final = 1 << 30
+"""Of one plain copy, which begins anew then: they fill the disk otherwise."""
 STALLED: Final = 1_000
 STALLED_BYTES: Final = 1 << 20
 """What a stalled payload has on its way: of all of them four times the bar."""
@@ -265,7 +268,7 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int
     of it is the machine's. Payloads are sent by a process of their own.
     """
 
-    async def p99() -> float:
+    async def p99(refused: Counter[str]) -> float:
         took = []
         async with bascule.connect(cluster.nodes[1].http) as client:
             await client.publish(SMALL, b"first")
@@ -273,9 +276,10 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int
                 began = time.perf_counter()
                 try:
                     await client.publish(SMALL, b"small")
-                except BasculeError:
-                    refused.append(began)
-                took.append(time.perf_counter() - began)
+                except BasculeError as error:
+                    refused[f"{type(error).__name__}: {error}"] += 1
+                else:
+                    took.append(time.perf_counter() - began)
         return statistics.quantiles(took, n=100)[98]
 
     def stream() -> None:
@@ -295,15 +299,18 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int
         with in_sync_copies(directory, BESIDE):
             signal.pause()
 
-    beside, without, copied, rates, refused = [], [], [], [], list[float]()
-    in_sync = NODES
+    beside, without, copied, rates = [], [], [], []
+    in_sync, refused, refused_beside_copies = NODES, Counter[str](), Counter[str]()
     for _ in range(rounds):
-        without.append(asyncio.run(p99()))
-        for load, found in ((stream, beside), (copy, copied)):
+        without.append(asyncio.run(p99(refused)))
+        for load, found, refusals in (
+            (stream, beside, refused),
+            (copy, copied, refused_beside_copies),
+        ):
             before, began = received(cluster.nodes[1]), time.perf_counter()
             pid = in_child(load)
             time.sleep(2)
-            found.append(asyncio.run(p99()))
+            found.append(asyncio.run(p99(refusals)))
             in_sync = min(in_sync, len(cluster.nodes[1].partition(SMALL)["isr"]))
             if load is stream:
                 sent = received(cluster.nodes[1]) - before
@@ -314,7 +321,7 @@ def small_messages(cluster: Cluster, directory: Path, rounds: int, *, count: int
             time.sleep(2)
     measured = median_ratio(beside, without) | {"in_sync": in_sync, "mib_per_s": rates}
     measured["beside_copies"] = [round(each, 4) for each in copied]
-    measured["refused"] = len(refused)
+    measured |= {"refused": refused, "refused_beside_copies": refused_beside_copies}
     report_one(
         "payloads",
         row(
@@ -344,6 +351,10 @@ def in_sync_copies(place: Path, count: int) -> Iterator[None]:
                 if at // SYNC_BYTES != (at + size) // SYNC_BYTES:
                     os.fdatasync(out.fileno())
                 at += size
+                if at >= COPY_BYTES_MAX:
+                    out.seek(0)
+                    out.truncate()
+                    at = 0
 
     pids = []
     try:
