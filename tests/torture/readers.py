@@ -42,11 +42,11 @@ BACK_SECONDS_MAX: Final = 2.0
 BACK_RECORDS_MAX: Final = 2_000
 CLOSE_SECONDS_MAX: Final = 30.0
 STILL_SECONDS_MAX: Final = 30.0
-CALL_SECONDS_MAX: Final = 30.0
-"""A call that has not returned for so long will not: it has a timeout of `POLL_SECONDS`."""
-POLL_SECONDS: Final = 0.2
 STILL_RECORDS: Final = 10_000
 """A consumer that has read nothing for so long, while others have read so many, is given up."""
+POLL_SECONDS: Final = 0.2
+CALL_SECONDS_MAX: Final = 30.0
+"""A call for messages has a timeout of `POLL_SECONDS`. One that takes this long never returns."""
 LAST_SECONDS_MAX: Final = 300.0
 PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -16,11 +16,11 @@ from torture.readers import Known, Reader, replace_hanging
 STREAM = TorturedStream("single")
 
 
-class Messages:
-    """A consumer of the real client's shape, which hangs in its second call or waits."""
+class FakeConsumer:
+    """In place of the real client: the first one made hangs in its second call, others wait."""
 
     hanging = threading.Event()
-    made: ClassVar[list[Messages]] = []
+    made: ClassVar[list[FakeConsumer]] = []
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.assigned: list[tuple[str, int, int]] = []
@@ -31,10 +31,10 @@ class Messages:
     def assign(self, places: list[Any]) -> None:
         self.assigned = [(each.topic, each.partition, each.offset) for each in places]
 
-    def consume(self, count: int, timeout: float) -> list[Message]:
+    def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         self._calls += 1
         if self._calls == 1:
-            return [Message(self.assigned[0][2])]
+            return [FakeMessage(self.assigned[0][2])]
         if self._hangs:
             self.hanging.wait()
         time.sleep(0.01)
@@ -44,7 +44,7 @@ class Messages:
         pass
 
 
-class Message:
+class FakeMessage:
     def __init__(self, offset: int) -> None:
         self._offset = offset
 
@@ -65,17 +65,17 @@ class Message:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Messages]]:
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeConsumer]]:
     monkeypatch.setattr(readers, "CALL_SECONDS_MAX", 0.2)
     monkeypatch.setattr(readers, "CLOSE_SECONDS_MAX", 0.5)
-    monkeypatch.setattr("confluent_kafka.Consumer", Messages)
-    Messages.hanging, Messages.made = threading.Event(), []
-    yield Messages
-    Messages.hanging.set()
+    monkeypatch.setattr("confluent_kafka.Consumer", FakeConsumer)
+    FakeConsumer.hanging, FakeConsumer.made = threading.Event(), []
+    yield FakeConsumer
+    FakeConsumer.hanging.set()
 
 
 def test_a_call_of_the_client_that_does_not_return_costs_that_consumer_alone(
-    client: type[Messages],
+    client: type[FakeConsumer],
 ) -> None:
     known, stopping = Known([STREAM]), threading.Event()
     running = [Reader(known, "127.0.0.1:1", "leaders", "", 1, stopping)]
@@ -91,7 +91,7 @@ def test_a_call_of_the_client_that_does_not_return_costs_that_consumer_alone(
     assert known.stuck == 1
 
 
-def test_a_consumer_that_hangs_when_the_run_ends_is_no_finding(client: type[Messages]) -> None:
+def test_a_consumer_that_hangs_when_the_run_ends_is_no_finding(client: type[FakeConsumer]) -> None:
     known, stopping = Known([STREAM]), threading.Event()
     reader = Reader(known, "127.0.0.1:1", "leaders", "", 1, stopping)
     reader.start()
