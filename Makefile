@@ -100,6 +100,7 @@ check-style: $(VENV)/.installed
 
 check-types: $(VENV)/.installed
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 check-floors: $(VENV)/.installed
 	$(BIN)/lint-imports

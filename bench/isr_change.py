@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from bascule.cluster_version import NEWEST
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import decode_commands, encode_commands
 from bascule.metadata.image import Image
@@ -56,7 +57,7 @@ def measure(image: Image, changes: int) -> tuple[list[float], list[int]]:
             change = IsrChange(id, index, state.leader_epoch, state.version, epochs)
             began = time.thread_time()
             commands = decide(image, ChangeIsrs(state.leader, (change,)))
-            payload = encode_commands(commands)
+            payload = encode_commands(commands, version=NEWEST)
             for command in decode_commands(payload)[1]:
                 image = apply(image, command)
             times.append(1e6 * (time.thread_time() - began))

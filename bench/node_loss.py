@@ -18,7 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from bascule.controller.cluster.metadata_group import COMMIT_COMMANDS, MetadataGroup
+from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.cluster.metadata_group.metadata_group import COMMIT_COMMANDS
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import CreateStream

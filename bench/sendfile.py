@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from bascule.groups import CommittedOffsetStore
+from bascule.config import ClientConfig, Config
+from bascule.groups import CommittedOffsetStore, GroupCoordinator
 from bascule.host.api import File
-from bascule.host.real import RealClock, RealFiles
+from bascule.host.real import RealClock, RealFiles, RealRandom
 from bascule.kafka import ClientListener, NodeIdentity
 from bascule.listening import connection, sending
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
@@ -29,7 +31,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.wire.connection import NEED_DATA, ClientConnection
-from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from bench.harness import in_child, median_ratio, reap, report, work_directory
 
 LOG_BYTES = 256 << 20
@@ -72,6 +74,8 @@ class OneNode:
     def nodes(self) -> list[NodeRegistration]:
         return [NodeRegistration(1, "here:9093", "here:9092", "http://here:9080", incarnation=1)]
 
+    registrations = nodes
+
     def states(self, stream_id: bytes) -> list[PartitionState]:
         return [LED]
 
@@ -91,13 +95,16 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
     )
     partition.set_role(replace(LED, leader_epoch=partition.leader_epoch), 1, lag_ns_max=0)
     partitions.add((partition,))
+    nobody: Any = None  # publishes or changes streams here
+    offsets = CommittedOffsetStore(partitions, publisher=nobody, clock=RealClock())
     listener = ClientListener(
         partitions=partitions,
-        offsets=CommittedOffsetStore(
-            partitions, publisher=None, clock=RealClock()
-        ),  # nobody commits here
+        offsets=offsets,
+        groups=GroupCoordinator(partitions, offsets, RealRandom(1)),
         node=NodeIdentity(node_id=1, cluster_id="bench"),
         cluster=OneNode(),
+        streams=nobody,
+        config=Config(node_id=1, client=ClientConfig(administration="off")),
     )
     _, port = await listener.start("127.0.0.1", 0)
     ready(port)
@@ -132,6 +139,7 @@ def drain(port: int, total: int, *, awake: bool) -> None:
         sock.sendall(client.send(request, version=12))
         while (event := client.next_event()) is NEED_DATA:
             client.received(receive(sock, client.get_buffer()))
+        assert isinstance(event.message, FetchResponse)
         answer = event.message.responses[0].partitions[0]
         assert answer.error_code == 0, answer
         received += len(answer.records)

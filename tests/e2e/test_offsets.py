@@ -119,7 +119,7 @@ def test_kafka_clients_share_what_they_commit(node: Node, client: SyncClient, st
     first = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
     first.assign([place])
     message = next(m for m in iter(lambda: first.poll(10), None) if m.offset() == 9)
-    assert first.commit(message, asynchronous=False)[0].error is None
+    assert first.commit(message=message, asynchronous=False)[0].error is None
     first.close()
     assert committed(client, "shared", stream) == {0: 10}
 
@@ -192,7 +192,7 @@ def test_while_a_group_has_members_only_they_commit(
     for headers in (None, {"Bascule-Checked": ""}):
         asyncio.run(publish_over_nats(node, subject, b'{"offset": 70}', headers))
     assert committed(client, "members", stream) == {}
-    member.commit(message, asynchronous=False)
+    member.commit(message=message, asynchronous=False)
     assert committed(client, "members", stream) == {0: 1}
     member.close()
     other.commit(offsets=[place], asynchronous=False)
@@ -213,7 +213,7 @@ def test_consumers_by_the_newer_protocol_may_assign(
     consumer.assign([confluent_kafka.TopicPartition(stream, 0, 0)])
     while (message := consumer.poll(10)) is None:
         pass
-    consumer.commit(message, asynchronous=False)
+    consumer.commit(message=message, asynchronous=False)
     consumer.close()
     assert committed(client, "newer", stream) == {0: 1}
 

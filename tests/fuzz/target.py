@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from support.twins import load_twin
 
@@ -34,7 +35,7 @@ def twins(package: str) -> tuple[ModuleType, ModuleType]:
     return load_twin(package, "compiled"), load_twin(package, "interpreted")
 
 
-def agree(name: str, results: list[object]) -> None:
+def agree(name: str, results: list[Any]) -> None:
     """Check that all twins gave the same result."""
     for other in results[1:]:
         if other != results[0]:

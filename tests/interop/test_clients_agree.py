@@ -67,7 +67,7 @@ def run_kcat(*arguments: str) -> bytes:
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_every_record_byte_for_byte(
-    scene: Scene, read: Callable[[str], list[ClientRecord]]
+    scene: Scene, read: Callable[[str, str, int], list[ClientRecord]]
 ) -> None:
     assert [s.offset for s in scene.expected] == list(range(RECORD_COUNT))
     assert read(scene.listener.address, "flights", RECORD_COUNT) == scene.expected
@@ -190,7 +190,7 @@ def test_a_group_of_two_clients_goes_on_where_the_first_has_left_off(scene: Scen
     while (message := first.poll(10)) is None:
         pass
     assert (message.error(), message.offset()) == (None, 0)
-    first.commit(message, asynchronous=False)
+    first.commit(message=message, asynchronous=False)
     first.close()
     second = kafka.KafkaConsumer(
         "flights", bootstrap_servers=scene.listener.address, group_id="both"

@@ -115,7 +115,7 @@ def kafka_python(address: str, group: str, topic: str, instance: str | None) -> 
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka
 
-    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[name-defined]
         def on_partitions_revoked(self, revoked: Any) -> None:
             say(owned=[])
 

@@ -327,8 +327,9 @@ def main() -> None:
     ]
     asked: list[str] = []
     listening = threading.Thread(target=lambda: asked.append(sys.stdin.readline()), daemon=True)
-    for each in (*readers, listening):
+    for each in readers:
         each.start()
+    listening.start()
     while not asked:
         report(known)
         replace_hanging(readers)

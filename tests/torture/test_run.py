@@ -34,8 +34,8 @@ def test_acks_are_kept_under_overlapping_faults(tmp_path: Path) -> None:
     assert {each["kind"] for each in result["faults"]} == {"flip", "pause", "power"}
     assert result["acked"] > 0
     table = result["table"]
-    done = [table[kind] for kind in ("linearizable_reads", "linearizable_writes", "session_reads")]
-    assert min(done) > 20, table
+    operations = "linearizable_reads", "linearizable_writes", "session_reads"
+    assert min(table[each] for each in operations) > 20, table
     assert (out / "torture.png").read_bytes().startswith(b"\x89PNG")
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     assert {"begin", "end", "in sync"} == {each["event"] for each in events}
