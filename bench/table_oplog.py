@@ -37,6 +37,8 @@ KEYS: Final = 150_001
 ROUNDS: Final = 5
 SEARCHES: Final = 20_000
 TABLE_KEYS: Final = 10_000
+TABLES_KEYS: Final = (TABLE_KEYS, 10 * TABLE_KEYS)
+"""Of a table whose keys all change, and of one with others, too."""
 TABLE_OPERATIONS: Final = 1_000_000
 VALUE: Final = b"v" * 128
 PAGE_ROWS: Final = 1_000
@@ -211,11 +213,14 @@ def sink() -> Iterator[socket.socket]:
 
 
 def measure_catch_up(
-    directory: Path, rounds: int, count: int, *, keys: int = TABLE_KEYS
+    directory: Path, rounds: int, count: int, *, of_keys: int, keys: int = TABLE_KEYS
 ) -> dict[str, Any]:
+    """Of a table with so many keys, of which the first `keys` change."""
+    directory = directory / f"of-{of_keys}"
+    directory.mkdir()
     oplog = Oplog(RealFiles(), str(directory / "0.oplog"), table=7, bytes_max=64 << 20)
     file = TableFile(str(directory / "0.db"), "bench", oplog)
-    fill(file, keys)
+    fill(file, of_keys)
     dice, since = random.Random(3), file.position.offset
     while file.position.offset < since + count:
         file.apply(rows_of(dice, file.position.offset, GROUP, keys), 1)
@@ -241,7 +246,9 @@ def measure_catch_up(
             plain.append(time.perf_counter() - began)
     file.close()
     assert len(set(sent)) == len(sent) > 0.99 * keys, "each key is sent once"
-    figure = f"catch-up after {count:,} operations on {keys:,} keys, over sending {keys:,} values"
+    figure = (
+        f"catch-up after {count:,} operations on {keys:,} of {of_keys:,} keys, over sending them"
+    )
     return row(figure, {**median_ratio(caught_up, plain), "sent": len(sent)}, at_most=CATCH_UP_MAX)
 
 
@@ -297,7 +304,7 @@ def run(*, quick: bool = False) -> None:
         if not quick:
             rows.append(measure_search(directory, 10_000_000))
         count = TABLE_OPERATIONS // (10 if quick else 1)
-        rows.append(measure_catch_up(directory, rounds, count))
+        rows += [measure_catch_up(directory, rounds, count, of_keys=n) for n in TABLES_KEYS]
         for keys in (10_000, 100_000 if quick else 1_000_000):
             rows.append(measure_apply(directory, keys, 50 if quick else 200))
     report("table_oplog", rows)

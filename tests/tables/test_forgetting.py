@@ -9,6 +9,7 @@ import pytest
 from bascule.host.real import RealFiles
 from bascule.tables.ageing import forgotten
 from bascule.tables.ageing.forgotten import ForgetLimits, Forgotten
+from bascule.tables.oplog import oplog_file
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Rows
@@ -82,6 +83,22 @@ def test_removed_keys_go_once_the_oplog_does_not_name_them(table: Table) -> None
     assert rows_of(table.forget()) == 100
     assert sorted(table.stored()) == [b"busy", b"kept"]
     assert rows_of(table.forget()) == 0
+
+
+def test_rows_that_are_gone_hide_no_change(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of rows says how many keys the oplog may name."""
+    monkeypatch.setattr(oplog_file, "READ_BLOCKS", 1)
+    for n in range(9):
+        table.put((b"token.%d" % n, b"x"), (b"token.%d" % n, None))
+    table.fill_oplog()
+    assert rows_of(table.forget()) == 9
+    since = table.file.position.offset
+    table.put((b"rare", b"1"))
+    for n in range(800):
+        table.put((b"busy", b"%d" % n))
+    page = table.file.changes(since, None, EVERY)
+    assert not page.is_full
+    assert [row.key for row in page.rows] == [b"rare", b"busy"]
 
 
 def test_removed_keys_stay_as_long_as_they_are_shown(table: Table) -> None:

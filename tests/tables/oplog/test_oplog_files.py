@@ -11,6 +11,7 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
+from bascule.tables.oplog import oplog_file
 from bascule.tables.oplog.file_header import Mark, first_of_name
 from bascule.tables.oplog.oplog import Oplog
 
@@ -201,6 +202,25 @@ def test_damage_is_found_when_it_is_read(file: int, at: int) -> None:
     with pytest.raises(CorruptData):
         model.oplog.last_operations(0, model.mark)
     model.expect(model.mark.first)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 64])
+def test_nothing_older_is_read_once_all_keys_are_found(
+    monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    monkeypatch.setattr(oplog_file, "READ_BLOCKS", blocks)
+    model = OplogModel()
+    for _ in range(6):
+        model.append(260)
+    expected = model.oplog.last_operations(0, model.mark)
+    assert expected is not None
+    assert expected.keys == 40
+    for keys_max in (40, 41, 1_000):
+        assert model.oplog.last_operations(0, model.mark, keys_max=keys_max) == expected
+    damage(model, 0, 48 + 25 * 100 + 8)
+    assert model.oplog.last_operations(0, model.mark, keys_max=40) == expected
+    with pytest.raises(CorruptData):
+        model.oplog.last_operations(0, model.mark, keys_max=41)
 
 
 def test_damage_of_a_file_that_is_open_is_found() -> None:

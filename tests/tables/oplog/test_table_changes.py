@@ -16,7 +16,7 @@ from bascule.host.api import Files
 from bascule.host.real import RealFiles, RealRandom
 from bascule.sim.disk import SimFiles
 from bascule.tables import table_file
-from bascule.tables.oplog import changes
+from bascule.tables.oplog import changes, oplog_file
 from bascule.tables.oplog.changes import Bounds
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, Rows, TablePosition
@@ -155,6 +155,28 @@ def test_more_keys_than_are_remembered(table: TableModel, monkeypatch: pytest.Mo
     for each in followers:
         assert each.full_pages == 0
         assert {**each.values(), b"x": b"x"} == table.values(table.file.position.offset)
+
+
+def test_a_key_that_changed_long_before_all_others(
+    table: TableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oplog is read until all keys of the table are found, and no further."""
+    monkeypatch.setattr(oplog_file, "READ_BLOCKS", 1)
+    busy = [(b"%d" % (n % 9), b"x") for n in range(1_000)]
+    table.put((b"first", b"1"), (b"rare", b"1"), *busy)
+    table.apply()
+    assert changed(table, 1) == [
+        (b"rare", 1),
+        *((b"%d" % (n % 9), 2 + n) for n in range(991, 1_000)),
+    ]
+    (path,) = (table.directory / "0.oplog").iterdir()
+    data = bytearray(path.read_bytes())
+    data[48 + 6_400 + 1_000] ^= 1  # in the second block
+    path.write_bytes(data)
+    table.put((b"first", b"2"), (b"rare", b"2"))
+    table.apply()
+    assert len(changed(table, 1)) == 11
+    assert not table.file.is_oplog_damaged
 
 
 def test_a_log_with_gaps_makes_a_new_oplog(table: TableModel) -> None:

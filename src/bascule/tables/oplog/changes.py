@@ -28,6 +28,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData, Indeterminate
+from bascule.tables.ageing.forgotten import row_count
 from bascule.tables.oplog.file_header import Mark
 from bascule.tables.oplog.oplog import Oplog
 from bascule.tables.rows import Row, TablePosition
@@ -222,7 +223,10 @@ class ChangesReader:
         """
         position = since
         while position < applied and not filling.rows:
-            plan = self._plans.get(position) or self._make_plan(position, applied, mark)
+            plan = self._plans.get(position)
+            if plan is None:
+                # No row was forgotten whose key has changed since then: `since` would be too old.
+                plan = self._make_plan(position, applied, mark, keys_max=row_count(reader))
             if plan is None:
                 return None
             left = self._fill_planned(reader, filling, plan)
@@ -234,10 +238,12 @@ class ChangesReader:
                     self._plans.popitem(last=False)
         return position
 
-    def _make_plan(self, since: int, applied: int, mark: Mark | None) -> _Plan | None:
+    def _make_plan(
+        self, since: int, applied: int, mark: Mark | None, *, keys_max: int
+    ) -> _Plan | None:
         if self._oplog is None or mark is None:
             return None
-        last = self._oplog.last_operations(since, mark)
+        last = self._oplog.last_operations(since, mark, keys_max=keys_max)
         if last is None:
             return None
         more = max(last.keys - PLAN_KEYS_MAX, 0)

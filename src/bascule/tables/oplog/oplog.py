@@ -144,8 +144,12 @@ class Oplog:
                 return OplogPlace(each.first, slot)
         return None
 
-    def last_operations(self, since: int, mark: Mark) -> LastOperations | None:
+    def last_operations(
+        self, since: int, mark: Mark, *, keys_max: int | None = None
+    ) -> LastOperations | None:
         """The last operation with an id above `since` of each key that has one, up to the mark.
+
+        There are at most `keys_max` such keys. Once they are found nothing older is read.
 
         None if the oplog does not have them all. Raises: CorruptData.
         """
@@ -159,6 +163,8 @@ class Oplog:
                 start = each.find(since, end) if each is files[0] else 0
                 for data, slots in each.read(start // _hot.BLOCK_SLOTS, end):
                     collapse.add(data, slots)
+                    if collapse.count == keys_max:
+                        return LastOperations(collapse.found, collapse.count)
         except FileNotFoundError:
             if set(files) <= set(self._open_files):
                 raise CorruptData(files[0].path, 0, "a file", "none") from None
