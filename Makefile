@@ -68,7 +68,7 @@ $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
 	@touch $@
 
 $(VENV)/.system: tools/setup.sh | $(VENV)/.created
-	@tools/setup.sh system
+	@tools/setup.sh system $(VENV)
 	@touch $@
 
 .PHONY: lock

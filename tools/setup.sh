@@ -5,7 +5,7 @@
 #
 #   tools/setup.sh venv DIR        make the virtual environment in DIR
 #   tools/setup.sh packages DIR    install requirements.lock in it
-#   tools/setup.sh system          Java for Spark; kcat, curl and strace for the tests
+#   tools/setup.sh system DIR      Java for Spark; kcat, curl and strace for the tests; in DIR promtool
 set -euo pipefail
 
 PYTHON_MINOR_MIN=11
@@ -150,11 +150,26 @@ see_to_system() {
     command -v curl >/dev/null || need "curl, which the pages use," curl
     command -v strace >/dev/null || need "strace, which a test watches sendfile with," strace
     command -v systemd-analyze >/dev/null || need "systemd-analyze, which checks the unit," systemd
+    command -v promtool >/dev/null || [ -x "$1/bin/promtool" ] || get_promtool "$1/bin" ||
+        say "promtool of Prometheus is missing: the test that runs the alert rules will be skipped"
+}
+
+# Of Debian's package, which would start a server where it is installed.
+get_promtool() {
+    local place status=0
+    place=$(mktemp -d)
+    (
+        cd "$place" &&
+            { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+    ) >/dev/null 2>&1 && mv "$place/usr/bin/promtool" "$1" || status=$?
+    rm -rf "$place"
+    return "$status"
 }
 
 case "${1:-}" in
     venv) make_venv "$2" ;;
     packages) install_packages "$2" ;;
-    system) see_to_system ;;
-    *) fail "usage: tools/setup.sh venv DIR | packages DIR | system" ;;
+    system) see_to_system "$2" ;;
+    *) fail "usage: tools/setup.sh venv DIR | packages DIR | system DIR" ;;
 esac

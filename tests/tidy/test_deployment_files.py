@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +130,23 @@ def test_a_pod_has_more_time_to_stop_than_it_waits_for_the_others() -> None:
     assert command[:3] == ["bascule", "cluster", "wait"]
     waits = int(command[command.index("--timeout") + 1])
     assert pod()["terminationGracePeriodSeconds"] >= waits + 60
+
+
+def test_alerts_fire_when_they_should_and_say_what_they_are_for() -> None:
+    promtool = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    cases = Path(__file__).with_name("prometheus_alerts.yml")
+    done = subprocess.run(
+        [promtool, "test", "rules", cases], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = yaml.safe_load(cases.read_text())["tests"]
+    tried = [case for test in tests for case in test["alert_rule_test"]]
+    for fires in (True, False):
+        assert {each["alertname"] for each in tried if ("exp_alerts" in each) is fires} == {
+            rule["alert"] for rule in rules()
+        }
 
 
 def test_the_groups_of_alerts_are_those_of_prometheus() -> None:
