@@ -32,7 +32,7 @@ def test_one_of_several_equal_creations_creates_the_stream() -> None:
     async def scenario(node: ControlledNode) -> None:
         create = node.controller.create_stream
         found = await asyncio.gather(*(create("a", CONFIG) for _ in range(3)))
-        assert [created for _, created in found] == [True, False, False]
+        assert sum(created for _, created in found) == 1
         assert len({definition.id for definition, _ in found}) == 1
         node.check_agreement()
 
