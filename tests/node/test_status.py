@@ -39,10 +39,12 @@ class HangingDisk(SimFiles):
         super().__init__(RealRandom(1))
         self.free_bytes = 10
         self.asked = 0
+        self.is_asked = threading.Event()
         self.answers = threading.Event()
 
     def room(self, path: str) -> tuple[int, int]:
         self.asked += 1
+        self.is_asked.set()
         self.answers.wait(60)
         return self.free_bytes, 100
 
@@ -61,10 +63,10 @@ def test_a_disk_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
         assert disk_part().state == "ok"
         assert disk_part().reason == "10 of 100 bytes are free"
         disk.answers.clear()
+        disk.is_asked.clear()
         disk.free_bytes = 90
         await asyncio.gather(*(status.measure() for _ in range(20)))
-        while disk.asked < 2:
-            await asyncio.sleep(0.001)  # a thread of a busy machine may begin later than that
+        assert await asyncio.to_thread(disk.is_asked.wait, 60)
         assert disk.asked == 2
         assert disk_part().state == "degraded"
         assert "does not answer; at last 10 of 100" in disk_part().reason
