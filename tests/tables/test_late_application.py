@@ -100,7 +100,7 @@ def test_a_watcher_has_each_change_at_once(harness: TablesHarness) -> None:
             assert isinstance(await anext(steps), Caught)
             for number in range(3):
                 harness.put((b"a", b"%d" % number))
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     assert _values(await anext(steps)) == [b"%d" % number]
 
     harness.run(test)
@@ -118,7 +118,7 @@ def test_a_watcher_that_begins_now_is_not_told_of_changes_from_before(
             assert isinstance(first, Caught)
             assert first.position.offset == 2
             harness.put((b"a", b"later"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert _values(await anext(steps)) == [b"later"]
 
     harness.run(test)
@@ -227,7 +227,7 @@ def test_what_is_committed_while_a_table_applies_waits_for_the_next_time(
         await is_idle(replica)
         monkeypatch.setattr(TableFile, "apply", commit_meanwhile)
         replica._pace.hurry()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while replica.position < end:
                 await some_turns()
         await is_idle(replica)

@@ -141,7 +141,7 @@ def test_the_end_of_a_pause_comes_each_time(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("bascule.tables.pace.UNAWAITED_SECONDS_MIN", 0.001)
         for times in (3, 4, 5):
             applier.pace.on_committed()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while applier.times < times:
                     await turn()
 

@@ -22,7 +22,7 @@ from bascule.replica.partitions import Partitions
 from support.deciding_controller import DecidingController
 from support.metadata_groups import until
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 60.0
 SICK = 2
 
 
