@@ -156,7 +156,7 @@ def test_a_replica_without_doubt_leads_at_once(controller: DecidingController) -
     assert controller.state("a").leader == NO_LEADER
     (ref,) = find_troubles(controller.image).leaderless
     assert ref.waits.endswith(
-        f"for a minute not without those on {second}, then where half can be read"
+        f"once those on {second} can be read; after a minute half of the replicas are enough"
     )
     start(controller, second)
     state = controller.state("a")

@@ -501,7 +501,8 @@ def _waits_for_logs(image: Image, state: PartitionState, awaited: Sequence[int])
     if not missing:
         return what
     if is_enough(state, alive, alive):
-        return f"{what}, for a minute not without those on {missing}, then where half can be read"
+        known = f"once those on {missing} can be read"
+        return f"{what} {known}; after a minute half of the replicas are enough"
     return f"{what} once more of them are alive: start the nodes {missing}"
 
 
