@@ -25,6 +25,7 @@ from support.handlers import HandlerHarness
 from support.served_stream import NODE, open_stream
 
 NONE = ErrorCode.NONE
+OTHER = NODE.node_id + 1
 
 
 @pytest.fixture
@@ -304,6 +305,30 @@ def test_while_the_groups_are_loaded_members_are_not_told_so(requests: GroupRequ
     requests.begin()
     # The store has not read anything yet.
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(("in_sync", "expected"), [
+    ((NODE.node_id, OTHER), ErrorCode.NOT_COORDINATOR),
+    ((NODE.node_id,), ErrorCode.UNKNOWN_SERVER_ERROR),
+])  # fmt: skip
+def test_where_the_log_has_stopped_another_replica_is_waited_for(
+    requests: GroupRequests, in_sync: tuple[int, ...], expected: ErrorCode
+) -> None:
+    """A consumer ends with an error that it cannot try again after."""
+
+    async def test() -> None:
+        joined = await requests.member()
+        await requests.offsets.wait_caught_up()
+        epoch = requests.log.leader_epoch
+        state = PartitionState((NODE.node_id, OTHER), in_sync, NODE.node_id, epoch, 0)
+        requests.log.set_role(state, NODE.node_id, lag_ns_max=1 << 60)
+        requests.log.fail("bad sector")
+        assert (await requests.join()).error_code == expected
+        assert (await requests.sync(joined)).error_code == expected
+        assert await requests.commit(joined.generation_id, joined.member_id) == expected
+
+    requests.begin()
+    requests.run(test)
 
 
 def test_groups_that_come_and_go_cost_bounded_memory(requests: GroupRequests) -> None:

@@ -174,7 +174,7 @@ def test_slow_disks_with_a_segment_for_each_message_become_whole(seed: int) -> N
     """Publishers kept all disks busy after the faults. A node did not close a removed log of 12,000
     segments in time, and a replica that lagged did not catch up."""
     result = run_seed(seed, ClusterOptions(seconds=3, streams=1, groups=0))
-    assert result.acked > 300
+    assert result.acked > 100
 
 
 def test_a_leader_that_lost_what_was_not_synced_has_a_batch_for_its_last_offset() -> None:
@@ -182,6 +182,18 @@ def test_a_leader_that_lost_what_was_not_synced_has_a_batch_for_its_last_offset(
     and the leader took no message, since too few replicas were in sync."""
     result = run_seed(870_012, ClusterOptions(wide=True))
     assert result.unclean > 0
+
+
+def test_consumers_wait_for_the_next_coordinator_where_a_disk_fails() -> None:
+    """They got an error that ends them where the log of the groups had stopped on its leader."""
+    options = ClusterOptions(seconds=8, faults="disk errors,bit flips,isolate")
+    assert run_seed(322, options).faults["disk errors"] > 2
+
+
+def test_what_a_disk_fails_to_do_for_payloads_is_done_later() -> None:
+    result = run_seed(109, ClusterOptions(seconds=8, faults="disk errors", traits="payloads"))
+    assert result.faults["disk errors"] > 1
+    assert result.payloads > 0
 
 
 def test_two_deletions_at_once_are_carried_out() -> None:

@@ -18,12 +18,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.group_results import CommittedOffset
-from bascule.groups.offset_appends import (
-    STORE_SECONDS_MAX,
-    OffsetAppends,
-    OffsetRecord,
-    OnStored,
-)
+from bascule.groups.offset_appends import STORE_SECONDS_MAX, OffsetAppends, OffsetRecord, OnStored
 from bascule.groups.offset_records import (
     REPAIRS_HEADER,
     OffsetChange,
@@ -33,6 +28,7 @@ from bascule.groups.offset_records import (
     is_for,
     read_changes,
     resolve_offset,
+    stop_of,
 )
 from bascule.groups.prepared_commits import (
     PreparedCommit,
@@ -175,7 +171,8 @@ class CommittedOffsetStore:
     async def wait_caught_up(self) -> None:
         """Return once everything committed to the stream before the call is in memory.
 
-        Raises: PartitionFailed if the stream cannot be read, Indeterminate after a timeout.
+        Raises: PartitionFailed if the stream cannot be read, NotLeader if another replica is about
+        to lead it therefore, Indeterminate after a timeout.
         """
         partition = self._partition()
         self._forget_lost(partition)
@@ -186,8 +183,8 @@ class CommittedOffsetStore:
 
         A consumer that is a group with members is refused.
 
-        Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout,
-        GroupHasMembers, LimitExceeded where there are too many commits for new ones.
+        Raises: InvalidName, PublishRejected, PartitionFailed, NotLeader, Indeterminate after a
+        timeout, GroupHasMembers, LimitExceeded where there are too many commits for new ones.
         """
         await self.wait_caught_up()
         self._check_no_members({key.consumer for key, _ in commits})
@@ -342,8 +339,8 @@ class CommittedOffsetStore:
         stream = self._partitions.stream(OFFSETS_STREAM)
         if stream is None:
             raise PartitionFailed(OFFSETS_STREAM, 0, "it could not be created")
-        if stream[0].failure is not None:
-            raise stream[0].failure
+        if (stop := stop_of(stream[0])) is not None:
+            raise stop
         return stream[0]
 
     def _valid(self, key: OffsetKey) -> StoredCommit | None:
@@ -430,6 +427,7 @@ class CommittedOffsetStore:
         except TimeoutError:
             raise Indeterminate(f"{OFFSETS_STREAM} is not read up to offset {offset}") from None
         if self._position < offset:
+            self._partition()
             raise PartitionFailed(OFFSETS_STREAM, 0, str(self._failure))
 
     async def _follow(self) -> None:

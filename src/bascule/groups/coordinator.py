@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bascule.errors import NeedsClusterVersion
+from bascule.errors import NeedsClusterVersion, NotLeader
 from bascule.groups.classic import (
     ClassicGroup,
     Effect,
@@ -45,6 +45,7 @@ from bascule.groups.deadlines import Deadlines
 from bascule.groups.described import DescribedGroup, GroupSummary
 from bascule.groups.descriptions import describe_group, summary_of
 from bascule.groups.memory import GroupMemory
+from bascule.groups.offset_records import stop_of
 from bascule.groups.running import (
     Group,
     GroupCounts,
@@ -493,9 +494,10 @@ class GroupCoordinator:
             return ErrorCode.NONE
         if partition is None:
             return ErrorCode.NOT_COORDINATOR
-        if partition.failure is not None:
-            # It stays so until an operator acts: clients must not try again without end.
-            return ErrorCode.UNKNOWN_SERVER_ERROR
+        stop = stop_of(partition)
+        if stop is not None:
+            is_elsewhere = isinstance(stop, NotLeader)
+            return ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def confirmed_error(self, name: str | None = None) -> ErrorCode:

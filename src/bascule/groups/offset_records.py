@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from bascule.errors import OffsetOutOfRange, PartitionFailed
+from bascule.errors import NotLeader, OffsetOutOfRange, PartitionFailed
 from bascule.model import StreamDefinition
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.replica.partition import Partition
@@ -163,6 +163,18 @@ def _key_of(record: Record) -> OffsetKey:
     if not record.key or name != "subject" or subject != record.key:
         raise ValueError(f"expected the subject as key, got {(record.key or b'')[:80]!r}")
     return parse_commit_subject(record.key.decode())
+
+
+def stop_of(partition: Partition) -> PartitionFailed | NotLeader | None:
+    """Why a partition that has stopped cannot be asked; None: it has not stopped.
+
+    Where another replica is in sync that one is about to lead. Else it stays so until an operator
+    acts: clients must not try again without end.
+    """
+    state = partition.state
+    if partition.failure is None or state is None or not {*state.isr}.difference((state.leader,)):
+        return partition.failure
+    return NotLeader(None, partition.leader_epoch)
 
 
 async def resolve_offset(

@@ -25,6 +25,7 @@ from bascule.sim.cluster.world.damage import (
     flip_header,
     flip_small,
 )
+from bascule.sim.cluster.world.disk import PAYLOADS
 from bascule.sim.cluster.world.loop import NS
 
 Link = tuple[int, int]
@@ -86,6 +87,7 @@ class ClusterFaults:
             ClusterFault.STALL_DISK: self._stall_disk,
             ClusterFault.FULL_DISK: self._fill_disk,
             ClusterFault.RENAMES: self._fail_renames,
+            ClusterFault.ERRORS: self._fail_calls,
             ClusterFault.FLIP: lambda: self._damage(cuts=False),
             ClusterFault.CUT: lambda: self._damage(cuts=True),
             ClusterFault.CLOCK_JUMP: self._jump,
@@ -129,6 +131,7 @@ class ClusterFaults:
         for machine in self._machines.values():
             self._world.network.slow(self._links_of(machine.node), 0)
             self._world.nats.restore(machine.node)
+            self._end_errors(machine)
             machine.times.heal()
             machine.go_on()
             machine.start_if_down()
@@ -362,6 +365,22 @@ class ClusterFaults:
         machine.times.failed_renames = self._prng.pick((0.1, 0.5, 1.0))
         self._later(self._heal, machine)
         return True
+
+    def _fail_calls(self) -> bool:
+        machine = self._any()
+        times = machine.times
+        times.errors_in = self._prng.pick(("", PAYLOADS))
+        times.errors = self._prng.pick((0.01, 0.1, 1.0))
+        what = f"{times.errors:.0%} of the calls for {'payloads' if times.errors_in else 'files'}"
+        self._world.note(machine.node, f"has a disk that fails {what}")
+        self._later(self._end_errors, machine)
+        return True
+
+    def _end_errors(self, machine: Machine) -> None:
+        """A log that could not be synced has stopped until its node is started again."""
+        if machine.times.errors:
+            self._heal(machine)
+            self._lose(machine, _Loss.KILL)
 
     def _heal(self, machine: Machine) -> None:
         self._world.note(machine.node, "has a disk that works")

@@ -114,6 +114,8 @@ class ClusterFault(Enum):
     """A leader cannot connect to the NATS server for so long that others lead."""
     RENAMES = "failed renames"
     """The disk of a node cannot rename some files of payloads for some time."""
+    ERRORS = "disk errors"
+    """Calls of a disk fail for some time: of all its files, or of payloads alone."""
     LONG_OUTAGE = "long outages"
     """All machines lose their power, a bit flips on one of the disks, and they come back one by
     one, within a minute or later."""
@@ -151,7 +153,7 @@ WIDE: Final = (
     ClusterFault.THROTTLE, ClusterFault.NATS_LOSS,
 )  # fmt: skip
 """Only where they are chosen, and in wide runs: see `wide`."""
-CHOSEN: Final = (ClusterFault.RENAMES, ClusterFault.LONG_OUTAGE)
+CHOSEN: Final = (ClusterFault.RENAMES, ClusterFault.ERRORS, ClusterFault.LONG_OUTAGE)
 """Only where they are chosen."""
 
 

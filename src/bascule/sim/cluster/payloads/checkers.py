@@ -59,7 +59,9 @@ class PayloadCheckers:
         for node, machine in self._machines.items():
             if machine.running is not None:
                 counts = machine.running.controller.payloads.streams.counts
-                if counts.lost or (counts.damaged and not machine.damaged_payloads):
+                # What cannot be read counts as damaged, too.
+                may_be_damaged = machine.damaged_payloads or machine.times.has_failed
+                if counts.lost or (counts.damaged and not may_be_damaged):
                     raise InvariantBroken(UNHURT, f"node {node} says {counts}")
 
     def _stores(self) -> Iterator[tuple[int, PayloadLog]]:

@@ -55,6 +55,12 @@ class DiskTimes:
         """Whether it hangs."""
         self.failed_renames = 0.0
         """The share of the renames of payloads that fail."""
+        self.errors = 0.0
+        """The share of the calls that fail with EIO."""
+        self.errors_in = ""
+        """Only where the path has this in it."""
+        self.has_failed = False
+        """Whether there was such a call."""
         self._waiting: list[Waiter] = []
 
     def wait_sync(self) -> None:
@@ -78,8 +84,15 @@ class DiskTimes:
         if self.failed_renames and PAYLOADS in path and self._prng.happens(self.failed_renames):
             raise OSError(errno.EIO, "Input/output error", path)
 
+    def fail_sometimes(self, path: str) -> None:
+        """Raises: OSError for a share of the calls."""
+        if self.errors_in in path and self._prng.happens(self.errors):
+            self.has_failed = True
+            raise OSError(errno.EIO, "Input/output error", path)
+
     def heal(self) -> None:
         """Work as usual; answer what waits."""
+        self.errors = 0.0
         self.factor, self.free_bytes, self.failed_renames = 1, FREE_BYTES, 0.0
         self.is_stalled = False
         waiting, self._waiting = self._waiting, []
@@ -189,6 +202,8 @@ class ProcessFiles:
         times = self.times
         if times.is_stalled:
             times.wait_answer()
+        if times.errors:
+            times.fail_sometimes(path)
         if writes > times.free_bytes:
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
