@@ -196,6 +196,11 @@ def test_what_a_disk_fails_to_do_for_payloads_is_done_later() -> None:
     assert result.payloads > 0
 
 
+def test_a_payload_that_could_not_be_removed_as_a_whole_counts_for_no_record() -> None:
+    options = ClusterOptions(seconds=10, faults="disk errors", traits="payloads,compacted")
+    assert run_seed(656, options).payloads > 0
+
+
 def test_two_deletions_at_once_are_carried_out() -> None:
     """One of them was told while the other one was under way, and not again."""
     result = run_seed(476_694, ClusterOptions(seconds=3, streams=1, groups=0))

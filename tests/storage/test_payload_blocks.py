@@ -261,6 +261,23 @@ def test_the_sums_of_a_content_stay_as_long_as_one_of_its_files() -> None:
     assert stored.names() == []
 
 
+@pytest.mark.parametrize("operation", [1, 2])
+def test_a_payload_that_counts_as_whole_has_its_file_whatever_cannot_be_removed(
+    operation: int,
+) -> None:
+    """A record that came next was appended with a payload whose file had gone, and its sums had
+    not."""
+    stored = Stored(with_sums=True)
+    stored.payloads.unlink_from(0)
+    stored.files.fail(operation, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        stored.payloads.discard_whole(ID)
+    assert stored.payloads.has(PAYLOAD)
+    assert "whole" in stored.names()
+    assert stored.payloads.discard_whole(ID) == len(DATA)
+    assert stored.names() == []
+
+
 def test_sums_of_earlier_releases_are_read_and_removed_with_the_last_content() -> None:
     stored = Stored(with_sums=True)
     stored.files.rename(SUMS, OLDER_SUMS)

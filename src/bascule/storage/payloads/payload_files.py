@@ -376,16 +376,17 @@ class PayloadFiles:
             return removed
 
     def _remove_payload(self, stored: StoredPayload) -> int:
-        """Remove the file of a payload; return its bytes. Raises: OSError."""
+        """Remove the file of a payload; return its bytes. Raises: OSError; the file is there then,
+        for it counts as whole."""
         payload = stored.payload
-        if self._finishing.get(payload.id) != [stored.path]:  # else one that has come is there
-            self._remove(stored.path)
         others = [each for each in self._stored.of(payload.id) if each is not stored]
         if payload.size > BLOCK_BYTES and all(each.payload.crc != payload.crc for each in others):
             self._remove(sums_path(self.directory, payload.id, payload.crc))
         if not others and payload.id in self._older_sums:
             self._remove(self._older_sums_path(payload.id))
             self._older_sums.discard(payload.id)
+        if self._finishing.get(payload.id) != [stored.path]:  # else one that has come is there
+            self._remove(stored.path)
         self._stored.forget(stored)
         return payload.size
 
