@@ -152,7 +152,7 @@ class CommittedOffsetStore:
         """The largest committed offset of any consumer; 0 where there is none or none is known."""
         try:
             await self.wait_caught_up()
-        except (PartitionFailed, Indeterminate) as error:
+        except (PartitionFailed, NotLeader, Indeterminate) as error:
             log.warning("committed offsets may be missing", extra={"error": str(error)})
         keys = self._keys(consumer=None, stream=stream, partition=partition)
         found = (self._valid(key) for key in keys)
