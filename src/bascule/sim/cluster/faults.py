@@ -379,6 +379,7 @@ class ClusterFaults:
     def _end_errors(self, machine: Machine) -> None:
         """A log that could not be synced has stopped until its node is started again."""
         if machine.times.errors:
+            machine.times.errors = 0.0
             self._heal(machine)
             self._lose(machine, _Loss.KILL)
 

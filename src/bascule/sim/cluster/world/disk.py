@@ -91,8 +91,7 @@ class DiskTimes:
             raise OSError(errno.EIO, "Input/output error", path)
 
     def heal(self) -> None:
-        """Work as usual; answer what waits."""
-        self.errors = 0.0
+        """Work as usual, but for `errors`; answer what waits."""
         self.factor, self.free_bytes, self.failed_renames = 1, FREE_BYTES, 0.0
         self.is_stalled = False
         waiting, self._waiting = self._waiting, []
