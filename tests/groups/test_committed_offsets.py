@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from bascule.errors import (
     GroupHasMembers,
     LimitExceeded,
-    NotLeader,
     OffsetOutOfRange,
     PartitionFailed,
     UnknownPartition,
@@ -515,26 +513,6 @@ def test_a_failed_offsets_stream_raises(harness: OffsetsHarness) -> None:
                 await refused
         # Retention uses the last offset that was read.
         assert offsets.committed("billing", "flights", 0) == 1
-
-    harness.run(test)
-
-
-def test_a_failed_offsets_stream_that_another_replica_is_about_to_lead(
-    harness: OffsetsHarness,
-) -> None:
-    async def test(offsets: CommittedOffsetStore) -> None:
-        await offsets.commit([(KEY, Commit(offset=1))])
-        state = harness.log.state
-        assert state is not None
-        harness.log.set_role(
-            replace(state, isr=(state.leader, state.leader + 1)), state.leader, lag_ns_max=1 << 60
-        )
-        harness.log.fail("bad sector")
-        for refused in (offsets.wait_caught_up(), offsets.commit([(KEY, Commit(offset=2))])):
-            with pytest.raises(NotLeader):
-                await refused
-        # A replica that begins anew uses it.
-        assert await offsets.largest("flights", 0) == 1
 
     harness.run(test)
 

@@ -308,7 +308,7 @@ def test_while_the_groups_are_loaded_members_are_not_told_so(requests: GroupRequ
 
 
 @pytest.mark.parametrize(("in_sync", "expected"), [
-    ((NODE.node_id, OTHER), ErrorCode.NOT_COORDINATOR),
+    ((NODE.node_id, OTHER), ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ((NODE.node_id,), ErrorCode.UNKNOWN_SERVER_ERROR),
 ])  # fmt: skip
 def test_where_the_log_has_stopped_another_replica_is_waited_for(
@@ -326,6 +326,8 @@ def test_where_the_log_has_stopped_another_replica_is_waited_for(
         assert (await requests.join()).error_code == expected
         assert (await requests.sync(joined)).error_code == expected
         assert await requests.commit(joined.generation_id, joined.member_id) == expected
+        # No other node answers for the groups yet.
+        assert requests.groups.error() == expected
 
     requests.begin()
     requests.run(test)

@@ -59,6 +59,18 @@ def test_the_reserve_is_given_back_once_and_held_again(error: int) -> None:
     assert (reserve.is_released, files.size("/reserve")) == (False, SIZE)
 
 
+@pytest.mark.parametrize("operation", [2, 3])
+def test_a_reserve_that_cannot_be_given_back_is_held(operation: int) -> None:
+    files = SimFiles(RealRandom(1))
+    reserve = held(files)
+    files.fail(operation, errno.EIO)
+    with pytest.raises(DiskFull):
+        reserve.run(FullDisk(files, 2, errno.ENOSPC).change)
+    assert (reserve.is_released, files.size("/reserve")) == (False, SIZE)
+    assert reserve.hold()
+    assert reserve.run(FullDisk(files, 2, errno.ENOSPC).change) == "changed"
+
+
 def test_what_makes_no_room_gets_no_room() -> None:
     files = SimFiles(RealRandom(1))
     reserve = held(files)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+
+import pytest
 
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
@@ -31,6 +34,23 @@ def append(log: PayloadLog, number: int) -> None:
     )  # fmt: skip
     log.append(batch)
     log.sync()
+
+
+@pytest.mark.parametrize("operation", range(1, 7))
+def test_one_file_that_cannot_be_removed_keeps_no_other(operation: int) -> None:
+    files = SimFiles(RealRandom(1))
+    files.make_dirs("/log")
+    config = LogConfig(segment_messages_max=2)
+    log = PayloadLog.open(files, "/log", config, SimClock(0), make_lock=threading.Lock)
+    for number in range(8):
+        append(log, number)
+    log.advance_start(6, high_watermark=8)
+    files.fail(operation, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        log.sweep()
+    assert log.payloads.linked_bytes == 3 * SIZE
+    assert log.sweep() == SIZE
+    assert log.payloads.linked_bytes == 2 * SIZE
 
 
 def test_segments_have_the_bytes_of_their_payloads() -> None:

@@ -496,8 +496,10 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR
         stop = stop_of(partition)
         if stop is not None:
-            is_elsewhere = isinstance(stop, NotLeader)
-            return ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.UNKNOWN_SERVER_ERROR
+            # There is none elsewhere, yet, that would answer for this one.
+            is_replaced = isinstance(stop, NotLeader)
+            unknown = ErrorCode.UNKNOWN_SERVER_ERROR
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_replaced else unknown
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def confirmed_error(self, name: str | None = None) -> ErrorCode:

@@ -168,13 +168,17 @@ def _key_of(record: Record) -> OffsetKey:
 def stop_of(partition: Partition) -> PartitionFailed | NotLeader | None:
     """Why a partition that has stopped cannot be asked; None: it has not stopped.
 
-    Where another replica is in sync that one is about to lead. Else it stays so until an operator
-    acts: clients must not try again without end.
+    Where another replica is in sync, or eligible, that one is about to lead. Else it stays so until
+    an operator acts: clients must not try again without end.
     """
     state = partition.state
-    if partition.failure is None or state is None or not {*state.isr}.difference((state.leader,)):
+    if partition.failure is None or state is None:
         return partition.failure
-    return NotLeader(None, partition.leader_epoch)
+    if not partition.is_leader:
+        return NotLeader.of_partition(state, partition.leader_epoch)
+    if {*state.isr, *state.eligible}.difference((state.leader,)):
+        return NotLeader(None, partition.leader_epoch)
+    return partition.failure
 
 
 async def resolve_offset(

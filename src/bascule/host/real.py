@@ -191,7 +191,11 @@ class RealFiles:
         return os.stat(path).st_size
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list_dir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

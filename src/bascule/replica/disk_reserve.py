@@ -165,14 +165,19 @@ class DiskReserve:
         return DiskFull(self._data, free_bytes)
 
     def _release(self) -> bool:
-        """Give the blocks back; return whether there were any, or were before."""
+        """Give the blocks back; return whether that was done now or before."""
         with self._lock:
             if not self._is_held:
                 return self.is_released
             # First, so that no append takes what is about to be free.
             self.is_released = True
             self._is_held = False
-            self._files.open(self._path).truncate(0)
+            try:
+                self._files.open(self._path).truncate(0)
+            except OSError as error:
+                self.is_released, self._is_held = False, True
+                log.warning("disk reserve cannot be given back", extra={"error": str(error)})
+                return False
         log.warning(
             "disk full: the reserve is given back for changes that make room; appends are refused",
             extra={"bytes": self._size_bytes},

@@ -31,10 +31,14 @@ class Leftovers:
 
     def remove(self, stream_id: bytes, partition: int, store: PayloadLog) -> None:
         """Remove the payloads of a log that nobody receives, that no record names, and that have
-        been so for long. Called again and again, by one thread. Raises: OSError."""
+        been so for long. Called again and again, by one thread.
+
+        Raises: OSError where some could not be removed, after all others.
+        """
         payloads = store.payloads
         now_ns = self._clock.monotonic_ns()
         seen: dict[Key, int] = {}
+        failure: OSError | None = None
         for id, discard in (
             *((id, payloads.discard) for id in payloads.open_ids()),
             *((id, payloads.discard_whole) for id in payloads.whole_ids()),
@@ -42,10 +46,15 @@ class Leftovers:
             key = stream_id, partition, id
             since = now_ns if self._is_used(key) else self._unlinked.get(key, now_ns)
             if now_ns - since > self._limits.unlinked_ms_max * 1_000_000:
-                self._counts.unlinked_bytes_removed += discard(id)
-                self._counts.unlinked_removed += 1
-            else:
-                seen[key] = since
+                try:
+                    self._counts.unlinked_bytes_removed += discard(id)
+                    self._counts.unlinked_removed += 1
+                    continue
+                except OSError as error:
+                    failure = error
+            seen[key] = since
         for key in [key for key in self._unlinked if key[:2] == (stream_id, partition)]:
             del self._unlinked[key]
         self._unlinked.update(seen)
+        if failure is not None:
+            raise failure

@@ -382,6 +382,7 @@ class ClusterFaults:
             machine.times.errors = 0.0
             self._heal(machine)
             self._lose(machine, _Loss.KILL)
+            machine.times.has_failed = False
 
     def _heal(self, machine: Machine) -> None:
         self._world.note(machine.node, "has a disk that works")

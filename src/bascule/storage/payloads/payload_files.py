@@ -538,20 +538,27 @@ class PayloadFiles:
         """Remove the payloads of records that are gone for good; return their bytes. One that
         another record names stays, also if that is appended now.
 
-        Raises: OSError; the next call removes the rest.
+        Raises: OSError where some could not be removed, after all others; the next call removes
+        these.
         """
         removed = 0
+        failure: OSError | None = None
         for offset in offsets:
             with self._lock:  # not for all of them: the log writer and other payloads need it
                 stored = self._stored.at(offset)
                 if stored is None:
                     continue
                 self.changes += 1
-                if len(stored.offsets) > 1 or stored.payload.id in self._being_linked:
-                    self._stored.unlink(offset)
-                    self._stored.rename()
-                else:
-                    removed += self._remove_payload(stored)
+                try:
+                    if len(stored.offsets) > 1 or stored.payload.id in self._being_linked:
+                        self._stored.unlink(offset)
+                        self._stored.rename()
+                    else:
+                        removed += self._remove_payload(stored)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
         return removed
 
     def forget_lost_below(self, offset: int) -> None:

@@ -60,7 +60,7 @@ class DiskTimes:
         self.errors_in = ""
         """Only where the path has this in it."""
         self.has_failed = False
-        """Whether there was such a call."""
+        """Whether there was such a call for a payload, since the process has started."""
         self._waiting: list[Waiter] = []
 
     def wait_sync(self) -> None:
@@ -87,7 +87,7 @@ class DiskTimes:
     def fail_sometimes(self, path: str) -> None:
         """Raises: OSError for a share of the calls."""
         if self.errors_in in path and self._prng.happens(self.errors):
-            self.has_failed = True
+            self.has_failed = self.has_failed or PAYLOADS in path
             raise OSError(errno.EIO, "Input/output error", path)
 
     def heal(self) -> None:
