@@ -1,0 +1,39 @@
+"""Payloads that no record names are removed after some time."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from bascule.datastream.disk.leftovers import Leftovers
+from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
+from bascule.host.real import RealRandom
+from bascule.record.payload_links import Payload
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig
+from bascule.storage.payloads.payload_log import PayloadLog
+from support.payload_logs import have_whole
+
+STREAM = b"s" * 16
+
+
+def test_one_that_cannot_be_removed_keeps_no_other() -> None:
+    files, clock, counts = SimFiles(RealRandom(1)), SimClock(0), DataStreamCounts()
+    files.make_dirs("/log")
+    log = PayloadLog.open(files, "/log", LogConfig(), clock, make_lock=threading.Lock)
+    for number in range(5):
+        have_whole(log.payloads, Payload(f"{number:032x}", 100, 7), bytes(100))
+    limits = DataStreamLimits()
+    leftovers = Leftovers(clock, limits, counts, is_used=lambda _: False)
+    leftovers.remove(STREAM, 0, log)
+    assert len(log.payloads.whole_ids()) == 5
+    clock.ms += limits.unlinked_ms_max + 1
+    files.fail(2, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        leftovers.remove(STREAM, 0, log)
+    assert (counts.unlinked_removed, counts.unlinked_bytes_removed) == (4, 400)
+    leftovers.remove(STREAM, 0, log)
+    assert log.payloads.whole_ids() == []
+    assert counts.unlinked_removed == 5
