@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 
 import pytest
 
@@ -12,19 +11,16 @@ from bascule.datastream.limits import DataStreamCounts, DataStreamLimits
 from bascule.host.real import RealRandom
 from bascule.record.payload_links import Payload
 from bascule.sim.disk import SimClock, SimFiles
-from bascule.storage.partition_log import LogConfig
-from bascule.storage.payloads.payload_log import PayloadLog
-from support.payload_logs import have_whole
+from support.payload_logs import have_whole, id_of, opened
 
 STREAM = b"s" * 16
 
 
 def test_one_that_cannot_be_removed_keeps_no_other() -> None:
     files, clock, counts = SimFiles(RealRandom(1)), SimClock(0), DataStreamCounts()
-    files.make_dirs("/log")
-    log = PayloadLog.open(files, "/log", LogConfig(), clock, make_lock=threading.Lock)
+    log = opened(files)
     for number in range(5):
-        have_whole(log.payloads, Payload(f"{number:032x}", 100, 7), bytes(100))
+        have_whole(log.payloads, Payload(id_of(number), 100, 7), bytes(100))
     limits = DataStreamLimits()
     leftovers = Leftovers(clock, limits, counts, is_used=lambda _: False)
     leftovers.remove(STREAM, 0, log)

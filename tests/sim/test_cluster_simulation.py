@@ -169,12 +169,12 @@ def test_copies_of_an_older_cluster_need_not_know_who_wrote_what_was_removed() -
     assert result.faults["wiped disk"] == 1
 
 
-@pytest.mark.parametrize("seed", [866_849, 867_627])
-def test_slow_disks_with_a_segment_for_each_message_become_whole(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "acked_min"), [(866_849, 300), (867_627, 100)])
+def test_slow_disks_with_a_segment_for_each_message_become_whole(seed: int, acked_min: int) -> None:
     """Publishers kept all disks busy after the faults. A node did not close a removed log of 12,000
     segments in time, and a replica that lagged did not catch up."""
     result = run_seed(seed, ClusterOptions(seconds=3, streams=1, groups=0))
-    assert result.acked > 100
+    assert result.acked > acked_min
 
 
 def test_a_leader_that_lost_what_was_not_synced_has_a_batch_for_its_last_offset() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 
 import pytest
 
@@ -12,11 +11,11 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import LOG_APPEND_TIME, PAYLOAD_LINKS, seal
 from bascule.record.payload_links import Payload
-from bascule.sim.disk import SimClock, SimFiles
+from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig
 from bascule.storage.payloads.payload_log import PayloadLog
 from bascule.storage.retention import RetentionLimits, exceeds_limits, plan_retention, segments_of
-from support.payload_logs import have_whole
+from support.payload_logs import have_whole, opened
 
 SIZE = 10_000
 LIMITS = RetentionLimits(bytes_max=8 * SIZE)
@@ -39,9 +38,7 @@ def append(log: PayloadLog, number: int) -> None:
 @pytest.mark.parametrize("operation", range(1, 7))
 def test_one_file_that_cannot_be_removed_keeps_no_other(operation: int) -> None:
     files = SimFiles(RealRandom(1))
-    files.make_dirs("/log")
-    config = LogConfig(segment_messages_max=2)
-    log = PayloadLog.open(files, "/log", config, SimClock(0), make_lock=threading.Lock)
+    log = opened(files, LogConfig(segment_messages_max=2))
     for number in range(8):
         append(log, number)
     log.advance_start(6, high_watermark=8)
@@ -55,9 +52,7 @@ def test_one_file_that_cannot_be_removed_keeps_no_other(operation: int) -> None:
 
 def test_segments_have_the_bytes_of_their_payloads() -> None:
     files = SimFiles(RealRandom(1))
-    files.make_dirs("/log")
-    config = LogConfig(segment_messages_max=2)
-    log = PayloadLog.open(files, "/log", config, SimClock(0), make_lock=threading.Lock)
+    log = opened(files, LogConfig(segment_messages_max=2))
     for number in range(4):
         append(log, number)
         here = SIZE * (number % 2 + 1)

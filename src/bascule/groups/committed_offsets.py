@@ -427,7 +427,7 @@ class CommittedOffsetStore:
         except TimeoutError:
             raise Indeterminate(f"{OFFSETS_STREAM} is not read up to offset {offset}") from None
         if self._position < offset:
-            self._partition()
+            self._partition()  # raises why it has stopped
             raise PartitionFailed(OFFSETS_STREAM, 0, str(self._failure))
 
     async def _follow(self) -> None:

@@ -495,12 +495,13 @@ class GroupCoordinator:
         if partition is None:
             return ErrorCode.NOT_COORDINATOR
         stop = stop_of(partition)
-        if stop is not None:
-            # There is none elsewhere, yet, that would answer for this one.
-            is_replaced = isinstance(stop, NotLeader)
-            unknown = ErrorCode.UNKNOWN_SERVER_ERROR
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_replaced else unknown
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if stop is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # Not NOT_COORDINATOR: no other node answers for the groups yet.
+        is_replaced = isinstance(stop, NotLeader)
+        return (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE if is_replaced else ErrorCode.UNKNOWN_SERVER_ERROR
+        )
 
     async def confirmed_error(self, name: str | None = None) -> ErrorCode:
         """As `error`, after a question to the cluster. After NONE no other coordinator has

@@ -16,6 +16,8 @@ from bascule.tables.oplog.file_header import Mark, first_of_name
 from bascule.tables.oplog.oplog import Oplog
 
 DIRECTORY = "/t/0.oplog"
+MANY = 1_000_000
+"""More keys than there are."""
 BYTES_MAX = 8 * 6_400 * 2
 """Eight files of two blocks."""
 
@@ -48,7 +50,7 @@ class OplogModel:
 
     def expect(self, since: int) -> None:
         """The oplog has all since then, or says that it is older."""
-        found = self.oplog.last_operations(since, self.mark)
+        found = self.oplog.last_operations(since, self.mark, keys_max=MANY)
         if since < self.oplog.first - 1:
             assert found is None
             return
@@ -107,7 +109,7 @@ def test_a_reader_goes_by_its_mark() -> None:
     position, mark = model.position, model.mark
     for _ in range(10):
         model.append(90)
-    found = model.oplog.last_operations(0, mark)
+    found = model.oplog.last_operations(0, mark, keys_max=MANY)
     assert found is not None
     assert max(found.found) <= position
     assert found.keys == 40
@@ -200,7 +202,7 @@ def test_damage_is_found_when_it_is_read(file: int, at: int) -> None:
         model.expect_all()
         return
     with pytest.raises(CorruptData):
-        model.oplog.last_operations(0, model.mark)
+        model.oplog.last_operations(0, model.mark, keys_max=MANY)
     model.expect(model.mark.first)
 
 
@@ -212,7 +214,7 @@ def test_nothing_older_is_read_once_all_keys_are_found(
     model = OplogModel()
     for _ in range(6):
         model.append(260)
-    expected = model.oplog.last_operations(0, model.mark)
+    expected = model.oplog.last_operations(0, model.mark, keys_max=MANY)
     assert expected is not None
     assert expected.keys == 40
     for keys_max in (40, 41, 1_000):
@@ -228,7 +230,7 @@ def test_damage_of_a_file_that_is_open_is_found() -> None:
     model.append(700)
     damage(model, 0, 48 + 25 * 300 + 8)
     with pytest.raises(CorruptData, match="corrupt"):
-        model.oplog.last_operations(0, model.mark)
+        model.oplog.last_operations(0, model.mark, keys_max=MANY)
     with pytest.raises(CorruptData):
         model.oplog.find(model.made[299][0], model.mark)
 
@@ -240,7 +242,7 @@ def test_a_file_that_is_cut_short_is_found() -> None:
     name = model.files.list_dir(DIRECTORY)[1]
     model.files.open(f"{DIRECTORY}/{name}").truncate(48 + 25 * 256)
     with pytest.raises(CorruptData):
-        model.oplog.last_operations(0, model.mark)
+        model.oplog.last_operations(0, model.mark, keys_max=MANY)
     model.oplog = make_oplog(model.files)
     assert model.oplog.open(model.mark, model.position) is None
     assert model.oplog.first > first_of_name(name)  # type: ignore[operator]
@@ -256,7 +258,7 @@ def test_a_file_that_is_gone_is_found() -> None:
     assert model.oplog.open(model.mark, model.position) is None
     model.files.remove(f"{DIRECTORY}/{names[1]}")
     with pytest.raises(CorruptData, match="expected a file, found none"):
-        model.oplog.last_operations(0, model.mark)
+        model.oplog.last_operations(0, model.mark, keys_max=MANY)
 
 
 def test_an_oplog_of_another_table_or_begun_anew_is_not_taken() -> None:
@@ -265,8 +267,10 @@ def test_an_oplog_of_another_table_or_begun_anew_is_not_taken() -> None:
     other = make_oplog(model.files, table=8)
     assert other.open(model.mark, model.position) is None
     assert other.first == model.position + 1
-    assert other.last_operations(model.position - 1, other.mark) is None
-    assert other.last_operations(model.position, model.mark) is None, "the mark of another"
+    assert other.last_operations(model.position - 1, other.mark, keys_max=MANY) is None
+    assert other.last_operations(model.position, model.mark, keys_max=MANY) is None, (
+        "the mark of another"
+    )
     assert len(model.files.list_dir(DIRECTORY)) == 1
 
 
@@ -307,7 +311,7 @@ def test_damage_behind_the_last_check_is_found_by_the_mark() -> None:
     model.append(300)
     damage(model, 0, 48 + 25 * 280 + 8)
     with pytest.raises(CorruptData, match="crc32c"):
-        model.oplog.last_operations(0, model.mark)
+        model.oplog.last_operations(0, model.mark, keys_max=MANY)
     with pytest.raises(CorruptData, match="crc32c"):
         model.oplog.find(model.made[270][0], model.mark)
     model.oplog = make_oplog(model.files)

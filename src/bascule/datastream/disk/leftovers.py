@@ -45,14 +45,14 @@ class Leftovers:
         ):
             key = stream_id, partition, id
             since = now_ns if self._is_used(key) else self._unlinked.get(key, now_ns)
-            if now_ns - since > self._limits.unlinked_ms_max * 1_000_000:
-                try:
-                    self._counts.unlinked_bytes_removed += discard(id)
-                    self._counts.unlinked_removed += 1
-                    continue
-                except OSError as error:
-                    failure = error
-            seen[key] = since
+            if now_ns - since <= self._limits.unlinked_ms_max * 1_000_000:
+                seen[key] = since
+                continue
+            try:
+                self._counts.unlinked_bytes_removed += discard(id)
+                self._counts.unlinked_removed += 1
+            except OSError as error:
+                failure, seen[key] = error, since
         for key in [key for key in self._unlinked if key[:2] == (stream_id, partition)]:
             del self._unlinked[key]
         self._unlinked.update(seen)

@@ -144,9 +144,7 @@ class Oplog:
                 return OplogPlace(each.first, slot)
         return None
 
-    def last_operations(
-        self, since: int, mark: Mark, *, keys_max: int | None = None
-    ) -> LastOperations | None:
+    def last_operations(self, since: int, mark: Mark, *, keys_max: int) -> LastOperations | None:
         """The last operation with an id above `since` of each key that has one, up to the mark.
 
         There are at most `keys_max` such keys. Once they are found nothing older is read.
